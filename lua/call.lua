@@ -14,10 +14,17 @@ local ENFORCED, DRY = 1, 2
 -- wrote nothing, as the memory is full.
 local LATE, STATES, ROWS, UNWRITTEN = 0, 1, 2, 3
 
+-- KEYS have to share a slot of a Cluster. So a call for several slots brings its keys as arguments.
+local KEYS, is_cross_slot = KEYS, #KEYS == 0
+if is_cross_slot then
+  KEYS = {}
+  for i = 5, #ARGV do KEYS[i - 4] = ARGV[i] end
+end
+
 local forms, requests, injected = ARGV[2], ARGV[3], ARGV[4]
 local nonce, deadline = unpack('>c8I7', ARGV[1])
 local now
-if injected then
+if injected and injected ~= '' then
   now = tonumber(injected)
 else
   local time = call('TIME')

@@ -23,8 +23,14 @@ end
 
 local function read(entry, value)
   if type(value) == 'table' then
-    if not value.err:find('WRONGTYPE', 1, true) then error(value.err) end
-    entry.fault = WRONG_TYPE
+    if value.err:find('WRONGTYPE', 1, true) then
+      entry.fault = WRONG_TYPE
+    elseif is_cross_slot then
+      -- Another node has the slot, or the key is on its way there.
+      entry.fault = ELSEWHERE
+    else
+      error(value.err)
+    end
     return
   end
   if not value then return end
@@ -58,7 +64,7 @@ local function read(entry, value)
   entry.rule, entry.state = rule, state
 end
 
--- Reads all keys: logs by their beginning, the others whole and together.
+-- Reads all keys: logs by their beginning, the others whole, and together if they share a slot.
 local function load_keys()
   local names, whole = {}, {}
   for _, entry in ipairs(entries) do
@@ -71,6 +77,8 @@ local function load_keys()
         entry.fault = false
         read(entry, redis.pcall('GET', entry.name))
       end
+    elseif is_cross_slot then
+      read(entry, redis.pcall('GET', entry.name))
     else
       names[#names + 1], whole[#whole + 1] = entry.name, entry
     end

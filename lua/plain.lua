@@ -17,6 +17,14 @@ do
   if #KEYS == 1 then
     values = { pcall('GET', KEYS[1]) }
     plain = type(values[1]) ~= 'table'
+  elseif is_cross_slot then
+    -- MGET takes keys of one slot.
+    values, plain = {}, true
+    for i = 1, #KEYS do
+      local value = pcall('GET', KEYS[i])
+      plain = plain and type(value) ~= 'table'
+      values[i] = value
+    end
   elseif #KEYS <= 1000 then -- far below Lua's limit of some 8000 arguments
     values = call('MGET', spread(KEYS))
     local absent = {}

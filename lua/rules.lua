@@ -5,7 +5,7 @@ local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
 local RENEWED, UNMADE, LEASED = '\9', '\10', '\16'
 -- Why a row is a fault.
-local WRONG_TYPE, UNREADABLE = 1, 2
+local WRONG_TYPE, UNREADABLE, ELSEWHERE = 1, 2, 3
 
 -- The time of the call, and the instant after it, as they are stored.
 local this_instant, next_instant = pack('>I7', now), pack('>I7', number.add(now, 1))

@@ -1,4 +1,5 @@
-//! Makes one script out of the files in `lua/`, and its SHA-1, by which Redis knows it.
+//! Makes the script out of the files in `lua/`, in two variants, and their SHA-1s, by which Redis
+//! knows them.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -31,6 +32,10 @@ const PLAIN: [&str; 2] = ["call", "plain"];
 const GENERAL: [&str; 7] =
     ["rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
 
+/// Has Redis from version 7 on accept keys of several slots. Without it no flag is set, and older
+/// servers do not know the line.
+const CROSS_SLOT: &str = "#!lua flags=allow-cross-slot-keys\n";
+
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=lua");
     let read = |name: &str| {
@@ -54,7 +59,12 @@ fn main() -> io::Result<()> {
     }
 
     let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
-    let sha1 = sha1_smol::Sha1::from(&script).digest().to_string();
-    fs::write(Path::new(&out).join("tollgate.lua"), script)?;
-    fs::write(Path::new(&out).join("tollgate.sha1"), sha1)
+    let cross_slot = format!("{CROSS_SLOT}{script}");
+    for (name, text) in [("tollgate", script), ("cross_slot", cross_slot)] {
+        let path = Path::new(&out).join(name);
+        let sha1 = sha1_smol::Sha1::from(&text).digest().to_string();
+        fs::write(path.with_extension("lua"), text)?;
+        fs::write(path.with_extension("sha1"), sha1)?;
+    }
+    Ok(())
 }

@@ -185,7 +185,8 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
         let (mut text, mut buffer) = (Text::new(), S::Buffer::default());
         let begin = Instant::now();
         for number in from..to {
-            // An odd factor without a common divisor with the number of keys: in no order.
+            // The factor has no common divisor with the number of keys, so the keys come in no
+            // order and each once.
             let number = u64::from(number) * 7_654_321 % u64::from(FLOOD);
             write_text(u32::try_from(number).unwrap_or_default(), &mut text);
             side.decide(&text, &mut buffer);

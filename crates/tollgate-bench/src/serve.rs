@@ -11,7 +11,7 @@ use tokio::runtime;
 
 use crate::Failure;
 
-/// Serves until it is killed, on two worker threads. The app is made within the runtime.
+/// Serves on two worker threads until the standard input closes. `app` runs inside the runtime.
 pub(crate) fn run(
     app: impl Future<Output = Result<Router, Failure>>,
     port: u16,

@@ -30,7 +30,7 @@ use jiff::civil::{Date, date};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use tollgate_core::{Calendar, CalendarError, Timestamp};
 
-/// The length of a period.
+/// The unit of a calendar: day, week or month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// From midnight to midnight.
@@ -41,22 +41,22 @@ pub enum Unit {
     Month,
 }
 
-/// The days of a time zone of the IANA database, such as `Europe/Berlin`.
+/// Returns the days of a time zone of the IANA database, such as `Europe/Berlin`.
 pub fn day(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Day, zone)
 }
 
-/// The weeks of a time zone, from Monday to Monday.
+/// Returns the weeks of a time zone, from Monday to Monday.
 pub fn week(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Week, zone)
 }
 
-/// The months of a time zone.
+/// Returns the months of a time zone.
 pub fn month(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Month, zone)
 }
 
-/// The periods of a time zone.
+/// Returns the days, weeks or months of a time zone.
 pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     let unknown = |_| ZoneError::Unknown { zone: zone.to_owned() };
     let zone = ZONES.get(zone).map_err(unknown)?;
@@ -73,16 +73,16 @@ pub fn has_zone(zone: &str) -> bool {
     ZONES.get(zone).is_ok()
 }
 
-/// The names of all time zones.
+/// Returns the names of all time zones.
 pub fn zones() -> impl Iterator<Item = String> {
     ZONES.available().map(|name| name.as_str().to_owned())
 }
 
 impl Unit {
-    /// Every unit.
+    /// All units of a calendar.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
-    /// Its name, as configuration spells it.
+    /// Returns the name of the unit, as configuration spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -123,7 +123,7 @@ pub enum ZoneError {
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// The first instant of each period, from the epoch to the end of time.
+/// The first instant of each period, from the Unix epoch to the last year of the calendar.
 fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let starts = unit.first_days().map_while(|day| {
         // Where clocks skip midnight, this is the first instant after the skipped time.

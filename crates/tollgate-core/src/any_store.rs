@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
 
-/// A store of a type that is chosen at run time, such as memory for one process and Redis for many.
+/// A store whose type is chosen at run time, for example memory for one process and Redis for many.
 /// A call costs an allocation for its future, unless the store answers at once.
 ///
 /// Clones share all state, as those of the store inside.
@@ -26,7 +26,7 @@ trait Erased: Send + Sync {
 }
 
 impl AnyStore {
-    /// Hides the type of a store.
+    /// Wraps a store and hides its type.
     pub fn new(store: impl Store) -> Self {
         Self(Arc::new(store))
     }

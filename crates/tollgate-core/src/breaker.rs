@@ -2,7 +2,7 @@
 
 use crate::{Micros, Timestamp};
 
-/// Decides from the calls to a server whether further calls are worth their time.
+/// A circuit breaker: decides from past calls to a server whether to send further calls.
 ///
 /// It is for stores that call a server: one for each server, behind a lock. It counts *calls*,
 /// which only the store knows: of a call that 64 requests shared, one was lost.
@@ -33,7 +33,7 @@ pub struct Breaker {
     probe_at: Timestamp,
 }
 
-/// Whether calls go to a server, the best state first.
+/// The state of a circuit breaker, the best state first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerState {
     /// Calls go to the server.
@@ -54,7 +54,7 @@ struct Part {
 }
 
 impl Breaker {
-    /// For a server whose answers are late after `timeout`.
+    /// Creates a breaker for a server whose answers are late after `timeout`.
     pub const fn new(timeout: Micros) -> Self {
         Self {
             timeout,
@@ -65,20 +65,20 @@ impl Breaker {
         }
     }
 
-    /// Whether calls go to the server.
+    /// Returns the state of the breaker.
     pub const fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// A call was answered, whatever the answer says.
+    /// Counts a call that was answered in time, whatever its answer.
     pub fn answered(&mut self, now: Timestamp) {
         self.lost_in_a_row = 0;
         let part = self.part(now);
         part.answered = part.answered.saturating_add(1);
     }
 
-    /// A call came to nothing, or its answer came too late. Returns whether this opens the
-    /// breaker: then the first probe is due.
+    /// Counts a call without an answer in time. Returns whether this opens the breaker: then the
+    /// first probe is due.
     pub fn lost(&mut self, now: Timestamp) -> bool {
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
         let part = self.part(now);
@@ -94,17 +94,18 @@ impl Breaker {
         opens
     }
 
-    /// The time until the next probe is due.
+    /// Returns the time until the next probe is due.
     pub const fn next_probe(&self, now: Timestamp) -> Micros {
         self.probe_at.since(now)
     }
 
-    /// How long to wait for the answer to a probe.
+    /// Returns how long to wait for the answer to a probe.
     pub fn patience(&self) -> Micros {
         Micros::new(self.timeout.get().saturating_mul(4).max(LEAST_PATIENCE.get()))
     }
 
-    /// The answer to a probe took this long, or there was none. Returns the state if it changed.
+    /// Counts the answer to a probe, and the time that it took; `None` means no answer. Returns the
+    /// state if it changed.
     pub fn probed(&mut self, took: Option<Micros>, now: Timestamp) -> Option<BreakerState> {
         let (state, again) = match took {
             Some(took) if took <= self.timeout => (BreakerState::Closed, Micros::ZERO),
@@ -152,12 +153,12 @@ impl Breaker {
 }
 
 impl BreakerState {
-    /// Whether calls fail at once.
+    /// Returns whether calls fail at once in this state.
     pub const fn is_open(self) -> bool {
         !matches!(self, Self::Closed)
     }
 
-    /// One word for logs and status.
+    /// Returns the word for this state in logs and status.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",

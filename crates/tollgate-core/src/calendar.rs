@@ -40,7 +40,7 @@ struct Table {
     longest: Micros,
 }
 
-/// From one instant up to, but not including, another.
+/// The time from one instant up to, but not including, another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Period {
     start: Timestamp,
@@ -48,12 +48,12 @@ pub struct Period {
 }
 
 impl Calendar {
-    /// The longest name, in bytes.
+    /// The longest name of a calendar, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// The calendar of this name, a noun such as "day in Europe/Berlin", whose periods begin at
-    /// these instants. The time before the first instant is a period, and so is the time after the
-    /// last.
+    /// Creates the calendar of this name, a noun such as "day in Europe/Berlin", whose periods
+    /// begin at these instants. The time before the first instant is a period, and so is the time
+    /// after the last.
     ///
     /// If there is a calendar of this name already, it is returned, even if its table differs.
     pub fn new(
@@ -80,24 +80,24 @@ impl Calendar {
         Ok(calendar)
     }
 
-    /// The calendar of this name, if there is one already.
+    /// Returns the calendar of this name, if the process has created it.
     pub fn named(name: &str) -> Option<Self> {
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|it| it.name() == name).copied()
     }
 
-    /// The name.
+    /// Returns the name of the calendar.
     pub fn name(&self) -> &'static str {
         &self.0.name
     }
 
-    /// A number of 48 bits for the name in stored states: never zero, and the same in every
-    /// process.
+    /// Returns the number of 48 bits that means this calendar in stored states: never zero, and the
+    /// same in every process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// The period that `now` lies in.
+    /// Returns the period in which `now` is.
     pub fn period(&self, now: Timestamp) -> Period {
         let starts = &self.0.starts;
         let after = starts.partition_point(|start| *start <= now);
@@ -107,8 +107,8 @@ impl Calendar {
         }
     }
 
-    /// The two periods beside the boundary nearest to `now`: for a store that gets an approximate
-    /// time and decides with its own clock.
+    /// Returns the two periods beside the boundary nearest to `now`: for a store that gets an
+    /// approximate time and decides with its own clock.
     pub fn around(&self, now: Timestamp) -> [Period; 2] {
         let period = self.period(now);
         let (gone, left) = (now.since(period.start), period.end.since(now));
@@ -120,24 +120,24 @@ impl Calendar {
         }
     }
 
-    /// The longest period that has both a start and an end in the table.
+    /// Returns the longest period that has both a start and an end in the table.
     pub fn longest(&self) -> Micros {
         self.0.longest
     }
 }
 
 impl Period {
-    /// Its first instant.
+    /// Returns the first instant of the period.
     pub const fn start(&self) -> Timestamp {
         self.start
     }
 
-    /// The first instant after it.
+    /// Returns the first instant after the period.
     pub const fn end(&self) -> Timestamp {
         self.end
     }
 
-    /// Whether `at` lies in it.
+    /// Returns whether `at` is in the period.
     pub fn contains(&self, at: Timestamp) -> bool {
         self.start <= at && at < self.end
     }
@@ -170,7 +170,7 @@ impl fmt::Display for Calendar {
     }
 }
 
-/// Why there can be no such calendar.
+/// The error of a calendar that cannot be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalendarError {

@@ -2,7 +2,8 @@
 
 use crate::{Cost, Key, Micros, Policy, Source, Timestamp};
 
-/// One line of a request to a store: take `cost` from the quota of `key` under `policy`.
+/// A request to take `cost` units from the quota of `key` under `policy`: one of the charges that a
+/// store decides together.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The policy.
@@ -19,26 +20,27 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// An enforced charge.
+    /// Makes a charge whose denial denies the request.
     pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
         Self { policy, key, cost, enforce: true, dry: false }
     }
 
-    /// Whether both take from one quota.
+    /// Returns whether both charges take from one quota.
     pub fn shares_quota_with(&self, other: &Self) -> bool {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
-    /// The same charge in the shadow: it never denies the request.
+    /// Makes a shadow charge: it never denies the request.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.enforce = false;
         self
     }
 
-    /// The same charge, only as a question: the decision after the other charges of the request. It
-    /// takes nothing and is not added to others, so one request can have several costs of one key.
-    /// If it would pass, its outcome is [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
+    /// Makes a dry charge, which only asks for the decision after the other charges of the request.
+    /// It takes no units and is not added to other charges, so one request can ask about several
+    /// costs of one key. If it would pass, its outcome is
+    /// [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
     #[must_use]
     pub const fn dry(mut self) -> Self {
         self.enforce = false;
@@ -63,7 +65,7 @@ pub struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// The charge, borrowed for a call of a store.
+    /// Borrows the charge for a call of a store.
     pub const fn borrow(&self) -> Charge<'_> {
         let Self { policy, key, cost, enforce, dry } = self;
         Charge { policy, key, cost: *cost, enforce: *enforce, dry: *dry }
@@ -77,12 +79,13 @@ impl From<&Charge<'_>> for OwnedCharge {
     }
 }
 
-/// The unique name of a receipt: 128 bits.
+/// The unique name of a receipt, of 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
 impl ReceiptId {
-    /// A name of random bits of a process, the time of the verdict, and a count in the process.
+    /// Makes a name of the random bits of a process, the time of the verdict, and a count in the
+    /// process.
     ///
     /// Machines that are restored from one snapshot have the same bits and count. The time tells
     /// their receipts apart if they share a store, which never decides for both at one instant.
@@ -92,10 +95,10 @@ impl ReceiptId {
     }
 }
 
-/// Proof of one charge. The store can correct the charge once.
+/// The proof of one charge, so that a store can correct the charge once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Settling is idempotent by this name.
+    /// The name of the receipt. A store settles each name once.
     pub id: ReceiptId,
     /// The store that made the charge and can correct it.
     pub source: Source,
@@ -103,27 +106,28 @@ pub struct Receipt {
     pub policy: Policy,
     /// The key that was charged.
     pub key: Key,
-    /// The charge and its time.
+    /// The units and the time of the charge.
     pub charged: Charged,
 }
 
 impl Receipt {
-    /// The longest lifetime of a receipt. Later the charge stands.
+    /// The longest lifetime of a receipt. After it, the charge stands.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
 
-    /// The shortest such time for a rate: a response may take longer than a window of a second.
+    /// The shortest lifetime of a receipt of a rate: a response may take longer than a window of a
+    /// second.
     pub const MIN_LIFETIME: Micros = Micros::new(300_000_000);
 
-    /// The same receipt of a lease that was renewed at `charged_at`.
+    /// Returns the receipt of a permit that was renewed at `charged_at`.
     #[must_use]
     pub fn begun_at(&self, charged_at: Timestamp) -> Self {
         let charged = Charged { charged_at, leaves_at: charged_at, ..self.charged };
         Self { charged, ..self.clone() }
     }
 
-    /// How long this receipt can be settled, and so how long a store must remember that it was: the
-    /// window of its policy. For a rate that is at least [`MIN_LIFETIME`](Self::MIN_LIFETIME) and at
-    /// most [`LIFETIME`](Self::LIFETIME).
+    /// Returns how long the receipt can be settled, which is how long a store must remember that it
+    /// was: the window of its policy. For a rate that is at least
+    /// [`MIN_LIFETIME`](Self::MIN_LIFETIME) and at most [`LIFETIME`](Self::LIFETIME).
     pub fn lifetime(&self) -> Micros {
         let window = self.policy.window();
         if self.policy.is_concurrency() {
@@ -132,21 +136,21 @@ impl Receipt {
         window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)
     }
 
-    /// Whether the time to settle this receipt is over.
+    /// Returns whether the time to settle the receipt is over.
     pub fn has_lapsed(&self, now: Timestamp) -> bool {
         now >= self.charged.charged_at + self.lifetime()
     }
 }
 
-/// The facts that an algorithm needs to correct a charge.
+/// The facts about a charge that an algorithm needs to correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
     /// Units taken.
     pub cost: Cost,
     /// The instant under which the charge was written.
     pub charged_at: Timestamp,
-    /// The instant at which the request was to go on: that of the decision, or later
-    /// for a leaky bucket in queue mode.
+    /// The instant at which the request may continue: that of the decision, or later for a leaky
+    /// bucket in queue mode.
     pub leaves_at: Timestamp,
 }
 

@@ -1,6 +1,6 @@
 //! The cost of a request.
 
-/// The units a request takes from a quota. A plain request costs 1.
+/// The number of units that a request takes from a quota. A plain request costs 1.
 ///
 /// A cost of 0 is always allowed and leaves no trace: asking for nothing is how
 /// one reads a limit without using it.
@@ -8,23 +8,23 @@
 pub struct Cost(u64);
 
 impl Cost {
-    /// Takes nothing.
+    /// The cost of a request that takes no units.
     pub const ZERO: Self = Self(0);
 
-    /// Takes one unit.
+    /// The cost of a plain request: one unit.
     pub const ONE: Self = Self(1);
 
-    /// Takes `units` units.
+    /// Makes a cost of this number of units.
     pub const fn new(units: u64) -> Self {
         Self(units)
     }
 
-    /// The number of units.
+    /// Returns the number of units.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Both costs together. Saturates: no quota holds that many units.
+    /// Adds two costs. The sum saturates, because no quota has that many units.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

@@ -4,20 +4,21 @@ use smallvec::SmallVec;
 
 use crate::{Charge, Charged, Cost, Micros, Receipt, ReceiptId, Timestamp};
 
-/// The decision of one policy on one request.
+/// The decision of one policy on one request, with the numbers for headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may pass, and if not, when.
+    /// The answer of the policy: whether the request may pass, and if not, when.
     pub outcome: Outcome,
-    /// The most units the policy grants at once: the limit, or the burst of a bucket.
+    /// The most units that the policy grants at once: the limit, or the burst of a bucket.
     pub limit: u64,
-    /// The units left: a request with this cost would pass now, with one unit more it would not.
+    /// The units that are left: a request with this cost would pass now, and a request with one
+    /// unit more would not.
     pub remaining: u64,
     /// The time until the key equals an unused key.
     pub reset_after: Micros,
 }
 
-/// The answer of one policy.
+/// The answer of one policy to a request: allow it, deny it, or hold it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request passes this policy and was charged to it.
@@ -50,23 +51,23 @@ pub enum Outcome {
 }
 
 impl Decision {
-    /// The answer of a policy that did not decide. Its numbers say nothing.
+    /// Makes the decision of a policy that did not decide. Its numbers mean nothing.
     pub const fn undecided(limit: u64) -> Self {
         Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }
 
-    /// Whether the policy by itself lets the request pass.
+    /// Returns whether this policy allows the request.
     pub const fn allows(&self) -> bool {
         !self.denies()
     }
 
-    /// Whether the policy by itself refuses the request.
+    /// Returns whether this policy denies the request.
     pub const fn denies(&self) -> bool {
         matches!(self.outcome, Outcome::Deny { .. } | Outcome::ExceedsCapacity)
     }
 
-    /// How long to wait before the same request can pass: for a denial, and only if
-    /// it can pass at all.
+    /// Returns the time to wait before the same request can pass: for a denial, and only if it can
+    /// pass at all.
     pub const fn retry_after(&self) -> Option<Micros> {
         match self.outcome {
             Outcome::Deny { retry_after } => Some(retry_after),
@@ -74,7 +75,7 @@ impl Decision {
         }
     }
 
-    /// How long an allowed request is to be held back.
+    /// Returns how long to hold an allowed request back.
     pub const fn delay(&self) -> Micros {
         match self.outcome {
             Outcome::Allow { delay, .. } => delay,
@@ -83,13 +84,13 @@ impl Decision {
     }
 }
 
-/// Who came to a verdict.
+/// The store that reached a verdict: the first, or its local fallback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The store that was asked.
     #[default]
     Store,
-    /// A store in this process, with a share of the quota, because the other could not
+    /// The local store of a fallback, with a share of the quota, because the first store could not
     /// decide.
     Local,
     /// The store itself, a moment ago: a key had no unit left, so no replica can have charged it
@@ -116,7 +117,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict a store came to at `decided_at`, its own time.
+    /// Makes the verdict that a store reached at `decided_at`, by its own clock.
     pub fn new(
         admitted: bool,
         decided_at: Timestamp,
@@ -126,7 +127,7 @@ impl Verdict {
         Self { admitted, source: Source::Store, decided_at, decisions }
     }
 
-    /// The verdict on a request of one charge.
+    /// Makes the verdict on a request with one charge.
     #[inline]
     pub fn single(admitted: bool, decided_at: Timestamp, decision: Decision) -> Self {
         let mut decisions = SmallVec::new_const();
@@ -134,29 +135,29 @@ impl Verdict {
         Self { admitted, source: Source::Store, decided_at, decisions }
     }
 
-    /// The same verdict, from elsewhere.
+    /// Sets the store that reached the verdict.
     #[must_use]
     pub const fn with_source(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    /// Who decided.
+    /// Returns the store that reached the verdict.
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether the request passes.
+    /// Returns whether the request passes.
     pub const fn is_admitted(&self) -> bool {
         self.admitted
     }
 
-    /// The store's time at the decision.
+    /// Returns the time of the decision, by the clock of the store.
     pub const fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
 
-    /// One decision per charge, in the order of the charges.
+    /// Returns one decision per charge, in the order of the charges.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
@@ -191,7 +192,7 @@ impl Verdict {
         })
     }
 
-    /// How long an admitted request is to be held back: the longest delay.
+    /// Returns how long to hold an admitted request back: the longest delay of its policies.
     pub fn delay(&self) -> Micros {
         self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
     }

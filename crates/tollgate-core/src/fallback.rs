@@ -57,7 +57,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
         Self { store, local, shares: Arc::new(shares), is_used: true }
     }
 
-    /// The local store grants `numerator / denominator` of each quota.
+    /// Sets the share of each quota that the local store grants: `numerator / denominator`.
     ///
     /// # Errors
     /// `denominator` is zero.
@@ -67,19 +67,20 @@ impl<S: Store, L: Store> Fallback<S, L> {
         Ok(Self { shares: Arc::new(shares), ..self })
     }
 
-    /// The first store alone, in the same type: for a layer whose policies are all `Open` or
-    /// `Closed`, beside others that fall back. It shares both stores with this one.
+    /// Returns the first store without the local store, in the same type: for a layer whose
+    /// policies are all `Open` or `Closed`, beside others that fall back. It shares both stores
+    /// with this store.
     #[must_use]
     pub fn without_local(&self) -> Self {
         Self { is_used: false, ..self.clone() }
     }
 
-    /// The store that is asked first.
+    /// Returns the store that decides first.
     pub const fn get_ref(&self) -> &S {
         &self.store
     }
 
-    /// The store that is asked when the first cannot decide.
+    /// Returns the local store, which decides when the first store cannot.
     pub const fn local(&self) -> &L {
         &self.local
     }
@@ -241,7 +242,7 @@ impl<L: Store> Request<L> {
     }
 }
 
-/// The answer of the first store, or of the local one.
+/// The answer of a [`Fallback`]: of its first store, or of the local store.
 pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Answer<S, L, T>);
 
 enum Answer<S: Store, L: Store, T: Send + 'static> {

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The key of a quota: a client address, a user, an API key, or all clients.
+/// The name under which a quota is stored: a client address, a user, an API key, or all clients.
 ///
 /// A key is a string of bytes without a meaning for stores. Two keys are equal if their bytes are
 /// equal, so keys of several parts have to keep the parts apart (the layer writes lengths before
@@ -33,13 +33,13 @@ enum Repr {
 }
 
 impl Key {
-    /// Keys up to this many bytes are kept without an allocation.
+    /// The longest key, in bytes, that is stored without an allocation.
     pub const INLINE: usize = 14;
 
-    /// The one key of a limit that everybody shares.
+    /// The one key of a limit that all clients share.
     pub const GLOBAL: Self = Self(Repr::Inline { len: 0, last: 0, middle: 0, head: 0 });
 
-    /// A key of these bytes.
+    /// Makes a key of these bytes.
     #[inline]
     pub fn new(key: impl AsRef<[u8]>) -> Self {
         let key = key.as_ref();
@@ -62,7 +62,7 @@ impl Key {
         })
     }
 
-    /// The bytes of the key.
+    /// Returns the bytes of the key.
     pub fn as_bytes(&self) -> impl Deref<Target = [u8]> + '_ {
         match &self.0 {
             Repr::Inline { len, last, middle, head } => {
@@ -76,7 +76,7 @@ impl Key {
         }
     }
 
-    /// Bytes held outside the key itself.
+    /// Returns the number of bytes that the key holds outside itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Repr::Inline { .. } => 0,

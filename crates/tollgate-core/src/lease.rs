@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Rule;
 use crate::{Cost, Decision, Micros, Outcome, Timestamp};
 
-/// How much of a quota a replica may hold at a time to spend it without asking.
+/// The share of a quota that a replica may hold, and spend without a call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     numerator: u32,
@@ -47,28 +47,29 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The shortest time for which units are leased: less than a few round trips is no use.
+    /// The shortest time to live of leased units: less than a few round trips is of no use.
     pub const MIN_TTL: Duration = Duration::from_millis(10);
 
-    /// Up to `numerator / denominator` of the capacity at a time in the hands of one replica,
-    /// for a second.
+    /// Leases up to `numerator / denominator` of the capacity at a time to each replica, for a
+    /// second.
     pub const fn of(numerator: u32, denominator: u32) -> Self {
         Self { numerator, denominator, ttl: Micros::new(1_000_000) }
     }
 
-    /// The time to live. Units that are not spent or returned by then are lost to the quota.
+    /// Sets the time to live of leased units. Units that are not spent or returned by then are lost
+    /// to the quota.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl.into();
         self
     }
 
-    /// The time for which units are leased.
+    /// Returns the time to live of leased units.
     pub const fn time_to_live(&self) -> Micros {
         self.ttl
     }
 
-    /// The most units of a capacity that a replica holds at a time: at least one.
+    /// Returns the most units of a capacity that a replica holds at a time: at least one.
     pub fn units(&self, capacity: u64) -> u64 {
         let (numerator, denominator) = (u128::from(self.numerator), u128::from(self.denominator));
         let units = u128::from(capacity) * numerator / denominator.max(1);
@@ -80,7 +81,7 @@ impl Lease {
         self.numerator > 0 && self.numerator <= self.denominator
     }
 
-    /// The share as it was stated.
+    /// Returns the share of the quota, as it was stated.
     pub const fn share(&self) -> (u32, u32) {
         (self.numerator, self.denominator)
     }
@@ -93,57 +94,57 @@ impl Default for Lease {
     }
 }
 
-/// Units that a replica may spend without a call of the store.
+/// A block of units that a replica may spend without a call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// A unique name among the holds of the key.
+    /// The name of the block, unique among the blocks of the key.
     pub id: u64,
-    /// How many at most.
+    /// The number of units in the block.
     pub units: u64,
-    /// The last instant at which one may be spent.
+    /// The last instant at which a unit of the block may be spent.
     pub until: Timestamp,
 }
 
-/// The answer of a store to a request for a block.
+/// The answer of a store to a request for a block of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The units that may be spent from now on. Zero means no block.
+    /// The units that may be spent from now on. Zero means that no block was granted.
     pub units: u64,
-    /// For how long: up to the last instant.
+    /// The time from now to the last instant at which the units may be spent.
     pub lasts: Micros,
     /// The units left beside all blocks.
     pub remaining: u64,
-    /// Until the key is fresh, at least.
+    /// The shortest time until the key equals an unused key.
     pub reset_after: Micros,
-    /// When a unit would be left, if nothing was granted.
+    /// The time until a unit would be left, if no unit was granted.
     pub retry_after: Micros,
 }
 
-/// The open holds of a key, ordered by their ends.
+/// The open blocks of a key, ordered by their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds(SmallVec<[Hold; 2]>);
 
 impl Holds {
-    /// The most holds of a key. Later replicas get no block.
+    /// The most open blocks of a key. Later replicas get no block.
     pub const MAX: usize = 64;
 
-    /// Whether there is no hold.
+    /// Returns whether the key has no open block.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The holds, ordered by their ends.
+    /// Returns the open blocks, ordered by their ends.
     pub fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.0.iter()
     }
 
-    /// The units of all of them.
+    /// Returns the units of all open blocks together.
     pub fn units(&self) -> u64 {
         self.0.iter().map(|hold| hold.units).sum()
     }
 
-    /// Charges the holds that have come to their end before `now`, each at its last instant.
-    /// Everything below expects that this was done.
+    /// Charges the blocks that ended before `now`, each at its last instant. The other methods
+    /// expect this.
     pub fn lapse<R: Rule>(&mut self, rule: &R, state: &mut R::State, now: Timestamp) {
         let lapsed = self.0.iter().take_while(|hold| hold.until < now).count();
         self.lapse_first(lapsed, rule, state);
@@ -157,7 +158,7 @@ impl Holds {
         }
     }
 
-    /// Decides on `cost` beside the holds, and changes nothing.
+    /// Decides on `cost` beside the open blocks, and changes no state.
     ///
     /// `retry_after` assumes that no unit is returned; returns make it earlier. For a sliding
     /// window counter it is a little late, because the holds age too. If the holds alone deny the
@@ -192,8 +193,8 @@ impl Holds {
         Decision { outcome, limit: alone.limit, remaining, reset_after }
     }
 
-    /// Grants up to `units` for `ttl`: as many as are left, or none, and says which. None as well
-    /// if there is a hold of this name: one of two holders would settle that of the other.
+    /// Grants up to `units` for `ttl`, as many as are left, and returns the number. Grants none if
+    /// the key has a block of this name: one of two holders would settle the block of the other.
     pub fn grant<R: Rule>(
         &mut self,
         rule: &R,
@@ -216,8 +217,8 @@ impl Holds {
         Some(hold)
     }
 
-    /// Settles a hold of which `used` units were spent, and charges those now. Says whether
-    /// there was such a hold: what has lapsed was charged in full.
+    /// Settles a block of which `used` units were spent, and charges those now. Returns whether the
+    /// key had the block: a block that ended was charged in full.
     pub fn settle<R: Rule>(
         &mut self,
         rule: &R,
@@ -235,8 +236,7 @@ impl Holds {
         true
     }
 
-    /// How long until a key with this state cannot be told from one never used, if nothing
-    /// happens any more.
+    /// Returns the time until a key with this state equals an unused key, if no request follows.
     pub fn fresh_after<R: Rule>(&self, rule: &R, state: &R::State, now: Timestamp) -> Micros {
         let Some(last) = self.0.last() else {
             return rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after;

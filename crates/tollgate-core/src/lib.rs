@@ -1,12 +1,12 @@
-//! The specification of Tollgate, as pure functions over integers.
+//! The types and algorithms of Tollgate, as pure functions over integers.
 //!
-//! A [`Quota`] says how much per how long. A [`Policy`] is a named quota with an
-//! [`Algorithm`]; building one checks every bound, so that afterwards no arithmetic
-//! can overflow. A [`Charge`] asks a [`Store`] to take a [`Cost`] from the quota of a
-//! [`Key`]; the store answers with a [`Verdict`], one [`Decision`] per charge.
+//! A [`Quota`] is an amount per window. A [`Policy`] is a named quota with an [`Algorithm`]. Its
+//! constructors check every bound, so that no later arithmetic can overflow. A [`Charge`] asks a
+//! [`Store`] to take a [`Cost`] from the quota of a [`Key`]. The store answers with a [`Verdict`],
+//! which has one [`Decision`] per charge.
 //!
-//! Nothing here reads a clock or does I/O. Time is an
-//! argument, a [`Timestamp`], so a minute can be tested in a microsecond.
+//! This crate reads no clock and does no I/O. Time is an argument, a [`Timestamp`], so a test of a
+//! minute takes a microsecond.
 //!
 //! ```
 //! use tollgate_core::algorithm::Rule;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Calendar, Micros};
 
-/// `limit` units per `window`, and at most `burst` of them at once.
+/// An amount per window: `limit` units per `window`, and at most `burst` of them at once.
 ///
 /// A quota is only a statement; it is checked when a [`Policy`](crate::Policy) is
 /// built from it, because what is possible depends on the algorithm.
@@ -29,91 +29,91 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `limit` units per `window`.
+    /// Makes a quota of `limit` units per `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self { limit, window, burst: None, calendar: None }
     }
 
-    /// `limit` units per second.
+    /// Makes a quota of `limit` units per second.
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
-    /// `limit` units per 60 seconds.
+    /// Makes a quota of `limit` units per 60 seconds.
     pub const fn per_minute(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    /// `limit` units per 3600 seconds.
+    /// Makes a quota of `limit` units per 3600 seconds.
     pub const fn per_hour(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// `limit` units per 24 hours.
+    /// Makes a quota of `limit` units per 24 hours.
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(86_400))
     }
 
-    /// One unit per `window`.
+    /// Makes a quota of one unit per `window`.
     pub const fn every(window: Duration) -> Self {
         Self::new(1, window)
     }
 
-    /// `limit` units in each period of a calendar, such as each month in Berlin.
+    /// Makes a quota of `limit` units in each period of a calendar, such as each month in Berlin.
     ///
     /// Only the fixed window counter has windows of different lengths; the others refuse it.
     pub fn per_calendar(limit: u64, calendar: Calendar) -> Self {
         Self { calendar: Some(calendar), ..Self::new(limit, calendar.longest().into()) }
     }
 
-    /// At most `units` at once: the capacity of a bucket. A bucket without it holds
-    /// `limit` units. The window algorithms have no burst and refuse one.
+    /// Sets the most units at once: the capacity of a bucket. A bucket without it has a capacity of
+    /// `limit` units. The window algorithms have no burst and reject one.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
         self
     }
 
-    /// Units per window.
+    /// Returns the units per window.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The window; with a calendar the longest of its periods.
+    /// Returns the window; with a calendar the longest of its periods.
     pub const fn window(&self) -> Duration {
         self.window
     }
 
-    /// The burst, where one was set.
+    /// Returns the burst, if one was set.
     pub const fn burst_units(&self) -> Option<u64> {
         self.burst
     }
 
-    /// The calendar that says when windows begin, where there is one.
+    /// Returns the calendar that says when windows begin, if the quota has one.
     pub const fn calendar(&self) -> Option<Calendar> {
         self.calendar
     }
 
-    /// The same with another number of units per window.
+    /// Returns the same quota with another number of units per window.
     #[must_use]
     pub const fn with_limit(mut self, limit: u64) -> Self {
         self.limit = limit;
         self
     }
 
-    /// The same without a burst.
+    /// Returns the same quota without a burst.
     #[must_use]
     pub const fn without_burst(mut self) -> Self {
         self.burst = None;
         self
     }
 
-    /// The window in words: "60 seconds", or "calendar day in Europe/Berlin".
+    /// Returns the window in words: "60 seconds", or "calendar day in Europe/Berlin".
     pub fn span(&self) -> impl fmt::Display + use<> {
         Span(*self)
     }
 
-    /// The most units that can be taken at once.
+    /// Returns the most units that can be taken at once.
     pub const fn capacity(&self) -> u64 {
         match self.burst {
             Some(units) => units,

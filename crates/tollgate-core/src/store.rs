@@ -152,7 +152,7 @@ pub trait StoreExt: Store {
 
 impl<S: Store> StoreExt for S {}
 
-/// The store could not decide.
+/// The error of a store that could not decide.
 #[derive(thiserror::Error)]
 #[error("{store}: {reason}{}", if self.may_have_charged() { " (the charge may have been made)" } else { "" })]
 pub struct StoreError {
@@ -166,28 +166,29 @@ pub struct StoreError {
 crate::debug_as_display!(StoreError);
 
 impl StoreError {
-    /// The store is not to be had, and the charge was surely not made.
+    /// Makes the error of a store that is not available; the charge was surely not made.
     pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::NotCharged)
     }
 
-    /// The store refused the request before sending it, because no answer could come in time:
-    /// too much waits already, or answers come too late. The charge was surely not made.
+    /// Makes the error of a store that refused the request before sending it, because no answer
+    /// could come in time: too many requests wait, or answers come too late. The charge was surely
+    /// not made.
     pub fn overloaded(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Overloaded)
     }
 
-    /// The answer was lost, and the charge may have been made.
+    /// Makes the error of a lost answer; the charge may have been made.
     pub fn maybe_charged(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::MaybeCharged)
     }
 
-    /// The request is not valid and would fail again; the store works.
+    /// Makes the error of a request that is not valid and would fail again; the store works.
     pub fn invalid(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Invalid)
     }
 
-    /// A receipt was to be renewed of a policy that does not count in flight.
+    /// Makes the error of a renewal whose receipt is not of a concurrency limit.
     pub fn no_lease(store: &'static str, policy: &Policy) -> Self {
         let name = policy.name().escape_default();
         let reason = format!("policy `{name}` does not count in flight: nothing is to be renewed");
@@ -199,7 +200,7 @@ impl StoreError {
         Self { store, reason, fault, retry_after: None, source: None }
     }
 
-    /// Keeps the error underneath.
+    /// Sets the cause of the error.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -209,31 +210,30 @@ impl StoreError {
         self
     }
 
-    /// Says when it is worth asking again: a store that knows itself down says when it
-    /// looks next.
+    /// Sets when to call the store again, for a store that is down and has set its next probe.
     #[must_use]
     pub const fn with_retry_after(mut self, retry_after: Micros) -> Self {
         self.retry_after = Some(retry_after);
         self
     }
 
-    /// When it is worth asking again, if the store knows.
+    /// Returns when to call the store again, if that is known.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }
 
-    /// Whether the charge may have been made all the same.
+    /// Returns whether the charge may have been made in spite of the error.
     pub const fn may_have_charged(&self) -> bool {
         matches!(self.fault, Fault::MaybeCharged)
     }
 
-    /// Whether the store refused the request before sending it, because no answer could come in
-    /// time. [`Policy::shed`] says what becomes of the request.
+    /// Returns whether the store refused the request before sending it, because no answer could
+    /// come in time. [`Policy::shed`] has the effect on the request.
     pub const fn is_overload(&self) -> bool {
         matches!(self.fault, Fault::Overloaded)
     }
 
-    /// Whether the store is in trouble, rather than the request.
+    /// Returns whether the fault is in the store, and not in the request.
     pub const fn is_outage(&self) -> bool {
         !matches!(self.fault, Fault::Invalid)
     }
@@ -248,7 +248,7 @@ enum Fault {
     Invalid,
 }
 
-/// The fate of a request that the store of a policy cannot decide.
+/// The failure policy: the effect on a request that the store cannot decide.
 ///
 /// A policy that does not say it is [`Local`](Self::Local) over a store with a
 /// [local fallback](Store::has_local_fallback), and [`Open`](Self::Open) over any other store.
@@ -267,7 +267,7 @@ pub enum OnStoreError {
 }
 
 impl OnStoreError {
-    /// One word, as configuration and status write it.
+    /// Returns the word for this failure policy in configuration and status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Open => "open",

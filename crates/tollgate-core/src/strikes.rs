@@ -29,8 +29,8 @@ pub struct Strikes {
 }
 
 impl Strikes {
-    /// Denials are strikes: each request that another policy of the same key denies. A denial by
-    /// the block itself does not count.
+    /// Counts denials as strikes: each request that another policy of the same key denies. A denial
+    /// by the block itself does not count.
     pub fn of_denials(strikes: u64, within: Duration) -> Self {
         let day = Micros::new(86_400_000_000);
         let terms = Terms {
@@ -43,28 +43,28 @@ impl Strikes {
         Self { quota: Quota::new(strikes, within), terms }
     }
 
-    /// Only failures are strikes: charges that are settled as failures, as the layer does for
+    /// Counts only failures as strikes: charges that are settled as failures, as the layer does for
     /// responses that count.
     pub fn of_failures(strikes: u64, within: Duration) -> Self {
         let of_denials = Self::of_denials(strikes, within);
         Self { terms: Terms { counts_denials: false, ..of_denials.terms }, ..of_denials }
     }
 
-    /// The length of the first block.
+    /// Sets the length of the first block.
     pub fn block(mut self, time: Duration) -> Self {
         self.terms.block = time.into();
         self.terms.max_block = self.terms.max_block.max(time.into());
         self
     }
 
-    /// Each block is `factor` times as long as the block before, at most `longest`.
+    /// Makes each block `factor` times as long as the block before, at most `longest`.
     pub fn growing(mut self, factor: u64, longest: Duration) -> Self {
         self.terms.factor = factor;
         self.terms.max_block = longest.into();
         self
     }
 
-    /// The time after a block until the next block is a first block again.
+    /// Sets the time after a block until the next block is a first block again.
     pub fn forgotten_after(mut self, time: Duration) -> Self {
         self.terms.forget_after = time.into();
         self

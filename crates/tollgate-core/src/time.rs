@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// An instant: microseconds since the Unix epoch.
+/// An instant, as microseconds since the Unix epoch.
 ///
 /// The core reads no clock: a store passes the time of its own clock, and a test moves the time by
 /// hand.
@@ -13,24 +13,24 @@ use std::time::Duration;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The Unix epoch.
+    /// The instant of the Unix epoch.
     pub const EPOCH: Self = Self(0);
 
     /// The last instant every store can express: 2^53 − 1 µs after the epoch,
     /// the largest odd number that a double (and so Lua) holds.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// The instant `micros` microseconds after the Unix epoch, at most [`Timestamp::MAX`].
+    /// Makes the instant `micros` microseconds after the Unix epoch, at most [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// The span from `earlier` to `self`, or zero where `earlier` is the later one.
+    /// Returns the span from `earlier` to `self`, or zero if `earlier` is the later instant.
     pub const fn since(self, earlier: Self) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
@@ -68,29 +68,29 @@ impl fmt::Debug for Timestamp {
 pub struct Micros(u64);
 
 impl Micros {
-    /// No time at all.
+    /// The span of no time.
     pub const ZERO: Self = Self(0);
 
     /// The longest span.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A span of `micros` microseconds.
+    /// Makes a span of `micros` microseconds.
     pub const fn new(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The number of microseconds.
+    /// Returns the number of microseconds.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds, rounded up, as a `Retry-After` header needs them: waiting
-    /// that long is always long enough.
+    /// Returns whole seconds, rounded up, as a `Retry-After` header needs them: waiting that long
+    /// is always long enough.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whole seconds if the span is a whole number of them.
+    /// Returns the seconds if the span is a whole number of them.
     pub const fn as_whole_secs(self) -> Option<u64> {
         if self.0.is_multiple_of(1_000_000) { Some(self.0 / 1_000_000) } else { None }
     }

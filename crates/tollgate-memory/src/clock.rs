@@ -15,8 +15,8 @@ pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// The real time. It reads the system's clock once, when it is created, and then counts on with
-/// the processor's cycle counter if that counter is steady.
+/// The real time. The clock reads the system's clock once, when it is created, and then counts on
+/// with the processor's cycle counter if that counter is steady.
 ///
 /// So this clock never steps when the system's clock is changed. A read takes half the time of a
 /// read of the system's clock. Over weeks it drifts from the system's clock by a few parts per
@@ -37,7 +37,7 @@ pub struct SystemClock {
 struct Rate(u64);
 
 impl SystemClock {
-    /// A clock that shows the system's time.
+    /// Creates a clock that returns the system's time.
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
         let made = counter.raw();
@@ -113,12 +113,12 @@ pub struct ManualClock(Arc<AtomicU64>);
 
 #[cfg(feature = "test-util")]
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that returns `now`.
     pub fn at(now: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(now.as_micros())))
     }
 
-    /// Moves on by a `Duration` or `Micros`.
+    /// Moves the clock forward by a `Duration` or `Micros`.
     pub fn advance(&self, span: impl Into<tollgate_core::Micros>) {
         self.0.fetch_add(span.into().get(), Ordering::SeqCst);
     }
@@ -130,7 +130,7 @@ impl ManualClock {
         tokio::time::advance(span).await;
     }
 
-    /// Moves to `now`, forwards or back.
+    /// Sets the clock to `now`, forward or back.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.as_micros(), Ordering::SeqCst);
     }

@@ -1,8 +1,8 @@
-//! The in-memory store of Tollgate.
+//! The in-memory store of Tollgate, for limits of one process.
 //!
-//! [`MemoryStore`] keeps every key in this process, in shards with a lock each. A
-//! decision takes tens of nanoseconds; one over several policies locks the shards it
-//! needs in a fixed order and is exact like any other.
+//! [`MemoryStore`] keeps all keys in this process, in shards with a lock each. A decision takes tens
+//! of nanoseconds. A decision over several policies locks the shards of their keys in a fixed order,
+//! so it is also exact.
 //!
 //! ```
 //! use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
@@ -19,6 +19,8 @@
 //! # Ok(())
 //! # }
 //! ```
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod any_table;
 mod builder;
@@ -50,7 +52,7 @@ pub use self::clock::{Clock, SystemClock};
 use self::settled::Settled;
 use self::shard::Shard;
 
-/// The store of all keys in this process. Clones share all state.
+/// The store that keeps all keys in this process. Clones share all state.
 ///
 /// # Memory
 ///
@@ -115,13 +117,13 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// The clock of this store.
+    /// Returns the clock of this store.
     pub fn clock(&self) -> &C {
         &self.0.clock
     }
 
-    /// A number that is equal for all clones of a store and different for any other live store.
-    /// Callers that add up several handles use it to count each store once.
+    /// Returns a number that is equal for all clones of a store and different for any other live
+    /// store. Callers that add up several handles use it to count each store once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -142,7 +144,7 @@ impl<C: Clock> MemoryStore<C> {
 /// The number of keys and bytes in a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// The number of keys, including keys that the store could already remove.
+    /// The number of keys in the store, including keys that the store could already remove.
     pub keys: usize,
     /// The bytes of the tables, plus the largest possible size of each state outside them.
     pub bytes: usize,

@@ -122,7 +122,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Frees memory if three quarters of the table are empty. The table keeps twice the room that
+    /// Frees memory if three quarters of the table are empty. The table keeps twice the space that
     /// its keys need, so that it seldom has to shrink or grow again.
     pub(crate) fn shrink(&mut self, hasher: &RandomState) {
         if self.entries.len() < self.entries.capacity() / 4 {

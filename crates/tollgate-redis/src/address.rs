@@ -8,7 +8,7 @@ use fred::types::config::{Config, Server, ServerConfig, TlsConfig};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// A Redis URL that makes no sense.
+/// The error of a Redis URL that is not valid.
 ///
 /// It never holds the URL: there may be a password in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -24,7 +24,7 @@ use crate::stats::Counters;
 use crate::topology::{Connect, Place, Topology};
 use crate::{Inner, RedisStore, TlsError, UrlError, tls};
 
-/// Settings of a [`RedisStore`]. Those of all replicas that share limits must agree in
+/// The settings of a [`RedisStore`]. All replicas that share limits must have the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
 #[derive(Clone)]
 #[must_use]
@@ -41,8 +41,8 @@ pub struct RedisStoreBuilder {
     seed: Option<u64>,
 }
 
-/// A store that cannot be made. That Redis is not to be had is no such error: a store
-/// connects when it comes.
+/// The error of a [`RedisStore`] that cannot be made. A Redis that is down is not an error: the
+/// store connects when Redis is up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -86,21 +86,21 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// The longest time from a request to its answer; after it the request fails. Nothing is
-    /// charged later, except for calls that Redis has already received. At most an hour. Default:
+    /// Sets the longest time from a request to its answer; after it the request fails. No request
+    /// is charged later, except in calls that Redis has already received. At most an hour. Default:
     /// 50 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.bounds.timeout = timeout.min(LONGEST);
         self
     }
 
-    /// The start of the names of all keys, up to a colon. Default: `tollgate`.
+    /// Sets the start of the names of all keys, up to a colon. Default: `tollgate`.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// The secret under which subjects are hashed in the names of keys.
+    /// Sets the secret under which subjects are hashed in the names of keys.
     ///
     /// Without a secret, an attacker can compute the name for any guessed subject. Long API keys
     /// cannot be guessed, but IPv4 addresses can: a reader of Redis, its logs or its backups could
@@ -110,35 +110,36 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The authorities to trust instead of the system's, as PEM. Only TLS uses them.
+    /// Sets the authorities to trust instead of those of the system, as PEM. Only TLS uses them.
     pub fn certificate_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// The most calls under way at a time, at least one. Default: 64. The store has one or two under
-    /// way where Redis is near, and more of them the longer the network takes. In a Cluster that is
-    /// for each node.
+    /// Sets how many calls may be under way at a time, at least one. Default: 64. Near Redis the
+    /// store needs one or two; a slower network needs more. In a Cluster each node has its own
+    /// number.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
     }
 
-    /// Requests in a call, from one to 65 535. Default: 512, for which Redis needs about a
-    /// millisecond: other users of the server wait no longer for us.
+    /// Sets how many requests a call may have, from one to 65 535. Default: 512. Redis executes
+    /// such a call in about a millisecond, and other users of the server wait that long.
     pub fn max_batch(mut self, requests: usize) -> Self {
         self.bounds.batch = requests.clamp(1, Batch::MAX);
         self
     }
 
-    /// Requests that wait for a call; further requests fail at once. Default: 16 384. In a Cluster
-    /// each node has its own number, so a silent node does not affect other nodes.
+    /// Sets how many requests may wait for a call; further requests fail at once. Default: 16 384.
+    /// In a Cluster each node has its own number, so a silent node does not affect other nodes.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self
     }
 
-    /// How long a denial is remembered, at most; zero to ask Redis each time. Default: a second.
+    /// Sets how long the store remembers a denial, at most; with zero it calls Redis each time.
+    /// Default: a second.
     ///
     /// While a key has no unit left, no replica can charge it, so requests for it are denied
     /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
@@ -155,8 +156,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Whether requests fail at once while a server does not answer, instead of each waiting for
-    /// the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
+    /// Sets whether requests fail at once while a server does not answer, instead of each waiting
+    /// for the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
     /// own, so a node of a Cluster that is down delays no request for other nodes.
     pub const fn breaker(mut self, breaker: bool) -> Self {
         self.has_breaker = breaker;
@@ -191,13 +192,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Where Redis is, without credentials: for people to read.
+    /// Returns the address of Redis without credentials, for people to read.
     pub fn address(&self) -> impl fmt::Display {
         self.address.clone()
     }
 
-    /// Makes the store and begins to connect. Requests that come before there is a
-    /// connection fail after the timeout.
+    /// Makes the store and begins to connect. Requests before the first connection fail after the
+    /// timeout.
     pub fn connect(self) -> Result<RedisStore, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         if self.namespace.contains(['{', '}']) {

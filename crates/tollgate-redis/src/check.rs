@@ -1,4 +1,4 @@
-//! A look at the server after each connection: what will hurt is said before it does.
+//! Checks the server after each connection, and warns of settings that will cause errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,22 +17,21 @@ use crate::names::Names;
 use crate::node::Node;
 use crate::stats::Counters;
 
-/// The properties of a server at the last connection.
+/// The properties of a Redis server at the last connection, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisReport {
     /// The name of the server: `Redis`, `Valkey` or `Redict`.
     pub name: Option<&'static str>,
-    /// The version of the server under that name. Valkey and Redict also report the version of
-    /// the Redis that they are compatible with, which this is not.
+    /// The version of the server under that name. Valkey and Redict also report the version of the
+    /// Redis that they are compatible with; this is not that version.
     pub version: Option<String>,
     /// Whether the server is a node of a Cluster.
     pub is_cluster: Option<bool>,
     /// The policy of the server when its memory is full.
     pub maxmemory_policy: Option<String>,
     /// The lead of the server's clock over this machine's clock, in microseconds. Quotas use the
-    /// server's clock, so decisions are right if the clocks differ. Times in headers may look
-    /// wrong.
+    /// server's clock, so decisions are right if the clocks differ. Times in headers may look wrong.
     pub clock_ahead: Option<i64>,
     /// Properties of the server that will cause errors.
     pub warnings: Vec<RedisWarning>,
@@ -98,7 +97,7 @@ pub(crate) struct About {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Looks at a server after each connection to it, for as long as it is there.
+/// Checks a server after each connection to it, while the store has the server.
 pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let mut connected = node.client().reconnect_rx();
     let runtime = node.runtime().clone();
@@ -134,6 +133,8 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 /// Checks a server. Properties that the server does not report are left open; nothing here fails.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     let client = node.client();
+    // It may be another server than before.
+    node.set_cross_slot(false);
     let mut report = RedisReport {
         is_cluster: field(&info(client, InfoKind::Cluster).await, "cluster_enabled")
             .map(|it| it == "1"),
@@ -143,11 +144,10 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     if let Some((name, version)) = own_version(&about_server) {
         (report.name, report.version) = (Some(name), Some(version.to_owned()));
     }
-    if let Some(version) = field(&about_server, "redis_version") {
-        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-        if major.is_some_and(|major| major < 6) {
-            report.warnings.push(RedisWarning::Version(version.to_owned()));
-        }
+    let version = field(&about_server, "redis_version");
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    if let Some(version) = version.filter(|_| major.is_some_and(|major| major < 6)) {
+        report.warnings.push(RedisWarning::Version(version.to_owned()));
     }
     if report.is_cluster == Some(true) && !about.is_member {
         report.warnings.push(RedisWarning::Cluster);
@@ -161,6 +161,8 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         }
         Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
     }
+    let is_able = major.is_some_and(|major| major >= 7) && about.is_member;
+    node.set_cross_slot(is_able && takes_cross_slot(node, &about.names).await);
     match rehearse(node, &about.names).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
         // The server is one of a Cluster and the slot another's, or a replica: well enough.
@@ -238,6 +240,25 @@ async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     node.learn(reply.now, sent);
     let micros = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
+}
+
+/// Asks about a key, in a call that may have keys of several slots. Whoever is between, the answer
+/// says whether the server takes such calls.
+async fn takes_cross_slot(node: &Arc<Node>, names: &Names) -> bool {
+    let nonce = rand();
+    let Ok(policy) = Policy::fixed_window_counter("self-check", Quota::per_second(1)) else {
+        return false;
+    };
+    let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
+    let mut batch = Batch::new(nonce);
+    batch.set_cross_slot();
+    if batch.decide(&[line]).is_err() {
+        return false;
+    }
+    let batches = [batch];
+    let replies = node.call(&batches, None, Instant::now() + node.timeout(), false).await;
+    matches!(&replies[0], Ok(reply) if batches[0].parse(reply).is_ok())
 }
 
 /// Commands that the rehearsal does not call, with arguments that have no effect on a key that does

@@ -1,4 +1,4 @@
-//! The time of this process: it ends what the process holds of a quota, or remembers of one.
+//! The clock of this process: ends leases and remembered denials. Decisions use the clock of Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +40,8 @@ impl Clock {
         }
     }
 
-    /// When a block begins and when it ends: counted from before the call was sent, and Redis
-    /// counts from after that.
+    /// The start and the end of a block. Here the time counts from before the call was sent, and in
+    /// Redis from a later instant, so the block ends here first.
     pub(crate) fn span(&self, leased: &Leased) -> (Moment, Moment) {
         let (start, lasts) = (leased.sent, leased.granted.lasts.get());
         if self.is_redis {
@@ -51,8 +51,8 @@ impl Clock {
         (start, start.saturating_add((lasts - lasts / 1_000).saturating_sub(1)))
     }
 
-    /// The instant of a moment, for timers. By hand, none ever comes by itself. A suspended
-    /// machine makes a timer late, so look at the clock again after it.
+    /// The instant of a moment, for timers. `None` for a clock that a test moves. A timer is late
+    /// after the machine was suspended, so read the clock again after it.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         match self.by_hand {
             None => {

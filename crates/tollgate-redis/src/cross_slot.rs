@@ -1,7 +1,7 @@
 //! Requests whose charges are to keys of several slots of a Cluster.
 //!
-//! No call can contain keys of two slots, so each slot has its own call, one after the other. If a
-//! later slot denies, the charges are refunded. This can never admit more than the quotas. It can
+//! Two slots may be on two nodes, so each slot has its own call, one after the other. If a later slot
+//! denies, the charges are refunded. This can never admit more than the quotas. It can
 //! deny requests that the quotas would allow, because a request that is denied later holds units
 //! for a moment. Units whose refund is lost are missing until they age out.
 //!
@@ -197,7 +197,7 @@ impl CrossSlot {
         });
         let at = self.groups.iter().zip(&verdicts);
         let at = at.filter_map(|(group, verdict)| Some((group.queues(), verdict.as_ref()?)));
-        // Each node has a clock. A place in a queue counts by that of its own.
+        // Each node has its own clock. A place in a queue counts by the clock of its node.
         let at = at.max_by_key(|(queues, _)| *queues);
         let at = at.map(|(_, verdict)| verdict.decided_at()).unwrap_or_default();
         Ok(Verdict::new(true, at, self.in_order(said)))
@@ -302,8 +302,8 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
         for (receipt, given) in given {
             match given.await {
                 Ok(Settlement::Returned { units }) if units > 0 => {}
-                // A place in a queue is kept once others stand behind it; and who knows what
-                // came of a receipt whose first answer was lost.
+                // A place in a queue is not refunded if requests wait behind it. The effect of a
+                // receipt whose first answer was lost is not known.
                 Ok(_) => is_back = false,
                 Err(_) => open.push(receipt),
             }

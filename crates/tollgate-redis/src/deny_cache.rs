@@ -54,7 +54,8 @@ pub(crate) struct DenyCache {
     count: AtomicUsize,
     /// Goes up with everything that may make a remembered denial wrong.
     epoch: AtomicU64,
-    /// The names of policies that settle, and until when other receipts may be settled.
+    /// The names of policies whose charges are settled, each with the time until which a receipt
+    /// may still be settled.
     settling: Mutex<HashMap<String, Moment, RandomState>>,
     hasher: RandomState,
 }
@@ -98,8 +99,8 @@ struct Frozen {
     passes: SmallVec<[(Cost, Timestamp); COSTS]>,
 }
 
-/// More keys than this are not told apart: a flood of different keys must not take memory
-/// without end.
+/// Keys beyond this number share an entry: a flood of different keys must not take unbounded
+/// memory.
 const MOST: usize = 4096;
 /// Different costs of one key that are remembered: as many as requests usually have.
 const COSTS: usize = 4;
@@ -150,8 +151,8 @@ impl DenyCache {
             .then(|| Verdict::new(false, at, decisions).with_source(Source::Cache))
     }
 
-    /// Learns from the answer to a call between two moments. `frozen` is for how long each key
-    /// that denies has no unit left.
+    /// Stores the denials in the answer to a call, which was sent and answered at these two
+    /// moments. `frozen` has the time for which each denying key has no unit left.
     pub(crate) fn learn(
         &self,
         ticket: &Ticket,

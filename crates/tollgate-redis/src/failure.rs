@@ -95,7 +95,8 @@ fn answered(text: &str) -> Failure {
 /// Whether the server did not answer: the client gave up on the answer, or sent nothing.
 pub(crate) fn is_silence(error: &Error) -> bool {
     match error.kind() {
-        // A server begins with a code in capitals, as `OOM`, and the client with a sentence.
+        // An error of the server begins with a code in capitals, for example `OOM`. An error of the
+        // client is a sentence.
         ErrorKind::Cluster | ErrorKind::Unknown => {
             let code = error.details().split_whitespace().next().unwrap_or_default();
             !code.bytes().all(|byte| byte.is_ascii_uppercase())
@@ -115,11 +116,11 @@ pub(crate) fn is_no_script(error: &Error) -> bool {
     Failure::from(error.clone()) == Failure::Refused(Refusal::NoScript)
 }
 
-/// The refusal of a command of a script, without what Redis before version 7 wraps it in:
+/// The error of a command of a script, without the text that Redis before version 7 puts around it:
 /// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
-/// Only a command that was refused before it began has the dash. An error of a command that
-/// began has none, and neither has an error of Lua.
+/// Only a command that was rejected before it began has the dash. Errors of commands that began,
+/// and errors of Lua, have no dash.
 fn unwrapped(text: &str) -> &str {
     let inner = text.strip_prefix("ERR Error running script ").and_then(|it| it.split_once(": -"));
     inner.map_or(text, |(_, inner)| inner)

@@ -12,9 +12,9 @@ use crate::combiner::{Combiner, Drive};
 use crate::failure::STORE;
 use crate::ticket::{Answer, Ticket};
 
-/// The answer of a [`RedisStore`](crate::RedisStore).
+/// The future of an answer of a [`RedisStore`](crate::RedisStore).
 ///
-/// Dropping it gives up the answer: a request that has not been sent is not.
+/// If the caller drops it, a request that was not sent yet is never sent.
 pub struct RedisFuture<T> {
     state: State,
     /// Takes what was asked for out of the answer.
@@ -78,8 +78,8 @@ impl<T> Future for RedisFuture<T> {
                     if !is_within(runtime) {
                         leave(drive, ticket);
                     } else if call.as_mut().poll(cx).is_pending() {
-                        // No other task answers meanwhile. With a waker in the ticket, this task
-                        // would be woken by its own call for nothing.
+                        // No other task answers meanwhile. A waker in the ticket would only wake
+                        // this task by its own call.
                         return Poll::Pending;
                     }
                     // It is over, or in other hands.

@@ -22,7 +22,7 @@ pub(crate) struct Guard {
     lines: Mutex<Lines>,
 }
 
-/// Lines of the log that were written since an instant, and lines that were left out.
+/// The number of log lines written since an instant, and of lines left out.
 #[derive(Debug, Default)]
 struct Lines {
     since: Option<Instant>,
@@ -98,7 +98,8 @@ impl Guard {
         opens
     }
 
-    /// The time until the next probe and its patience, while the breaker is open.
+    /// The time until the next probe, and how long to wait for its answer. `None` while the breaker
+    /// is closed.
     fn next_probe(&self) -> Option<(Duration, Duration)> {
         let breaker = self.breaker.as_ref()?.lock();
         let span = |micros: Micros| Duration::from_micros(micros.get());

@@ -38,8 +38,9 @@ impl Ids {
         self.process.wrapping_add(next(&self.blocks)) as u32
     }
 
-    /// A number that the reply to a call sent at a moment repeats. It has to differ from the numbers
-    /// of other calls over the same connection, of which two copies of a machine may have a copy.
+    /// The number of a call, which its reply repeats. It differs from the numbers of all other
+    /// calls over the same connection, also if two copies of a virtual machine have a copy of the
+    /// connection.
     pub(crate) fn nonce(&self, sent: Moment) -> u64 {
         self.process ^ (sent << COUNT_BITS | next(&self.calls) & ((1 << COUNT_BITS) - 1))
     }

@@ -1,9 +1,8 @@
-//! Tollgate over Redis: limits that many processes share, exact to the unit.
+//! The Redis store of Tollgate, for limits that many processes share, exact to the unit.
 //!
-//! The algorithms run inside Redis, in a script that is the twin of the functions in
-//! `tollgate-core`: the same verbs over the same integers, held together by a test that
-//! compares every field of their decisions. One call decides any number of requests
-//! over any number of keys, one after the other and none of them in part.
+//! [`RedisStore`] decides in a Lua script inside Redis. The script is a port of the functions in
+//! `tollgate-core`; a test compares every field of the decisions of both. One call decides many
+//! requests over many keys, one after the other. Each request is charged in whole or not at all.
 //!
 //! ```no_run
 //! use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
@@ -20,27 +19,26 @@
 //! # }
 //! ```
 //!
-//! The calling convention and the layout of what is stored are in `lua/README.md`.
+//! `lua/README.md` describes the arguments of the script and the layout of stored states.
 //!
 //! # Sentinels
 //!
-//! `redis-sentinel://host:26379?service=name&node=host:26379` asks the Sentinels who leads,
-//! and asks again when the connection breaks or the server says that it is a replica. Until
-//! then requests fail within the timeout. Charges that the old master had not replicated are lost:
-//! at most that much more is admitted.
+//! `redis-sentinel://host:26379?service=name&node=host:26379` asks the Sentinels for the master. The
+//! store asks again when the connection breaks, or when the server is a replica. Meanwhile requests
+//! fail within the timeout. Charges that the old master had not replicated are lost: at most that
+//! number of units is admitted again.
 //!
 //! # Redis Cluster
 //!
-//! `redis-cluster://host:6379?node=host:6380` finds all nodes from those named and keeps up
-//! with them, by the names or addresses that they announce. The user needs the right to
-//! `CLUSTER SLOTS` there.
+//! `redis-cluster://host:6379?node=host:6380` finds all nodes from the named nodes, by the names or
+//! addresses that nodes announce, and follows changes. The user needs the right to `CLUSTER SLOTS`.
 //!
-//! All policies of a key share a slot, so they are decided in one call as everywhere. *Different
-//! keys* of a request, for example [`Key::GLOBAL`] and an address, are mostly in different slots, and
-//! no call can contain both. Each slot then has its own call: first a key that denied within the last
+//! All policies of a key share a slot, so one call decides them. *Different keys* of a request, for
+//! example [`Key::GLOBAL`] and an address, are mostly in different slots, and no call can contain
+//! both. Each slot then has its own call: first a key that denied within the last
 //! second, then the narrowest quota, then [`Key::GLOBAL`], then queues, and shadow policies last. If a
-//! slot denies or fails, the charges in the slots before it are refunded. So the contract of [`Store`]
-//! holds in part:
+//! slot denies or fails, the store refunds the charges in the slots before it. Therefore the contract
+//! of [`Store`] holds in part:
 //!
 //! | | charges in one slot | charges in several |
 //! |---|---|---|
@@ -49,17 +47,20 @@
 //! | a denial changes nothing | holds | except for a moment, when other requests may be denied |
 //! | refunded units | | tried three times; if all tries are lost, the units are missing until they age out |
 //! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
-//! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Undecided`](tollgate_core::Outcome::Undecided)) |
+//! | report of policies that do not deny | all numbers | the units left, without a wait, if their slot decided before the denial; otherwise [`Outcome::Undecided`](tollgate_core::Outcome::Undecided) |
 //! | the deny cache | used | not used, and off for policies with refunds |
 //!
-//! A master that is down fails the requests for its slots until a replica leads, and those
-//! alone if the Cluster has `cluster-require-full-coverage no`; with `yes`, the default of
-//! Redis, it refuses everything meanwhile. The replica lacks what the master took last: at
-//! most that much more is admitted. While a slot moves, requests follow their keys
-//! and are charged once. A request that names several keys of such a slot (two policies of
-//! one subject, or a receipt that is settled) waits while some have moved and others have
-//! not, or do not exist yet, and fails uncharged if that takes longer than the timeout: let
-//! slots of limits move when there is little to do.
+//! While a master is down, the requests for its slots fail until a replica leads. With
+//! `cluster-require-full-coverage yes`, the default of Redis, the Cluster rejects all other requests
+//! too; set `no`. The new master lacks the latest charges of the old master: at most that number of
+//! units is admitted again.
+//!
+//! While a slot moves, requests follow their keys and are charged once. A request that needs several
+//! keys of the slot (two policies of one subject, or the settlement of a receipt) waits until all
+//! keys have moved. It fails uncharged if that takes longer than the timeout. Therefore move slots
+//! with limits when there is little traffic.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod address;
 mod builder;
@@ -114,7 +115,8 @@ use self::ticket::{Answer, Line, Request, Ticket};
 pub use self::tls::TlsError;
 use self::topology::Member;
 
-/// The store of all processes that name the same Redis. Clones share one connection.
+/// The store that processes share: every process with the same Redis has the same quotas. Clones
+/// share one connection.
 #[derive(Clone)]
 pub struct RedisStore(Arc<Inner>);
 
@@ -126,49 +128,51 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store with the usual settings. Must be called within a tokio runtime, which carries
-    /// its calls: once that has ended, all requests fail. A caller in another
-    /// runtime, or outside a runtime, is answered as well, at the price of a task each time.
+    /// Makes a store with the default settings, which connects in the background. Call it within a
+    /// tokio runtime, which carries the calls of the store: when that runtime has ended, all
+    /// requests fail. Callers in another runtime, or outside a runtime, also get answers; each such
+    /// call costs a task.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url)?.connect()
     }
 
-    /// Settings to begin with.
+    /// Returns the settings of a store for this URL, to change.
     pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
         RedisStoreBuilder::new(url)
     }
 
-    /// Waits until Redis answers. A service need not: until then its failure policy does.
+    /// Waits until Redis answers. A service need not call it: its failure policy decides until
+    /// then.
     pub async fn connected(&self) {
         self.0.combiner.topology.connected().await;
     }
 
-    /// Where the state of a key is, for tests that look into Redis.
+    /// Returns the name under which Redis keeps the state of a key, for tests that read Redis.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
         self.0.names.state(policy, key).to_vec()
     }
 
-    /// Whether requests are sent to Redis, or fail at once because it does not answer in time. Of
-    /// a Cluster this is the state of the master that does worst; requests for keys of other
+    /// Returns whether requests are sent to Redis, or fail at once because Redis does not answer in
+    /// time. In a Cluster this is the worst state of its masters; requests for keys of other
     /// masters are sent.
     pub fn breaker(&self) -> BreakerState {
         let states = self.leaders().map(|leader| leader.node.guard().state());
         states.max().unwrap_or(BreakerState::Closed)
     }
 
-    /// Whether there is a connection at this moment. Without one requests fail after their
-    /// timeout, or at once while the [breaker](Self::breaker) is open.
+    /// Returns whether the store has a connection. Without one, requests fail after their timeout,
+    /// or at once while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
         let mut leaders = self.leaders().peekable();
         leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
     }
 
-    /// The versions of the servers at the last connection, and warnings, which are logged as well.
-    /// One report for each master of a Cluster.
+    /// Returns the versions and warnings of the servers at the last connection, which the log has
+    /// as well. One report for each master of a Cluster.
     pub fn reports(&self) -> Vec<RedisReport> {
         self.leaders().map(|leader| leader.node.report()).collect()
     }
@@ -177,13 +181,13 @@ impl RedisStore {
         self.0.combiner.topology.leaders().into_iter()
     }
 
-    /// The same number for all clones of a store and for no other that lives: sums over
-    /// several handles count each store once.
+    /// Returns a number that is equal for all clones of a store and different for any other live
+    /// store. Callers that add up several handles use it to count each store once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// The counters of this store.
+    /// Returns the counters of this store.
     pub fn stats(&self) -> RedisStats {
         let combiner = &self.0.combiner;
         combiner.counters.read(combiner.topology.queued())
@@ -332,5 +336,5 @@ impl fmt::Debug for RedisStore {
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
     pub use crate::reply::{BadReply, Fault, Frozen, Reply, Row};
-    pub use crate::script::{SHA1, TEXT};
+    pub use crate::script::{CROSS_SLOT_TEXT, SHA1, TEXT};
 }

@@ -45,7 +45,8 @@ impl Names {
         name
     }
 
-    /// Where it is kept that a receipt was settled: in the slot of the state it is about.
+    /// The name of the Redis key that marks a receipt as settled. It is in the slot of the charged
+    /// state.
     pub(crate) fn receipt(&self, key: &Key, id: ReceiptId) -> Name {
         let mut name = self.subject(key);
         // No policy can have this name, as a colon comes before those.

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ pub(crate) struct Node {
     guard: Guard,
     timeout: Duration,
     report: Mutex<RedisReport>,
+    /// Whether a call may have keys of several slots.
+    allows_cross_slot: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +80,7 @@ impl Node {
             guard,
             timeout,
             report,
+            allows_cross_slot: AtomicBool::new(false),
         });
         check::watch(&node, about);
         Ok(node)
@@ -93,13 +97,13 @@ impl Node {
         is_asking: bool,
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
-        let mut sent = self.send(&each, BY_HASH, time, deadline, is_asking).await;
+        let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
         let is_unknown = |sent: &Sent| sent.as_ref().err().is_some_and(failure::is_no_script);
         if sent.iter().any(is_unknown) {
             let unknown = batches.iter().zip(&sent).filter(|(_, sent)| is_unknown(sent));
             let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
             // Not SCRIPT LOAD: this decides on the way, and asks no other node.
-            let again = self.send(&unknown, BY_TEXT, time, deadline, is_asking).await;
+            let again = self.send(&unknown, EVAL, time, deadline, is_asking).await;
             let places = sent.iter_mut().filter(|sent| is_unknown(sent));
             places.zip(again).for_each(|(place, again)| *place = again);
         }
@@ -112,7 +116,7 @@ impl Node {
     async fn send(
         &self,
         batches: &[&Batch],
-        mut script: (&'static str, &'static str),
+        name: &'static str,
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
@@ -123,21 +127,20 @@ impl Node {
         let options = Options { timeout: Some(timeout), ..Options::default() };
         let client = self.client.with_options(&options);
         if let ([batch], false) = (batches, is_asking) {
-            let (name, text) = script;
-            return smallvec![client.custom(command(name), arguments(text, batch, time)).await];
+            return smallvec![client.custom(command(name), arguments(name, batch, time)).await];
         }
         // The commands of a pipeline are written one right after the other, with no
         // command of others between them, and ASKING holds for the next one alone.
         let pipeline = Pipeline::from(client);
-        for batch in batches {
+        for (index, batch) in batches.iter().enumerate() {
             if is_asking {
                 let _ = pipeline.custom::<Value, Value>(command(ASKING), Vec::new()).await;
             }
-            let (name, text) = script;
-            let arguments = arguments(text, batch, time);
+            // The server knows a script once it was sent whole.
+            let is_same = |other: &&Batch| other.is_cross_slot() == batch.is_cross_slot();
+            let name = if batches[..index].iter().any(is_same) { EVALSHA } else { name };
+            let arguments = arguments(name, batch, time);
             let _ = pipeline.custom::<Value, Value>(command(name), arguments).await;
-            // The server knows it from then on.
-            script = BY_HASH;
         }
         let commands = 1 + usize::from(is_asking);
         let answers = pipeline.try_all::<Value>().await;
@@ -202,13 +205,13 @@ impl Node {
         Ok(Timestamp::from_micros(now))
     }
 
-    /// How long the server takes to answer what belongs to no request; `None` if it does not
-    /// answer for as long as `patience`.
+    /// Sends a probe and returns how long the server took to answer; `None` without an answer
+    /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
         // The wait for a connection says nothing about how soon the server answers.
         timeout(patience, self.connected()).await.ok()?;
         let sent = Instant::now();
-        // The clock is not learnt from this: the answer may be too old for that.
+        // The answer does not set the clock estimate, because it may be too old.
         let said = self.time(patience).await;
         let took = sent.elapsed();
         let is_silence = said.as_ref().err().is_some_and(failure::is_silence);
@@ -280,6 +283,15 @@ impl Node {
     /// The properties of the server at the last connection.
     pub(crate) fn report(&self) -> RedisReport {
         self.report.lock().clone()
+    }
+
+    /// Whether a call may have keys of several slots.
+    pub(crate) fn allows_cross_slot(&self) -> bool {
+        self.allows_cross_slot.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_cross_slot(&self, is_allowed: bool) {
+        self.allows_cross_slot.store(is_allowed, Ordering::Relaxed);
     }
 
     pub(crate) fn keep(&self, report: RedisReport) {
@@ -373,9 +385,16 @@ fn outcome(sent: Sent) -> Result<Bytes, Failure> {
     }
 }
 
-fn arguments(script: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
-    let keys = batch.keys();
-    let mut arguments = Vec::with_capacity(6 + keys.len());
+/// The arguments of [`EVAL`] or [`EVALSHA`].
+fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
+    let script = match (name, batch.is_cross_slot()) {
+        (EVAL, false) => script::TEXT,
+        (EVAL, true) => script::CROSS_SLOT_TEXT,
+        (_, false) => script::SHA1,
+        (_, true) => script::CROSS_SLOT_SHA1,
+    };
+    let keys = batch.declared_keys();
+    let mut arguments = Vec::with_capacity(6 + batch.keys().len());
     arguments.push(Value::from_static_str(script));
     arguments.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
     arguments.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
@@ -383,9 +402,8 @@ fn arguments(script: &'static str, batch: &Batch, time: Option<Timestamp>) -> Ve
     arguments
 }
 
-/// Commands that run the script, and how they name it.
-const BY_HASH: (&str, &str) = ("EVALSHA", script::SHA1);
-const BY_TEXT: (&str, &str) = ("EVAL", script::TEXT);
+const EVALSHA: &str = "EVALSHA";
+const EVAL: &str = "EVAL";
 const ASKING: &str = "ASKING";
 const TIME: &str = "TIME";
 
@@ -405,7 +423,7 @@ async fn supervise(client: Client) {
                 was_told = true;
                 tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
             }
-            // It says so once; a task that panicked is begun anew like any other.
+            // Only the first failure is logged. A task that panicked is also started again.
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

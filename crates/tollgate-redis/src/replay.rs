@@ -1,4 +1,4 @@
-//! Decisions out of the states that the script found.
+//! Decisions from the states that the script returned.
 //!
 //! A plain call says of each run in which states its keys were and how many of the requests were
 //! admitted. Everything else follows from the rules of `tollgate-core`, which are the script's.

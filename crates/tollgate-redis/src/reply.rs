@@ -26,15 +26,16 @@ pub enum Row {
     Verdict(Verdict, Frozen),
     /// The answer to a request to settle.
     Settlement(Settlement),
-    /// The answer to a request to renew: since when the lease lasts, or none as the receipt
-    /// was settled.
+    /// The answer to a renewal: the new start of the lease, or `None` if the receipt was settled.
     Renewal(Option<Timestamp>),
     /// The key is forgotten.
     Reset,
     /// The answer to a request for a block.
     Leased(Granted),
-    /// The server has no memory left to keep what the request asked for. Nothing was done.
+    /// The server has no memory for the state of the request. Nothing was charged.
     Unmade,
+    /// Another node has a key of the request, or will have it soon. Nothing was done.
+    Elsewhere,
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
         /// The fault of a reply.
@@ -183,13 +184,14 @@ impl Batch {
                 Row::Verdict(verdict, frozen)
             }
             (3, _) => {
-                let fault = match bytes.byte()? {
-                    1 => Fault::WrongType,
-                    2 => Fault::Unreadable,
-                    _ => return None,
-                };
+                let fault = bytes.byte()?;
                 let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
-                Row::Fault { fault, key }
+                match fault {
+                    1 => Row::Fault { fault: Fault::WrongType, key },
+                    2 => Row::Fault { fault: Fault::Unreadable, key },
+                    3 => Row::Elsewhere,
+                    _ => return None,
+                }
             }
             (4, Asked::Settle) => {
                 Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? })

@@ -30,8 +30,8 @@ struct Samples {
     began: Option<Instant>,
 }
 
-/// Clocks drift by some 50 ppm at worst, so what was measured in the last two periods is
-/// true to a millisecond.
+/// Clocks drift by about 50 ppm at worst, so a measurement of the last two periods is exact to a
+/// millisecond.
 const PERIOD: Duration = Duration::from_secs(10);
 
 impl ServerClock {

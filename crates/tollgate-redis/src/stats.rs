@@ -11,26 +11,28 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Calls to Redis.
+    /// The calls to Redis.
     pub calls: u64,
-    /// Requests in those calls: divided by `calls` it is how many share one.
+    /// The requests in those calls. Divided by `calls`, it is the number of requests that share a
+    /// call.
     pub requests: u64,
-    /// Calls that Redis rejected: nothing was charged. They include calls that a Cluster redirected
-    /// to another node.
+    /// The calls that Redis rejected: nothing was charged. They include calls that a Cluster
+    /// redirected to another node.
     pub refused: u64,
-    /// Calls whose answer was lost: they may have charged.
+    /// The calls whose answer was lost: they may have charged.
     pub lost: u64,
-    /// Requests that Redis refused because their caller had given up by then.
+    /// The requests that Redis did not execute because their deadline had passed.
     pub late: u64,
-    /// Requests that were refused before they were sent, because no answer could come in time.
+    /// The requests that the store refused before sending them, because no answer could come in
+    /// time.
     pub shed: u64,
-    /// Requests denied without asking, as they had just been.
+    /// The requests that the store denied from memory, because Redis had just denied the same.
     pub deny_cache_hits: u64,
-    /// Requests answered from blocks of units that were leased, without asking.
+    /// The requests that the store answered from leased units, without a call.
     pub leased: u64,
-    /// Requests that wait for a call at this moment.
+    /// The requests that wait for a call at this moment.
     pub queued: u64,
-    /// Times that a connection was made.
+    /// The number of connections that were made.
     pub connections: u64,
 }
 

@@ -134,6 +134,13 @@ impl Ticket {
         Self { request, slot, epoch, deadline, progress }
     }
 
+    /// The slot, if its requests need a script of their own. Those to decide share one for several
+    /// slots, where the node allows that.
+    pub(crate) fn script(&self, allows_cross_slot: bool) -> Option<u16> {
+        let shares = allows_cross_slot && matches!(self.request, Request::Decide(_));
+        (!shares).then_some(self.slot)
+    }
+
     /// Whether a caller waits for the answer.
     pub(crate) fn is_waited_for(&self) -> bool {
         !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
@@ -153,8 +160,9 @@ impl Ticket {
         }
     }
 
-    /// Takes this back out of a call that refused it unexecuted, though it came in time
-    /// by the clock of this process; `false` if that has happened before.
+    /// Allows a second call for this request, because Redis did not execute it for its deadline,
+    /// although it was in time by the clock of this process. Returns `false` if that has happened
+    /// before.
     pub(crate) fn take_back(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {

@@ -43,7 +43,7 @@ pub mod reference;
 
 use tollgate_core::{Micros, Store};
 
-/// A store under test, and how its time is moved.
+/// A store under test, and the way in which its time is moved.
 pub trait Harness: Sized + Send + Sync {
     /// The store.
     type Store: Store;

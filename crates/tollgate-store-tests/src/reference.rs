@@ -134,9 +134,9 @@ impl Reference {
         Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now) }
     }
 
-    /// For each charge of a request that was denied at `now`: how long its key has no room for
-    /// one unit. Zero where it has room, for a charge that only asks, and for a state under
-    /// another rule. Empty for a verdict that admits.
+    /// For each charge of a request that was denied at `now`: the time for which its key has no
+    /// unit left. Zero if the key has a unit, for a dry charge, and for a state under another rule.
+    /// Empty for an admitted request.
     pub fn frozen(&self, charges: &[Charge<'_>], verdict: &Verdict, now: Timestamp) -> Vec<Micros> {
         if verdict.is_admitted() {
             return Vec::new();
@@ -247,7 +247,7 @@ impl Reference {
         Settlement::Returned { units }
     }
 
-    /// Renews a lease as a store at `now` would.
+    /// Renews a permit as a store whose clock is at `now` must do it.
     ///
     /// # Panics
     /// If the policy does not count in flight.

@@ -1,4 +1,8 @@
-//! Bodies of responses, and the permits that they hold.
+//! Response bodies behind a layer, and the permits that they hold.
+//!
+//! A response behind a layer keeps its body type if the body is `From<Bytes>`, as in axum. For other
+//! services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
+//! holds the permits of concurrency limits until it ends ([`InFlight`]).
 
 use std::fmt;
 use std::pin::Pin;
@@ -31,7 +35,7 @@ pin_project! {
 }
 
 impl<B> Body<B> {
-    /// The body of the inner service.
+    /// Wraps the body of the inner service.
     pub const fn inner(body: B) -> Self {
         Self::holding(body, InFlight(None))
     }
@@ -40,13 +44,13 @@ impl<B> Body<B> {
         Self { kind: Kind::Inner { body, in_flight } }
     }
 
-    /// These bytes and nothing else.
+    /// Makes a body of these bytes only.
     pub fn full(data: impl Into<Bytes>) -> Self {
         let data = Some(data.into()).filter(|data| !data.is_empty());
         Self { kind: Kind::Full { data } }
     }
 
-    /// No bytes at all.
+    /// Makes a body without bytes.
     pub const fn empty() -> Self {
         Self { kind: Kind::Full { data: None } }
     }
@@ -147,7 +151,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The body of responses behind the layer.
+/// The type of response bodies behind a layer: by default that of the service.
 #[diagnostic::on_unimplemented(
     message = "the layer cannot make a body of the type `{B}` for its own responses",
     note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
@@ -157,7 +161,7 @@ pub trait BodyMode<B>: Send + Sync + 'static {
     /// The body behind the layer, where that of the service is `B`.
     type Body;
 
-    /// The body of the service, with the permits until its end.
+    /// Makes the response body from the body of the service, and keeps the permits until it ends.
     fn inner(body: B, in_flight: InFlight) -> Self::Body;
 
     /// The response of the service.
@@ -166,11 +170,11 @@ pub trait BodyMode<B>: Send + Sync + 'static {
         response.map(|body| Self::inner(body, in_flight))
     }
 
-    /// The body of a denial.
+    /// Makes the response body of a denial.
     fn full(data: Bytes) -> Self::Body;
 }
 
-/// Responses carry a [`Body`], which goes around any other body.
+/// Body mode for any service: responses have a [`Body`] around the body of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyBody;
 
@@ -186,7 +190,8 @@ impl<B> BodyMode<B> for AnyBody {
     }
 }
 
-/// Responses have the body of the service, which is `From<Bytes>`, as in axum: the default.
+/// Body mode for services whose body is `From<Bytes>`, as in axum: responses keep the body type.
+/// The default.
 ///
 /// With the feature `axum` an axum body holds permits until its end. Another body does not signal
 /// its end to the layer, so permits are returned with the head of the response. For streams use

@@ -7,7 +7,7 @@ use tollgate_core::Cost;
 use crate::key::route;
 use crate::{RequestHead, grpc};
 
-/// The cost of a request, in units of a quota.
+/// The rule that gives each request its cost, in units of a quota.
 ///
 /// The first of these that applies: the closure of [`Costs::from_fn`]; the cost of the matched
 /// route; 1 for a gRPC call; the cost of the method:
@@ -57,7 +57,7 @@ struct Methods {
 const NAMED: [&str; 7] = ["GET", "HEAD", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
 
 impl Costs {
-    /// The costs of the table above.
+    /// Returns the default costs, by HTTP method: the table above.
     pub const fn by_method() -> Self {
         let [one, three, five, ten] = [Cost::ONE, Cost::new(3), Cost::new(5), Cost::new(10)];
         let mut costs = Self::uniform(one);
@@ -66,7 +66,7 @@ impl Costs {
         costs
     }
 
-    /// One cost for all requests.
+    /// Gives all requests the same cost.
     pub fn flat(cost: impl Into<Cost>) -> Self {
         Self::uniform(cost.into())
     }
@@ -77,7 +77,8 @@ impl Costs {
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Another cost for a method. SEARCH and QUERY have one cost, and gRPC calls the cost of POST.
+    /// Sets the cost of an HTTP method. SEARCH and QUERY share a cost. A cost for POST also applies
+    /// to gRPC calls.
     #[must_use]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
@@ -94,8 +95,8 @@ impl Costs {
         self
     }
 
-    /// The cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`, or a
-    /// [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
+    /// Sets the cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`,
+    /// or a [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
     /// (`/package.Service/Method`).
     #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
@@ -105,7 +106,7 @@ impl Costs {
         self
     }
 
-    /// Calls a closure first. If it returns `None`, the other rules apply.
+    /// Takes the cost from a closure. If the closure returns `None`, the other rules apply.
     #[must_use]
     pub fn from_fn<C: Into<Cost>>(
         mut self,
@@ -115,7 +116,7 @@ impl Costs {
         self
     }
 
-    /// The cost of this request.
+    /// Returns the cost of a request.
     #[inline]
     pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, None)

@@ -1,4 +1,4 @@
-//! Rate limiting for tower, axum, hyper and tonic.
+//! Rate limiting for Tower, axum, hyper and tonic, exact in one process and, through Redis, over many.
 //!
 //! A [`RateLimitLayer`] finds the [`key`] and the cost ([`Costs`]) of each request and calls a
 //! [`Store`], which decides all policies of the layer in one step, all or none. A request that a
@@ -11,11 +11,11 @@
 //! use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
-//!     let everybody = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//!     let all = Policy::sliding_window_log("global", Quota::per_minute(100))?;
 //!     let each = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
 //!     let limit = RateLimitLayer::builder(MemoryStore::new())
 //!         .costs(Costs::by_method())
-//!         .limit(Limit::global(everybody))
+//!         .limit(Limit::global(all))
 //!         .limit(Limit::per_ip(each))
 //!         .build()?;
 //!     Ok(Router::new().route("/", get(|| async { "hello" })).layer(limit))
@@ -32,20 +32,22 @@
 //! [choosing.md]: https://github.com/tollgate-rs/tollgate/blob/main/docs/choosing.md
 //! [examples]: https://github.com/tollgate-rs/tollgate/tree/main/examples/small
 //!
-//! | feature | gives |
+//! | feature | adds |
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the store in this process |
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
 //! | `calendar` | [`Quota::per_calendar`] for days, weeks and months in a time zone |
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
-//! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
+//! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
 //! | `serde` | `store::SentReceipt`: receipts for another process |
-//! | `metrics` | counters and times by the facade of the crate `metrics` |
+//! | `metrics` | counters and durations for the facade of the crate `metrics` |
 //! | `admin` | a router for operators: status, reset, the most denied clients |
-//! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
-//! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
+//! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
+//! | `test-util` | `ManualClock`, a clock that a test moves |
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// `Debug` with these fields only. The others are closures, which have no `Debug`, or name clients,
 /// which logs must not.
@@ -85,11 +87,15 @@ pub mod store;
 pub mod tier;
 
 // At most 45 names, which a test counts. The others are in modules by theme.
+#[doc(inline)]
 pub use body::Body;
 pub use cost::Costs;
+#[doc(inline)]
 pub use denial::Denial;
 pub use head::RequestHead;
+#[doc(inline)]
 pub use headers::HeaderOptions;
+#[doc(inline)]
 pub use layer::{LayerError, RateLimit, RateLimitLayer, Reservation, WaitQueue};
 pub use limit::{Limit, OnExceeded, OnMissingKey};
 #[cfg(feature = "metrics")]
@@ -132,6 +138,8 @@ mod documents {
     struct Http;
     #[doc = include_str!("../../../docs/migrating.md")]
     struct Migrating;
+    #[doc = include_str!("../../../docs/recipes.md")]
+    struct Recipes;
     #[doc = include_str!("../../../docs/testing.md")]
     struct Testing;
     #[doc = include_str!("../../../docs/troubleshooting.md")]

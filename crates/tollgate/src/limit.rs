@@ -9,7 +9,7 @@ use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
 use crate::{Costs, Paths, RequestHead};
 
-/// A policy with its key, its costs and its conditions.
+/// A policy with its key, its costs and its conditions, as a layer applies it.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
@@ -41,7 +41,7 @@ pub struct Limit {
     conditions: Vec<Arc<Condition>>,
 }
 
-/// The treatment of a request without a key.
+/// The treatment of a request that has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
     /// The layer rejects the request with 403, or with the status that the response of the layer
@@ -54,7 +54,7 @@ pub enum OnMissingKey {
     Share,
 }
 
-/// The treatment of a request that a limit denies.
+/// The treatment of a request that a limit denies: reject it, or let it wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnExceeded {
     /// The layer rejects the request at once.
@@ -89,7 +89,7 @@ pub enum OnExceeded {
 }
 
 impl Limit {
-    /// `policy` with a quota for each key.
+    /// Applies `policy` with a quota for each key that the source finds.
     ///
     /// Under a concurrency limit or a penalty a request costs 1, whatever the costs of the layer.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
@@ -108,17 +108,19 @@ impl Limit {
         }
     }
 
-    /// `policy` with one quota for all clients.
+    /// Applies `policy` with one quota for all clients.
     pub fn global(policy: Policy) -> Self {
         Self::new(policy, Global)
     }
 
-    /// `policy` for each client address, as [`ClientIp::peer`](crate::key::ClientIp::peer) finds it.
+    /// Applies `policy` to each client address, as [`ClientIp::peer`](crate::key::ClientIp::peer)
+    /// finds it.
     pub fn per_ip(policy: Policy) -> Self {
         Self::new(policy, ClientIp::peer())
     }
 
-    /// `policy` for each of these API keys in `X-API-Key`. A request without one of them gets 403.
+    /// Applies `policy` to each of these API keys in `X-API-Key`. A request without one of them
+    /// gets 403.
     pub fn per_api_key(policy: Policy, keys: ApiKeys) -> Self {
         let key = ApiKey::in_x_api_key().one_of(keys);
         Self::new(policy, key).on_missing_key(OnMissingKey::Deny)
@@ -130,7 +132,7 @@ impl Limit {
         self.costs(Costs::flat(units))
     }
 
-    /// The costs of requests under this limit, instead of those of the layer.
+    /// Sets the costs of requests under this limit, instead of those of the layer.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
@@ -195,7 +197,7 @@ impl Limit {
         }
     }
 
-    /// Takes the cost as an estimate, which is corrected when the response is known: see
+    /// Treats the cost as an estimate, which is corrected when the response is known: see
     /// [`Reserve`].
     ///
     /// ```
@@ -244,8 +246,8 @@ impl Limit {
         self
     }
 
-    /// Another quota for the clients in a tier, with the same algorithm. The layer finds the tier
-    /// of a request with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
+    /// Sets another quota for the clients in a tier, with the same algorithm. The layer finds the
+    /// tier of a request with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
     ///
     /// It is one policy: a client whose tier changes keeps the units that it has used.
     ///
@@ -259,8 +261,8 @@ impl Limit {
         Ok(self)
     }
 
-    /// A limit named `name` with `numerator / denominator` of this quota in each tier, for example
-    /// for endpoints that may take only a tenth. The rest is the same as in this limit.
+    /// Makes a limit named `name` with `numerator / denominator` of this quota in each tier, for
+    /// example for endpoints that may take only a tenth. The rest is the same as in this limit.
     ///
     /// Quotas are rounded as in [`Policy::share`]. A request needs units in both limits if a layer
     /// has both.
@@ -299,8 +301,8 @@ impl Limit {
         })
     }
 
-    /// A limit named `name` that blocks clients of this limit after a number of strikes. It has the
-    /// key and the conditions of this limit. Put both into a layer.
+    /// Makes a limit named `name` that blocks clients of this limit after a number of strikes. It
+    /// has the key and the conditions of this limit. Put both into a layer.
     ///
     /// A strike is a denial by a limit of the layer with the same key. With `strikes` of failures,
     /// a strike is a response that counts ([`count_only`](Self::count_only)). A blocked client gets
@@ -347,17 +349,18 @@ impl Limit {
         }
     }
 
-    /// The policy, with the quota outside of tiers.
+    /// Returns the policy of this limit, with the quota outside of tiers.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The tiers with a quota of their own, and the policy there.
+    /// Returns the tiers that have a quota of their own, and the policy in each.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
-    /// The policy in a tier. A tier without a quota has the policy outside of tiers.
+    /// Returns the policy of this limit in a tier. A tier without a quota has the policy outside of
+    /// tiers.
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)

@@ -21,23 +21,23 @@
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// A metric.
+/// The name, kind and meaning of a metric that Tollgate records.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The name in Prometheus.
+    /// The name of the metric in Prometheus.
     pub name: &'static str,
-    /// How it is counted.
+    /// The kind of the metric: counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The labels, all with few values.
+    /// The labels of the metric, all with few values.
     pub labels: &'static [&'static str],
-    /// The meaning.
+    /// The meaning of the metric.
     pub help: &'static str,
     /// The upper bounds of the buckets of a histogram.
     pub buckets: &'static [f64],
 }
 
-/// The kind of a metric.
+/// The kind of a metric: counter, gauge or histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows.
@@ -49,7 +49,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// The name of the kind.
+    /// Returns the name of this kind of metric.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -59,7 +59,7 @@ impl MetricKind {
     }
 }
 
-/// The names of the histograms with the upper bounds of their buckets.
+/// Returns the names of the histograms with the upper bounds of their buckets.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
     ALL.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }

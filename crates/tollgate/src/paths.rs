@@ -40,7 +40,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// A list of patterns.
+    /// Makes a list of path patterns.
     ///
     /// # Errors
     /// A pattern would match nothing: it does not begin with `/`, has a `*` before its last
@@ -65,17 +65,17 @@ impl Paths {
         Ok(paths)
     }
 
-    /// Whether all servers read the path as one of the patterns.
+    /// Returns whether all servers read the path as one of the patterns.
     pub fn surely_contains(&self, path: &str) -> bool {
         Decoded::of(path).is_some_and(|path| !path.has_needless_escape && self.has(&path.text))
     }
 
-    /// Whether some server could read the path as one of the patterns.
+    /// Returns whether some server could read the path as one of the patterns.
     pub fn may_contain(&self, path: &str) -> bool {
         Decoded::of(path).is_none_or(|path| self.has(&path.text))
     }
 
-    /// Whether servers read this spelling of a path in different ways.
+    /// Returns whether servers read this spelling of a path in different ways.
     ///
     /// ```
     /// use tollgate::Paths;
@@ -151,7 +151,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// A pattern that would match nothing.
+/// The error of a path pattern that would match no path.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "path pattern {pattern:?}: begin with `/`, use `*` as the last segment alone \

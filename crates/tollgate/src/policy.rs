@@ -1,4 +1,7 @@
 //! The parts of a [`Policy`](crate::Policy): algorithms and their settings, leases and calendars.
+//!
+//! Most programs need only the constructors of [`Policy`](crate::Policy), for example
+//! [`Policy::token_bucket`](crate::Policy::token_bucket). This module has the types behind them.
 
 pub use tollgate_core::{
     Algorithm, Calendar, CalendarError, Kind, LeakyMode, Lease, Period, Refill, Resolution,

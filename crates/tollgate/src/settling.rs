@@ -6,7 +6,7 @@ use http::{Extensions, HeaderMap, HeaderName, Response, StatusCode};
 use tollgate_core::{Charged, Key, Policy, ReceiptId, Source, Timestamp};
 use tollgate_core::{Cost, Micros, Receipt};
 
-/// The correction of estimated costs. See [`Limit::reserve`](crate::Limit::reserve).
+/// The way in which an estimated cost is corrected. See [`Limit::reserve`](crate::Limit::reserve).
 ///
 /// * The handler settles them with its [`Reservation`](crate::Reservation), or with a
 ///   [`Tally`](crate::layer::Tally).
@@ -27,13 +27,13 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// The handler settles, within the window of the policy or 5 minutes, whichever is longer, and
-    /// at most an hour ([`Receipt::lifetime`]).
+    /// Lets the handler settle the cost, within the window of the policy or 5 minutes, whichever is
+    /// longer, and at most an hour ([`Receipt::lifetime`]).
     pub const fn by_handler() -> Self {
         Self { header: None, lapses_after: Receipt::LIFETIME }
     }
 
-    /// The service may also state the cost in units, in the header `name` of its response, for
+    /// Lets the service also state the cost in units, in the header `name` of its response, for
     /// example [`headers::COST`](crate::headers::COST).
     ///
     /// The layer removes the header from all responses, charged or not. A value that is not an
@@ -45,7 +45,7 @@ impl Reserve {
         self
     }
 
-    /// After this time the estimate stands. It is at most [`Receipt::lifetime`].
+    /// Sets the time after which the estimate stands. It is at most [`Receipt::lifetime`].
     #[must_use]
     pub fn lapse_after(mut self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -72,20 +72,20 @@ impl Reserve {
     }
 }
 
-/// The head of a response.
+/// The head of a response, without the body, for [`Limit::count_only`](crate::Limit::count_only).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
-    /// The status.
+    /// The status of the response.
     pub status: StatusCode,
-    /// The header fields of the service.
+    /// The headers of the service's response.
     pub headers: &'a HeaderMap,
-    /// The extensions of the service for outer layers.
+    /// The extensions of the service's response.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> ResponseHead<'a> {
-    /// The head of a response.
+    /// Borrows the head of a response.
     pub fn of<B>(response: &'a Response<B>) -> Self {
         Self {
             status: response.status(),
@@ -162,13 +162,13 @@ impl From<&Receipt> for SentReceipt {
 
 #[cfg(feature = "serde")]
 impl SentReceipt {
-    /// The name of the policy that was charged.
+    /// Returns the name of the policy that was charged.
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// The receipt, for [`Store::settle`](crate::Store::settle). `None` if `policy` has another name,
-    /// or a sender has made up the receipt.
+    /// Returns the receipt, for [`Store::settle`](crate::Store::settle). `None` if `policy` has
+    /// another name, or if the receipt is forged.
     pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
         let charged = Charged {
             cost: Cost::new(self.cost),

@@ -1,7 +1,7 @@
-//! Reports of stores, and gauges that have to be read.
+//! Reports of stores for operators, and gauges that a program refreshes.
 //!
-//! Counters change by themselves; the size of a store and the remainder of an idle quota do not.
-//! Call [`refresh`] before each read of the metrics. The admin router does it.
+//! The gauges for the size of a store and the remainder of a quota do not change by themselves. Call
+//! [`refresh`] before each read of the metrics. The admin router calls it.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::metrics::name;
 pub use crate::observe::Denials;
 use crate::store::{BreakerState, Fallback};
 
-/// A store with a report.
+/// A store that returns a report of its state.
 pub trait Inspect: Store {
-    /// The report.
+    /// Returns the report of the store.
     fn inspect(&self) -> StoreReport;
 }
 
-/// The state of a store.
+/// The state of a store, for operators.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreReport {
-    /// The name in metrics.
+    /// The name of the store in metrics.
     pub name: &'static str,
-    /// Equal for all handles of one store, so that sums count it once.
+    /// A number that is equal for all handles of one store, so that sums count the store once.
     pub identity: usize,
     /// Whether the store can be called: it is connected, and no breaker is open.
     pub is_available: bool,
@@ -37,18 +37,18 @@ pub struct StoreReport {
     /// The contents of a store in memory.
     #[cfg(feature = "memory")]
     pub memory: Option<tollgate_memory::MemoryStats>,
-    /// The counts of a Redis store.
+    /// The counters of a Redis store.
     #[cfg(feature = "redis")]
     pub redis: Option<tollgate_redis::RedisStats>,
     /// The servers of a Redis store, with their versions and warnings.
     #[cfg(feature = "redis")]
     pub servers: Vec<tollgate_redis::RedisReport>,
-    /// The local store for outages.
+    /// The report of the local store that decides during outages.
     pub local: Option<Box<Self>>,
 }
 
 impl StoreReport {
-    /// A store that can be called, without details.
+    /// Makes the report of a store that can be called, without details.
     pub const fn new(name: &'static str, identity: usize) -> Self {
         Self {
             name,

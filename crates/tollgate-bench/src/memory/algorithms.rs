@@ -75,7 +75,7 @@ const SMALL: [(&str, Algorithm); 6] = [
 
 fn allowed() -> Result<Vec<Case>, Failure> {
     let mut cases = small("10^9 per s", Quota::per_second(1_000_000_000))?;
-    // As large as their windows, so that each decision forgets an entry and adds one.
+    // One unit per microsecond, so that each decision removes an entry and adds one.
     cases.push(log("100 per 100 µs, an entry each", micros(100, 100))?);
     cases.push(log("1000 per 1000 µs, an entry each", micros(1_000, 1_000))?);
     let coarse = Tollgate::new(LOG, Quota::per_second(1_000_000_000), 1)?;

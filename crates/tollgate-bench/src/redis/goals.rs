@@ -6,7 +6,7 @@ use crate::report::Target;
 /// Tollgate's store.
 pub(crate) const OURS: &str = "Tollgate";
 
-/// A bound on the number of a side over that of another side in the same round.
+/// A bound on the ratio of one side's number to another side's number in the same round.
 #[derive(Clone, Copy)]
 pub(crate) struct Goal {
     pub(crate) of: &'static str,

@@ -104,7 +104,8 @@ fn policy(name: &str) -> Result<Policy, Failure> {
     Ok(Policy::fixed_window_counter(name, Quota::new(1_000_000_000, Policy::MAX_WINDOW))?)
 }
 
-/// Has a client run a script of about a slice, one after the other.
+/// Makes Redis busy: a client runs scripts that each take about one slice of time, one after the
+/// other.
 async fn keep_busy(client: Client) -> Result<JoinHandle<()>, Failure> {
     const SPIN: &str = "for i = 1, tonumber(ARGV[1]) do end";
     let spin = async move |client: &Client, times: u64| {

@@ -27,7 +27,7 @@ impl CalendarWindowCounter {
         Self { limit: form.limit, calendar }
     }
 
-    /// The calendar.
+    /// Returns the calendar that says when windows begin.
     pub const fn calendar(&self) -> Calendar {
         self.calendar
     }

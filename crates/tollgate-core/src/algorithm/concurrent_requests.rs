@@ -17,12 +17,14 @@ use crate::{Charged, Cost, Decision, Timestamp};
 
 pub use super::sliding_window_log::State;
 
-/// At most `limit` units in flight, each for a lease of `window` at most.
+/// The rule of a concurrency limit: at most `limit` units in flight, each permit for `window` at
+/// most.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConcurrentRequests(SlidingWindowLog);
 
 impl ConcurrentRequests {
-    /// The most units in flight: 16 bytes each, and a return moves all later entries.
+    /// The largest concurrency limit: an entry takes 16 bytes, and a return moves all later
+    /// entries.
     pub const MAX_LIMIT: u64 = 10_000;
 
     pub(super) fn new(form: &Form) -> Self {

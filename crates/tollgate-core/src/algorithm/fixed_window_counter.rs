@@ -9,7 +9,7 @@
 use super::{Form, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// At most `limit` units in each `window`.
+/// The rule of a fixed window counter: at most `limit` units in each `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindowCounter {
     limit: u64,
@@ -21,7 +21,7 @@ pub struct FixedWindowCounter {
 pub struct State {
     /// The number of the window since the epoch.
     pub index: u64,
-    /// Units charged in it.
+    /// The units charged in that window.
     pub used: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// Up to `capacity` units, of which `limit` drain per window.
+/// The rule of a leaky bucket: up to `capacity` units, of which `limit` drain per window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     capacity: u64,
@@ -28,9 +28,9 @@ pub struct LeakyBucket {
 /// The level, scaled, as of the last charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Units in the bucket, scaled.
+    /// The units in the bucket, scaled.
     pub level: u64,
-    /// The last charge.
+    /// The time of the last charge.
     pub at: Timestamp,
 }
 
@@ -48,8 +48,8 @@ impl LeakyBucket {
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
-    /// The units per time that drain, in lowest terms. Buckets with equal rates, capacities and
-    /// modes are alike.
+    /// Returns the units per time that drain, in lowest terms. Buckets with equal rates, capacities
+    /// and modes are equal.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.scale.rate, Micros::new(self.scale.unit))
     }
@@ -81,8 +81,8 @@ impl LeakyBucket {
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
-    /// By how much a request charged on top of `state` would wait too long. Without a longest
-    /// wait there is room however long it is, and that is known without a division.
+    /// How much longer than the longest wait a request would wait, charged on top of `state`. Zero
+    /// without a longest wait, so that this case needs no division.
     fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
             LeakyMode::Queue { max_wait: Some(max_wait) } => {

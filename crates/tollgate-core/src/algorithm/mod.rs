@@ -121,7 +121,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// An algorithm and its settings.
+/// The choice of an algorithm and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// See [`fixed_window_counter`], and [`calendar_window_counter`] for quotas per calendar.
@@ -147,7 +147,7 @@ pub enum Algorithm {
     ConcurrentRequests,
 }
 
-/// The two kinds of policies: one limits requests, the other blocks them.
+/// The kind of a policy: it limits requests, or it blocks clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The policy charges requests to a quota.
@@ -173,7 +173,7 @@ impl From<Algorithm> for Kind {
     }
 }
 
-/// How finely a sliding window log keeps instants.
+/// The precision at which a sliding window log keeps instants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resolution {
     /// [`Exact`](Self::Exact) up to a limit of 1000, [`Thousandth`](Self::Thousandth) above.
@@ -186,7 +186,7 @@ pub enum Resolution {
     Thousandth,
 }
 
-/// The refill of a token bucket.
+/// The refill of a token bucket: continuously, or in intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
     /// Continuously: `limit` tokens spread evenly over each window.
@@ -197,7 +197,7 @@ pub enum Refill {
     Interval,
 }
 
-/// The treatment of a request with room in a leaky bucket.
+/// The effect of a leaky bucket on a request that it allows: let it pass at once, or hold it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeakyMode {
     /// The request waits until the work before it has drained, so that requests leave
@@ -218,9 +218,9 @@ impl Default for LeakyMode {
 }
 
 impl Algorithm {
-    /// The five that limit a rate, with their default settings. Any of them fits the same quota. A
-    /// concurrency limit ([`ConcurrentRequests`](Self::ConcurrentRequests)) needs another quota, and a
-    /// caller that returns its units.
+    /// The five algorithms that limit a rate, with their default settings. Each of them fits the
+    /// same quota. A concurrency limit ([`ConcurrentRequests`](Self::ConcurrentRequests)) needs
+    /// another quota, and a caller that returns its units.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -260,7 +260,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A name that is not one of the five.
+/// The error of a name that is not one of the five algorithms.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
@@ -288,15 +288,15 @@ pub enum AnyRule {
 /// version of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// The version of the layout, [`Form::VERSION`] for states written now.
+    /// The version of the layout of a stored state: [`Form::VERSION`] for states written now.
     pub version: u8,
     /// The algorithm and its settings, or the terms of a penalty.
     pub kind: Kind,
-    /// Units per window. With the window it is the scale of a bucket.
+    /// The units per window. Together with the window it is the scale of a bucket.
     pub limit: u64,
-    /// The window.
+    /// The window of the policy that wrote the state.
     pub window: Micros,
-    /// The most units at once.
+    /// The most units that the policy grants at once.
     pub capacity: u64,
     /// The calendar that says when windows begin, of a fixed window counter that has one.
     pub calendar: Option<Calendar>,

@@ -21,18 +21,18 @@ pub struct Penalty {
     terms: Terms,
 }
 
-/// How long a penalty blocks, and for what.
+/// The settings of a penalty: the length of its blocks, and which events are strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// How long the first block lasts.
+    /// The length of the first block.
     pub block: Micros,
     /// The ratio of a block to the block before: 1 to a million.
     pub factor: u64,
-    /// No block lasts longer.
+    /// The length of the longest block.
     pub max_block: Micros,
     /// The time after a block until the next block is a first block again.
     pub forget_after: Micros,
-    /// Whether denials are strikes, or only settlements.
+    /// Whether denials are strikes; otherwise only settlements are.
     pub counts_denials: bool,
 }
 
@@ -61,9 +61,9 @@ pub struct View<'a> {
 }
 
 impl Penalty {
-    /// The most strikes: each is kept with its instant.
+    /// The largest number of strikes: the state has the instant of each.
     pub const MAX_STRIKES: u64 = 1_000;
-    /// The largest factor.
+    /// The largest ratio of a block to the block before.
     pub const MAX_FACTOR: u64 = 1_000_000;
     /// By then the shortest block has grown past the longest, if it grows.
     const MAX_LEVEL: u32 = 63;

@@ -13,22 +13,23 @@ use super::{Form, Rule};
 use crate::math::{mul_div_ceil, mul_div_floor};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// At most `limit` units in this window and a share of the one before.
+/// The rule of a sliding window counter: at most `limit` units in this window and a share of the
+/// previous window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindowCounter {
     limit: u64,
     window: u64,
 }
 
-/// `current` units were charged in window number `index` since the epoch, `previous`
-/// in the one before.
+/// The state of a sliding window counter: `current` units were charged in window number `index`
+/// since the epoch, `previous` units in the window before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The number of the window since the epoch.
     pub index: u64,
-    /// Units charged in the window before it.
+    /// The units charged in the previous window.
     pub previous: u64,
-    /// Units charged in it.
+    /// The units charged in this window.
     pub current: u64,
 }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use super::{Form, Resolution, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// At most `limit` units in any span of `window`.
+/// The rule of a sliding window log: at most `limit` units in any span of `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindowLog {
     limit: u64,
@@ -52,8 +52,8 @@ pub struct View<'a> {
 }
 
 impl SlidingWindowLog {
-    /// The largest limit that a log at full resolution may have: 1.6 MB a key, and up to
-    /// 4 MB with the room to grow and to owe as much again.
+    /// The largest limit that a log at full resolution may have: 1.6 MB a key, and up to 4 MB with
+    /// the spare capacity of its list and a debt of one capacity.
     pub const MAX_EXACT_LIMIT: u64 = 100_000;
 
     /// The largest limit whose log is at full resolution by default.

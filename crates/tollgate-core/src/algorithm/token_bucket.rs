@@ -19,7 +19,7 @@ use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// Up to `capacity` tokens, of which `limit` are refilled per `window`.
+/// The rule of a token bucket: up to `capacity` tokens, of which `limit` are refilled per `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     capacity: u64,
@@ -37,9 +37,9 @@ pub struct TokenBucket {
 /// the start of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Tokens that are missing, scaled.
+    /// The tokens that are missing, scaled.
     pub missing: u64,
-    /// The last charge or, with refill in intervals, the start of the interval.
+    /// The time of the last charge or, with refill in intervals, the start of the interval.
     pub at: Timestamp,
 }
 
@@ -63,8 +63,8 @@ impl TokenBucket {
         }
     }
 
-    /// The refill per time: continuous in lowest terms, in intervals as stated. Buckets with equal
-    /// rates and capacities are alike.
+    /// Returns the refill per time: continuous in lowest terms, in intervals as stated. Buckets
+    /// with equal rates and capacities are equal.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.limit, Micros::new(self.window))
     }

@@ -11,7 +11,7 @@ use crate::{
     Algorithm, Form, Kind, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
 };
 
-/// Why a policy cannot be built.
+/// The error of a policy that cannot be built, with the cure.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy `{}`: {reason}", .name.escape_default())]
 pub struct PolicyError {
@@ -22,7 +22,7 @@ pub struct PolicyError {
 crate::debug_as_display!(PolicyError);
 
 impl PolicyError {
-    /// The nearest limit that builds, where a limit was the reason and there is one.
+    /// Returns the nearest limit that can be built, if the limit was the reason.
     pub fn nearest_limit(&self) -> Option<u64> {
         match self.reason {
             Reason::Limit { nearest, .. } => Some(nearest),

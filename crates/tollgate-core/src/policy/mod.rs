@@ -17,7 +17,7 @@ use crate::{
     Resolution, StoreError, Strikes,
 };
 
-/// A named quota with its algorithm.
+/// A named quota with its algorithm and options.
 ///
 /// Building one checks every bound; see [`PolicyError`]. A policy is cheap to clone.
 /// State belongs to the *name*: two policies of one name in one store share it, and if
@@ -51,16 +51,16 @@ struct Inner {
 }
 
 impl Policy {
-    /// The largest limit and burst.
+    /// The largest limit and burst of a policy.
     pub const MAX_LIMIT: u64 = 1_000_000_000_000;
-    /// The shortest window.
+    /// The shortest window of a policy.
     pub const MIN_WINDOW: Duration = Duration::from_micros(50);
-    /// The longest window: 400 days.
+    /// The longest window of a policy: 400 days.
     pub const MAX_WINDOW: Duration = Duration::from_secs(400 * 86_400);
-    /// The longest name, in bytes.
+    /// The longest name of a policy, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// A policy of this name.
+    /// Makes a policy of this name, quota and algorithm.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -90,8 +90,8 @@ impl Policy {
         })))
     }
 
-    /// At most `limit` in each window: windows follow one another from the Unix epoch on,
-    /// or are the periods of the quota's calendar.
+    /// Makes a policy that allows at most `limit` units in each window: windows follow one another
+    /// from the Unix epoch on, or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -99,12 +99,13 @@ impl Policy {
         Self::new(name, quota, Algorithm::FixedWindowCounter)
     }
 
-    /// At most `limit` in any window.
+    /// Makes a policy that allows at most `limit` units in any window.
     pub fn sliding_window_log(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::SlidingWindowLog { resolution: Resolution::Auto })
     }
 
-    /// At most `limit` in this window and a share of the one before.
+    /// Makes a policy that allows at most `limit` units in this window and a share of the previous
+    /// window.
     pub fn sliding_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -112,18 +113,19 @@ impl Policy {
         Self::new(name, quota, Algorithm::SlidingWindowCounter)
     }
 
-    /// Up to `burst` at once, refilled continuously.
+    /// Makes a policy that allows up to `burst` units at once, refilled continuously.
     pub fn token_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::TokenBucket { refill: Refill::Greedy })
     }
 
-    /// Up to `burst` in a queue that leaves at an even rate.
+    /// Makes a policy that holds requests back, up to `burst` of them, so that they leave at an
+    /// even rate.
     pub fn leaky_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
-    /// At most `limit` units in flight. Units of a process that died count for `lease`; longer
-    /// requests renew their lease.
+    /// Makes a concurrency limit: at most `limit` units in flight. Permits of a process that died
+    /// expire after `lease`; longer requests renew their permit.
     ///
     /// Up to 10 000 units, because each request has its own entry, and leases of up to an hour.
     /// About 30 seconds are usual: a lease is renewed over the network in half of its time.
@@ -138,31 +140,31 @@ impl Policy {
         Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
     }
 
-    /// Blocks a key after a number of strikes. Charge it beside the policies whose denials are the
-    /// strikes, with the same key, in the same request.
+    /// Makes a policy that blocks a key after a number of strikes. Charge it beside the policies
+    /// whose denials are the strikes, with the same key, in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
         Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
     }
 
-    /// Sets what the policy does while its store cannot decide. By default that is
-    /// [`OnStoreError::Local`] over a store with a [local fallback](Store::has_local_fallback),
-    /// and [`OnStoreError::Open`] over any other store.
+    /// Sets the failure policy: the effect while the store cannot decide. By default that is
+    /// [`OnStoreError::Local`] over a store with a [local fallback](Store::has_local_fallback), and
+    /// [`OnStoreError::Open`] over any other store.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
         Arc::make_mut(&mut self.0).on_store_error = Some(on_store_error);
         self
     }
 
-    /// Sets what the policy does with a request that the store refused before sending it, because
-    /// no answer could come in time ([`StoreError::is_overload`]). By default that is what it does
-    /// while the store cannot decide.
+    /// Sets the effect on a request that the store refused before sending it, because no answer
+    /// could come in time ([`StoreError::is_overload`]). By default it equals the effect while the
+    /// store cannot decide.
     #[must_use]
     pub fn with_shed(mut self, shed: OnStoreError) -> Self {
         Arc::make_mut(&mut self.0).shed = Some(shed);
         self
     }
 
-    /// Fails as `other` does.
+    /// Sets the failure policy of another policy.
     #[must_use]
     pub fn failing_like(mut self, other: &Self) -> Self {
         let inner = Arc::make_mut(&mut self.0);
@@ -189,22 +191,22 @@ impl Policy {
         Ok(self)
     }
 
-    /// The name: printable ASCII.
+    /// Returns the name of the policy: printable ASCII.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The quota as it was stated.
+    /// Returns the quota of the policy, as it was stated.
     pub fn quota(&self) -> Quota {
         self.0.quota
     }
 
-    /// Whether it limits or blocks.
+    /// Returns whether the policy limits requests or blocks clients.
     pub fn kind(&self) -> Kind {
         self.0.form.kind
     }
 
-    /// The algorithm and its settings; a penalty has none.
+    /// Returns the algorithm and its settings; a penalty has none.
     pub fn algorithm(&self) -> Option<Algorithm> {
         match self.kind() {
             Kind::Limit(algorithm) => Some(algorithm),
@@ -212,88 +214,88 @@ impl Policy {
         }
     }
 
-    /// The window; with a calendar the longest of its periods.
+    /// Returns the window; with a calendar the longest of its periods.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
 
-    /// The most units granted at once: the limit, or the burst of a bucket.
+    /// Returns the most units that the policy grants at once: the limit, or the burst of a bucket.
     pub fn capacity(&self) -> u64 {
         self.0.form.capacity
     }
 
-    /// The start of states that are written under this policy.
+    /// Returns the start of states that are written under this policy.
     pub fn form(&self) -> Form {
         self.0.form
     }
 
-    /// The algorithm with the numbers filled in.
+    /// Returns the algorithm with the numbers of the policy.
     pub fn rule(&self) -> &AnyRule {
         &self.0.rule
     }
 
-    /// Returns what the policy does while its store cannot decide. `None` is the default of
+    /// Returns the failure policy. `None` is the default of
     /// [`with_on_store_error`](Self::with_on_store_error), which depends on the store.
     pub fn on_store_error(&self) -> Option<OnStoreError> {
         self.0.on_store_error
     }
 
-    /// Returns what the policy does with requests that are shed, where that differs from
+    /// Returns the effect on requests that are shed, if it differs from
     /// [`on_store_error`](Self::on_store_error).
     pub fn shed(&self) -> Option<OnStoreError> {
         self.0.shed
     }
 
-    /// Returns what the policy does after this error: [`shed`](Self::shed) if the store was overloaded,
-    /// else [`on_store_error`](Self::on_store_error).
+    /// Returns the effect of this error: [`shed`](Self::shed) if the store was overloaded,
+    /// otherwise [`on_store_error`](Self::on_store_error).
     pub fn on_error(&self, error: &StoreError) -> Option<OnStoreError> {
         self.0.shed.filter(|_| error.is_overload()).or(self.0.on_store_error)
     }
 
-    /// Whether a local fallback of the store would ever decide for the policy.
+    /// Returns whether a local fallback of the store would ever decide for the policy.
     pub fn may_fall_back(&self) -> bool {
         self.0.on_store_error.unwrap_or(OnStoreError::Local) == OnStoreError::Local
             || self.0.shed == Some(OnStoreError::Local)
     }
 
-    /// How replicas may take units in blocks, if they may.
+    /// Returns how replicas may take units in blocks, if they may.
     pub fn lease(&self) -> Option<Lease> {
         self.0.lease
     }
 
-    /// Whether the policy may hold requests back.
+    /// Returns whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
         matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
-    /// Whether charges count until they are returned, as permits with a time to live.
+    /// Returns whether charges count until they are returned, as permits with a time to live.
     pub fn is_concurrency(&self) -> bool {
         self.algorithm() == Some(Algorithm::ConcurrentRequests)
     }
 
-    /// Whether the policy blocks for strikes: it grants no units, and takes none.
+    /// Returns whether the policy blocks clients for strikes: it grants no units, and takes none.
     pub fn is_penalty(&self) -> bool {
         matches!(self.kind(), Kind::Penalty(_))
     }
 
-    /// Whether the policy blocks for denials of others.
+    /// Returns whether the policy blocks clients for denials by other policies.
     pub fn counts_denials(&self) -> bool {
         matches!(self.kind(), Kind::Penalty(terms) if terms.counts_denials)
     }
 
-    /// Whether both are handles of one policy: a comparison of two pointers.
+    /// Returns whether both are handles of one policy, by a comparison of two pointers.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether a state written under one can be read under the other as it is: they have
-    /// one name, and their quotas may be stated differently but are one rule.
+    /// Returns whether a state written under one policy can be read under the other without a
+    /// conversion: they have one name, and their quotas may be stated differently but are one rule.
     pub fn shares_state_with(&self, other: &Self) -> bool {
         self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
     }
 
-    /// The same policy with `numerator / denominator` of its quota, for a share of a
-    /// tier or of a replica.
+    /// Returns the same policy with `numerator / denominator` of its quota, for a share of a tier
+    /// or of a replica.
     ///
     /// Rounds down to a limit that builds, but never below 1. A penalty is no quota, and
     /// stays whole.

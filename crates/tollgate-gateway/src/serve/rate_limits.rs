@@ -191,7 +191,7 @@ impl<St: Inspect> RateLimits<St> {
             let is_replaced = |it: &mut Met| replaced.contains(&it.rule.name);
             of_descriptor.take_if(is_replaced);
         }
-        // A limit of 0 denies whatever the store says, so nothing is charged then.
+        // A limit of 0 denies the request whatever the store decides, so nothing is charged.
         let is_closed = |met: &Met| {
             let allowed = met.rule.allowed.as_ref();
             !met.rule.shadow && allowed.is_some_and(|allowed| allowed.policy.is_none())

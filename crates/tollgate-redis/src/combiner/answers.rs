@@ -15,9 +15,9 @@ use crate::ticket::{Answer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
-    /// Hands out the answers, and returns the requests that were rejected as late although they
-    /// were in time by the clock here. They are sent again at once, with the corrected time: no
-    /// deadline is checked for them in the queue.
+    /// Hands out the answers, and returns the requests that are to be sent again at once: those whose
+    /// keys are elsewhere, and those that were rejected as late although they were in time by the
+    /// clock here. No deadline is checked for them in the queue.
     pub(super) fn distribute(
         &self,
         batch: &Batch,
@@ -26,7 +26,7 @@ impl Combiner {
         sent: Sent,
         node: &Node,
     ) -> Vec<Arc<Ticket>> {
-        let mut again = Vec::new();
+        let (mut again, mut is_clock_wrong) = (Vec::new(), false);
         let (received, received_at) = (Instant::now(), self.clock.now());
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
@@ -62,9 +62,15 @@ impl Combiner {
                     STORE,
                     "OOM: the server has no memory left for a charge; raise maxmemory",
                 )),
+                Row::Elsewhere => {
+                    // By itself it is told where its keys are.
+                    again.extend(ticket.unsend().then(|| Arc::clone(ticket)));
+                    continue;
+                }
                 Row::Stale => {
                     self.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {
+                        is_clock_wrong = true;
                         again.push(Arc::clone(ticket));
                         continue;
                     }
@@ -73,11 +79,11 @@ impl Combiner {
             };
             ticket.answer(answer);
         }
-        if again.is_empty() {
-            node.learn(reply.now, sent.instant);
-        } else {
+        if is_clock_wrong {
             // The two clocks differ by more than was known.
             node.relearn(reply.now, sent.instant);
+        } else {
+            node.learn(reply.now, sent.instant);
         }
         again
     }

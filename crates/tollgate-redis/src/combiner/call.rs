@@ -46,10 +46,13 @@ impl Combiner {
             return Ended::Lost;
         }
         let mut ended = None;
-        // Requests that the server took for late though they were not go once more, and at once.
+        let mut allows_cross_slot = target.member.node.allows_cross_slot();
+        // Some requests are sent once more, at once: requests in time that the server did not
+        // execute as late, and requests with keys of another node, so that the reply names the node.
         while !tickets.is_empty() {
-            let now = self.send(target, &mut tickets, lane).await;
+            let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));
+            allows_cross_slot = false;
         }
         ended.unwrap_or(Ended::Refused)
     }
@@ -67,34 +70,43 @@ impl Combiner {
         });
     }
 
-    /// Sends requests, one batch for each slot, and keeps the requests that must be sent again.
+    /// Sends requests, one batch for each script, and keeps the requests that must be sent again.
     async fn send(
         self: &Arc<Self>,
         target: &Target,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
+        mut allows_cross_slot: bool,
     ) -> Ended {
         let node = &target.member.node;
-        tickets.sort_by_key(|ticket| ticket.slot);
+        // The script for several slots takes longer for one slot.
+        allows_cross_slot &= tickets.iter().any(|ticket| ticket.slot != tickets[0].slot);
+        let script = |ticket: &Arc<Ticket>| ticket.script(allows_cross_slot);
+        tickets.sort_by_key(script);
         let sent = Sent { instant: Instant::now(), moment: self.clock.now() };
         let time = self.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let time = time.map(Timestamp::from_micros);
         let now = time.or_else(|| node.at_server(sent.instant)).unwrap_or_default();
         let mut batches: SmallVec<[Batch; 1]> = SmallVec::new();
-        let mut slot = None;
+        let mut last = None;
         tickets.retain(|ticket| {
             if !ticket.send() {
                 return false;
             }
-            if slot.replace(ticket.slot) != Some(ticket.slot) {
-                batches.push(Batch::at(self.ids.nonce(sent.moment), now));
+            let script = script(ticket);
+            if last.replace(script) != Some(script) {
+                let mut batch = Batch::at(self.ids.nonce(sent.moment), now);
+                if script.is_none() {
+                    batch.set_cross_slot();
+                }
+                batches.push(batch);
             }
             batches.last_mut().is_some_and(|batch| add(batch, ticket))
         });
         batches.retain(|batch| !batch.is_empty());
         // Tests that have a time of their own have no deadlines in it.
         if time.is_none() {
-            for (batch, tickets) in batches.iter_mut().zip(parts(tickets)) {
+            for (batch, tickets) in batches.iter_mut().zip(parts(tickets, script)) {
                 let first = tickets.iter().map(|ticket| ticket.deadline).min();
                 batch.set_deadline(first.and_then(|first| node.at_server(first)));
             }
@@ -114,7 +126,8 @@ impl Combiner {
         let took = sent.instant.elapsed();
         let mut ended = Ended::Refused;
         let mut again = Vec::new();
-        for ((batch, tickets), outcome) in batches.iter().zip(parts(tickets)).zip(outcomes) {
+        for ((batch, tickets), outcome) in batches.iter().zip(parts(tickets, script)).zip(outcomes)
+        {
             self.counters.count_call(tickets.len(), took, &outcome);
             let now = match outcome.map(|bytes| batch.parse(&bytes)) {
                 Ok(Ok(reply)) => {
@@ -130,6 +143,11 @@ impl Combiner {
                         ticket.answer(Err(error));
                     }
                     Ended::Lost
+                }
+                Err(Failure::Refused(_)) if batch.is_cross_slot() => {
+                    // The answer about a slot says more.
+                    again.extend(tickets.iter().filter(|ticket| ticket.unsend()).cloned());
+                    Ended::Refused
                 }
                 Err(Failure::Refused(refusal)) => {
                     self.redirect(refusal, target, tickets);
@@ -170,9 +188,12 @@ impl Combiner {
     }
 }
 
-/// The requests of each slot.
-fn parts(tickets: &[Arc<Ticket>]) -> impl Iterator<Item = &[Arc<Ticket>]> {
-    tickets.chunk_by(|one, other| one.slot == other.slot)
+/// The requests of each script.
+fn parts(
+    tickets: &[Arc<Ticket>],
+    script: impl Fn(&Arc<Ticket>) -> Option<u16>,
+) -> impl Iterator<Item = &[Arc<Ticket>]> {
+    tickets.chunk_by(move |one, other| script(one) == script(other))
 }
 
 /// Adds a request to a call, or answers it.

@@ -84,9 +84,10 @@ impl TaskLane {
             lanes.pace.end(call, ended, now);
         }
         let mut work = Work::default();
+        let shares = self.member.node.allows_cross_slot();
         let fit = |ticket: &Arc<Ticket>| match ticket.is_waited_for() {
             false => Fit::Gone,
-            true if work.admits(&ticket.request, ticket.slot) => Fit::Fits,
+            true if work.admits(&ticket.request, ticket.script(shares)) => Fit::Fits,
             true => Fit::Full,
         };
         let Next { call, shed, another } = lanes.pace.next(fit, now);

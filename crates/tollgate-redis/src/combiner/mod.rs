@@ -7,9 +7,9 @@
 //!    [`Pace`](crate::pace::Pace), which may shed it.
 //! 2. `lane.rs`: a task with a slot takes the requests of the next call out of the queue, as many as
 //!    Redis decides in about a millisecond (`work.rs`).
-//! 3. `call.rs`: the requests for each slot of a Cluster become one [`Batch`](crate::encode::Batch).
-//!    The [`Node`](crate::node::Node) sends all of them at once. `deadlines.rs` answers requests whose
-//!    time is up meanwhile.
+//! 3. `call.rs`: they become one [`Batch`](crate::encode::Batch), or one for each slot of a Cluster where
+//!    the node allows no others. The [`Node`](crate::node::Node) sends all of them at once.
+//!    `deadlines.rs` answers requests whose time is up meanwhile.
 //! 4. `answers.rs`: each request gets its answer out of the reply, or an error.
 //! 5. `redirect.rs`: requests that a node sends on to another one go there in a call of their own.
 //! 6. [`RedisFuture`](crate::RedisFuture) picks the answer up from the [`Ticket`].

@@ -41,8 +41,8 @@ struct Redirects {
 
 /// More often than this nodes do not send on a call unless they disagree.
 const MOST_REDIRECTIONS: u32 = 5;
-/// A pause before a call that was sent on twice goes on, as nodes that disagree need a
-/// moment, and before keys are looked for again that were on their way.
+/// The pause before a third redirect of a call, because nodes that disagree need a moment, and
+/// before a call for keys that are moving is repeated.
 const PAUSE: Duration = Duration::from_millis(2);
 /// It is doubled for each time that keys were still on their way, but not more often.
 const LONGEST: u32 = 3;
@@ -105,7 +105,8 @@ impl Combiner {
         self.runtime.spawn(Left { call, tickets });
     }
 
-    /// The server for requests, unless time is nearly up by when there is one with room.
+    /// Waits for a server that has room for a call. `None` if the time of the requests is nearly
+    /// over first.
     async fn target(&self, redirects: Redirects, tickets: &[Arc<Ticket>]) -> Option<Target> {
         let find = async {
             tokio::time::sleep(redirects.pause).await;

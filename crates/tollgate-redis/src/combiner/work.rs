@@ -10,7 +10,7 @@ use tollgate_core::{Algorithm, LeakyMode, Policy, Resolution};
 use crate::encode::Batch;
 use crate::ticket::{Line, Request};
 
-/// The work that the requests of a call are together.
+/// The sum of the work of all requests of a call.
 ///
 /// The units are microseconds of a common server. They are estimates: a script cannot measure the
 /// time that it takes, because Redis gives it no clock that runs.
@@ -30,7 +30,7 @@ pub(super) struct Work {
 /// The most work of a call that has several requests.
 const MOST: u64 = 1_000;
 
-/// The requests of each slot are a script of their own.
+/// Of a script after the first one.
 const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;
@@ -45,9 +45,11 @@ const MANY: u64 = 4_096;
 impl Work {
     /// Adds a request, and returns whether the call has room for it. The first request of a call
     /// always has: otherwise it would stop all requests behind it.
-    pub(super) fn admits(&mut self, request: &Request, slot: u16) -> bool {
+    ///
+    /// `slot` is that of a request whose slot needs a script of its own.
+    pub(super) fn admits(&mut self, request: &Request, slot: Option<u16>) -> bool {
         let is_first = self.keys == 0;
-        if self.slots.insert(slot) && !is_first {
+        if slot.is_some_and(|slot| self.slots.insert(slot)) && !is_first {
             self.plain += SCRIPT;
             self.general += SCRIPT;
         }
@@ -125,7 +127,7 @@ mod tests {
     /// The number of requests that fit into a call.
     fn room(requests: impl Iterator<Item = Request>) -> usize {
         let mut work = Work::default();
-        requests.take_while(|request| work.admits(request, 0)).count()
+        requests.take_while(|request| work.admits(request, None)).count()
     }
 
     #[test]
@@ -140,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_is_a_script_of_its_own() {
+    fn a_slot_with_a_script_of_its_own_adds_work() {
         let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
         let mut work = Work::default();
-        let room = (0..1_000).take_while(|&slot| work.admits(&charge(&bucket, slot.into()), slot));
-        assert_eq!(room.count(), 91);
+        let fits = |&slot: &u16| work.admits(&charge(&bucket, slot.into()), Some(slot));
+        assert_eq!((0..1_000).take_while(fits).count(), 91);
     }
 
     #[test]

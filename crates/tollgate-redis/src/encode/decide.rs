@@ -112,14 +112,14 @@ fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     sums.iter().map(number).collect()
 }
 
-/// The start of the name of a Redis key, up to and with the subject in braces.
+/// The start of the name of a Redis key, including the subject in braces.
 fn subject_of(key: &[u8]) -> Option<&[u8]> {
     let end = key.iter().position(|byte| *byte == b'}')?;
     key.get(..=end)
 }
 
-/// Adds a charge to those of a request, and says which it is part of. One that only asks stays
-/// by itself.
+/// Adds a charge to the charges of a request, and returns the number of the sum that contains it. A
+/// dry charge stays alone.
 fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usize, EncodeError> {
     let same = sums.iter().position(|sum| sum.key == line.key);
     if let Some(sum) = same.map(|index| &mut sums[index]) {

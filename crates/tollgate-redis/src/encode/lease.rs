@@ -26,8 +26,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The name of the block, if a call at this time of Redis grants one. Copies of a machine may
-    /// ask under equal tags, but in calls of their own, and no two calls are at one time.
+    /// The name of the block that a call at this time of Redis grants. Copies of a virtual machine
+    /// may use equal tags, but each makes its own call, and no two calls have one time.
     pub const fn id(&self, now: Timestamp) -> u64 {
         now.as_micros() << 32 | self.tag as u64
     }

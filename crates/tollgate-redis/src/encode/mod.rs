@@ -25,7 +25,7 @@ use crate::bytes::put;
 use crate::header::{put_header, put_periods};
 use crate::interned::Interned;
 
-/// Why a request cannot be part of a call. The call is as it was before.
+/// The reason why a request cannot be added to a call. The call does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// Charges of one request to one key that differ in quota.
@@ -51,6 +51,7 @@ pub struct Batch {
     now: Timestamp,
     /// After this, in Redis' time, the script does nothing.
     deadline: Option<Timestamp>,
+    is_cross_slot: bool,
     keys: Interned,
     /// For each key the last run that names it.
     named_by: Vec<u32>,
@@ -132,6 +133,15 @@ impl Batch {
         self.deadline = deadline;
     }
 
+    /// Has the call go to the variant of the script for keys of several slots.
+    pub const fn set_cross_slot(&mut self) {
+        self.is_cross_slot = true;
+    }
+
+    pub(crate) const fn is_cross_slot(&self) -> bool {
+        self.is_cross_slot
+    }
+
     /// The number of requests.
     pub fn len(&self) -> usize {
         self.run_of.len()
@@ -152,14 +162,25 @@ impl Batch {
         self.keys.iter()
     }
 
+    /// The keys that the call declares. These have to share a slot.
+    pub fn declared_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.keys.iter().take(if self.is_cross_slot { 0 } else { usize::MAX })
+    }
+
     /// The arguments in their order. Only tests give the time; Redis has its own.
     pub fn args(&self, time: Option<Timestamp>) -> SmallVec<[Vec<u8>; 4]> {
         let mut head = self.nonce.to_vec();
-        // Zero is no deadline; the first microsecond of the epoch is as good as it.
+        // Zero means no deadline, so a deadline at zero becomes the first microsecond of the epoch.
         put::<7>(&mut head, self.deadline.map_or(0, |at| at.as_micros().max(1)));
         let mut args = SmallVec::new();
         args.extend([head, self.form_bytes.clone(), self.requests.clone()]);
-        args.extend(time.map(|time| time.as_micros().to_string().into_bytes()));
+        let time = time.map(|time| time.as_micros().to_string().into_bytes());
+        if self.is_cross_slot {
+            args.push(time.unwrap_or_default());
+            args.extend(self.keys().map(<[u8]>::to_vec));
+        } else {
+            args.extend(time);
+        }
         args
     }
 
@@ -174,7 +195,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds the request in `scratch`, which names `keys`, and returns the number of its run.
+    /// Adds the request in `scratch` with its keys, and returns the number of its run: equal
+    /// requests are one run.
     fn request(&mut self, asked: Asked, keys: &[u64]) -> u32 {
         let number = self.runs.len() as u32;
         let start = self.requests.len();
@@ -214,5 +236,5 @@ const fn index(key: u64) -> usize {
     key as usize - 1
 }
 
-/// The most bytes of a form. Those of a penalty and of a calendar with its periods are as many.
+/// The most bytes of a form: a penalty, or a calendar with its periods, has that many.
 const LONGEST_FORM: usize = 34;

@@ -36,6 +36,17 @@ fn equal_requests_are_sent_once_with_their_number() {
 }
 
 #[test]
+fn a_call_for_several_slots_declares_no_keys() {
+    let policy = policy(100);
+    let mut batch = Batch::new(7);
+    batch.set_cross_slot();
+    batch.decide(&[line(b"k", &policy, 1), line(b"l", &policy, 1)]).unwrap();
+    assert_eq!(batch.declared_keys().len(), 0);
+    assert_eq!(batch.args(None)[3..], [b"".to_vec(), b"k".to_vec(), b"l".to_vec()]);
+    assert_eq!(batch.args(Some(Timestamp::from_micros(42)))[3], b"42");
+}
+
+#[test]
 fn a_request_joins_an_equal_one_unless_one_between_names_its_keys() {
     let policy = policy(100);
     let (a, b) = (line(b"a", &policy, 1), line(b"b", &policy, 1));

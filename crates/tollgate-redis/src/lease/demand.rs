@@ -21,8 +21,8 @@ pub(super) struct Demand {
     is_hot: bool,
 }
 
-/// Decisions within a lease's time from which on a key has blocks: a block takes a call, as
-/// each of them does while they do not come at once.
+/// The number of decisions within the time of a lease from which a key gets blocks. Below it,
+/// blocks save no calls: a block costs one call, as a decision does.
 pub(super) const HOT: u32 = 16;
 /// Units of a first block.
 const FIRST: u64 = 8;

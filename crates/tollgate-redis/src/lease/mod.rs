@@ -47,8 +47,8 @@ struct Keys {
     swept: Moment,
 }
 
-/// More keys than this have no blocks: a flood of keys must not take memory without end. So
-/// few are busy at a time that it is no matter.
+/// Keys beyond this number get no blocks: a flood of keys must not take unbounded memory. Few keys
+/// are busy at a time.
 const MOST: usize = 4096;
 /// Microseconds between two looks through a full table.
 const BETWEEN_SWEEPS: Moment = 20_000;
@@ -195,8 +195,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns leased units that were not spent, so that other replicas need not wait until they
-    /// lapse. Call it before a process ends. Later requests may lease again.
+    /// Returns leased units that were not spent, so that other replicas need not wait until the
+    /// leases expire. Call it before a process ends. Later requests may lease again.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();

@@ -95,13 +95,14 @@ impl CallTime {
         self.deviation = 0.0;
     }
 
-    /// Begins with a few calls again, once none is under way. Many at once would be a burst.
+    /// Begins again with few calls at a time, after no call was under way. Many at once would be a
+    /// burst.
     pub(super) const fn restart(&mut self) {
         self.calls = FIRST_CALLS;
         self.is_starting = true;
     }
 
-    /// A call was answered. `is_base` if it was small and found the server idle.
+    /// Counts an answered call. `is_base` means that the call was small and the server was idle.
     pub(super) fn learn_base(&mut self, took: Duration, is_base: bool, now: Instant) {
         let took = took.as_secs_f64();
         if is_base && self.is_next_alone(now) {

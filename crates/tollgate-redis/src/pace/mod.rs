@@ -1,7 +1,7 @@
 //! Which requests to a server wait, which are sent, and which are shed.
 //!
-//! `call_time.rs` learns from the calls how long the next ones take and how many of them should
-//! be under way.
+//! `call_time.rs` estimates from past calls how long the next calls take, and how many should be
+//! under way.
 
 mod call_time;
 #[cfg(test)]
@@ -140,8 +140,8 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Forgets what was learnt from the calls: the breaker has stopped them, and the server that it
-    /// finds again may be a faster one.
+    /// Forgets the estimates from past calls: the breaker has stopped calls, and the next server
+    /// may be faster.
     pub(crate) fn forget(&mut self) {
         self.time = CallTime::new(self.bounds);
     }
@@ -185,8 +185,9 @@ impl<T> Pace<T> {
         is_another
     }
 
-    /// Whether it is time for one more call beside `others`. While half of the slots are free it
-    /// is. In the other half, each slot takes a larger call than the slot before and an interval.
+    /// Whether to send one more call beside `others`. While half of the slots are free, the answer
+    /// is yes. In the other half, each slot needs a larger call than the slot before, and an
+    /// interval since that.
     fn is_worth_a_call(&self, others: usize, now: Instant) -> bool {
         let calls = self.time.calls();
         let scarce = (2 * others).saturating_sub(calls);
@@ -258,7 +259,7 @@ impl<T> Pace<T> {
         if ended == Ended::Answered {
             self.answered += call.requests;
             self.last_answered = self.last_answered.max(Some(call.begun));
-            // In between others may have come and gone. That makes its time no better.
+            // Other calls may have begun and ended meanwhile. Its time is then no better.
             let was_alone = call.is_alone && self.under_way.is_empty();
             self.time.learn_base(took, was_alone && call.requests == 1, now);
         }
@@ -283,7 +284,8 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Takes out the requests whose time is up, and returns when that of the next one is.
+    /// Removes the requests whose time is over, and returns when the time of the next request is
+    /// over.
     pub(crate) fn expire(&mut self, now: Instant) -> (Vec<T>, Option<Instant>) {
         let mut expired = Vec::new();
         while let Some(waiting) = self.queue.front() {

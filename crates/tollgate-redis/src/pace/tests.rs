@@ -307,7 +307,7 @@ fn all_are_answered_while_another_client_keeps_the_server_busy() {
     }
 }
 
-/// As Redis does when it forks. Requests that come in the first part of a stall are lost.
+/// Redis stalls like this when it forks. Requests that come in the first part of a stall are lost.
 #[test]
 fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);

@@ -5,7 +5,7 @@
 //! to the script lies decades ahead of it, and with it every expiry: no key goes away by
 //! itself, and stepping back in time is as in a store that forgets nothing.
 
-use tollgate_redis::protocol::TEXT;
+use tollgate_redis::protocol::{CROSS_SLOT_TEXT, TEXT};
 
 use crate::support::Server;
 use crate::trace::{Family, Trace};
@@ -66,4 +66,13 @@ fn an_old_server_keeps_the_same_states_for_the_same_time() {
     let old = TEXT.replace("redis.REDIS_VERSION_NUM", "nil");
     assert_ne!(old, TEXT);
     run_with(&old, Family::Any, 8);
+}
+
+/// As in a Cluster, from Redis 7 on.
+#[test]
+fn keys_of_several_slots_are_decided_like_those_of_one() {
+    if !Server::start().allows_cross_slot() {
+        return;
+    }
+    run_with(CROSS_SLOT_TEXT, Family::Any, 8);
 }

@@ -161,7 +161,7 @@ fn nearness<'a>(clients: impl Iterator<Item = &'a Counted>) -> Vec<Nearness> {
     (0..).zip(tenths).map(near).collect()
 }
 
-/// Clients by the requests of their busiest minute: up to 1, 2, 4, 8, …
+/// The number of clients by the requests of their busiest minute, in steps: up to 1, 2, 4, 8, …
 fn peaks<'a>(clients: impl Iterator<Item = &'a Counted>) -> Vec<(u64, u64)> {
     let mut powers = Vec::new();
     for client in clients {

@@ -20,27 +20,27 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request without a client, a route or a duration.
+    /// Makes a request without a client, a route or a duration.
     #[must_use]
     pub const fn new(at: Timestamp, asks: &'a [Ask<'a>]) -> Self {
         Self { at, client: None, route: "", asks, duration: Micros::ZERO }
     }
 
-    /// The same request of this client.
+    /// Sets the client of the request.
     #[must_use]
     pub const fn of(mut self, client: Client<'a>) -> Self {
         self.client = Some(client);
         self
     }
 
-    /// The same request by this route.
+    /// Sets the route of the request.
     #[must_use]
     pub const fn by(mut self, route: &'a str) -> Self {
         self.route = route;
         self
     }
 
-    /// The same request with a response that takes this long.
+    /// Sets how long the response takes.
     #[must_use]
     pub const fn lasting(mut self, duration: Micros) -> Self {
         self.duration = duration;
@@ -60,7 +60,7 @@ pub struct Client<'a> {
 /// A charge of a request to one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The policy.
+    /// The policy that the request is charged to.
     pub policy: &'a Policy,
     /// The key of the quota.
     pub key: &'a Key,
@@ -77,14 +77,14 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// A limit that is enforced, over the quota of the client.
+    /// Makes a charge to an enforced limit, over the quota of the client.
     #[must_use]
     pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
         let (enforce, of_client) = (true, true);
         Self { policy, key, cost, enforce, of_client, waits: None, actual: None }
     }
 
-    /// A limit that is enforced, over one quota that all share.
+    /// Makes a charge to an enforced limit, over one quota that all clients share.
     #[must_use]
     pub const fn shared(policy: &'a Policy, cost: Cost) -> Self {
         Self { of_client: false, ..Self::new(policy, const { &Key::GLOBAL }, cost) }

@@ -158,7 +158,8 @@ impl Waiting {
         }
     }
 
-    /// The next step of a request. Requests that may go before it are put into `woken`.
+    /// Returns the next step of a request. Adds to `woken` the requests that no longer wait behind
+    /// it.
     pub(super) fn look(&mut self, number: u64, now: Timestamp, woken: &mut Vec<u64>) -> Next {
         let Some(waiter) = self.waiters.get(&number) else { return Next::Gone };
         let denying = waiter.denying(now);

@@ -18,7 +18,8 @@ pub struct ClientLimit {
     pub per_minute: f64,
 }
 
-/// The page. `title` says which log it is about, and `limits` are drawn beside the clients.
+/// Returns the report as one HTML page. `title` names the log, and `limits` are drawn beside the
+/// clients.
 #[must_use]
 pub fn page(title: &str, report: &Report, limits: &[ClientLimit]) -> String {
     let mut out = String::new();

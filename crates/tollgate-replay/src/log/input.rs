@@ -19,7 +19,7 @@ pub struct Input {
     read: Arc<AtomicU64>,
 }
 
-/// Why a log cannot be read.
+/// The error of a log that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be opened, or it is a directory.
@@ -99,7 +99,7 @@ pub enum ReadError {
 }
 
 impl Input {
-    /// A file, or stdin where the path is `-`.
+    /// Opens a file, or stdin if the path is `-`.
     ///
     /// # Errors
     /// The file cannot be opened, or is a directory.
@@ -123,7 +123,7 @@ impl Input {
         }
     }
 
-    /// Bytes that are in memory, or come from elsewhere.
+    /// Reads bytes that are in memory, or that have another origin.
     ///
     /// # Errors
     /// The first bytes cannot be read.

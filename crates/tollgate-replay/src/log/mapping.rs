@@ -2,7 +2,8 @@
 
 use super::{Clock, FormatError};
 
-/// Where each field of a record is in an object. Names of nested objects are joined by dots.
+/// For each field of a record, its path in a JSON object: the names of nested objects, joined by
+/// dots.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {
     pub(super) root: Node,

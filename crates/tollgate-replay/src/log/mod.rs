@@ -38,7 +38,7 @@ use self::record::{Batch, Fields};
 pub use self::record::{Reason, Record};
 use self::text::{COMMON, Template};
 
-/// How the lines of a log are written.
+/// The format of the lines of an access log.
 #[derive(Clone, Debug)]
 pub struct Format(Kind);
 
@@ -58,10 +58,11 @@ enum Clock {
 }
 
 impl Format {
-    /// Common, combined or JSON of a known server, by the first line of each file.
+    /// Finds the format by the first line of each file: common, combined, or JSON of a known
+    /// server.
     pub const AUTO: Self = Self(Kind::Auto);
 
-    /// A `log_format` of nginx, such as `$remote_addr [$time_local] "$request" $status`.
+    /// Reads a `log_format` of nginx, such as `$remote_addr [$time_local] "$request" $status`.
     ///
     /// # Errors
     /// The template has no time or no request, or two variables with nothing between them.
@@ -128,7 +129,7 @@ impl FromStr for Format {
     }
 }
 
-/// The description of a format is wrong.
+/// The error of a format whose description is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither a name nor a template.

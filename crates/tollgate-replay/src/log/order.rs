@@ -15,10 +15,10 @@ use super::input::{Blocks, Input, ReadError};
 use super::record::{Batch, Reason, Record};
 use super::{Format, LineReader};
 
-/// How logs are read.
+/// The settings for reading logs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How lines are written.
+    /// The format of the lines.
     pub format: Format,
     /// How far lines may be out of order. A line that is further behind is replayed late, at the
     /// time of the line before it. A line that is more than an hour behind stops the run.
@@ -43,27 +43,27 @@ impl Default for Options {
     }
 }
 
-/// A line that cannot be read.
+/// A line of a log that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// The name of its file.
+    /// The name of the file with the line.
     pub file: Box<str>,
-    /// Its number there, from 1.
+    /// The number of the line in its file, from 1.
     pub line: u64,
-    /// The reason.
+    /// The reason why the line cannot be read.
     pub reason: Reason,
 }
 
-/// Lines that were further behind than the bound.
+/// The lines that were out of order further than the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
     /// The number of lines.
     pub lines: u64,
-    /// The largest delay.
+    /// The largest delay of such a line.
     pub most: Micros,
 }
 
-/// How far the reading is.
+/// The progress of reading logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Lines that were handed out or cannot be read.
@@ -165,17 +165,17 @@ impl Records {
         Ok(Some(record))
     }
 
-    /// How many lines could not be read.
+    /// Returns how many lines could not be read.
     pub const fn unreadable(&self) -> u64 {
         self.unreadable
     }
 
-    /// The first lines that could not be read.
+    /// Returns the first lines that could not be read.
     pub fn shown(&self) -> &[Unreadable] {
         &self.shown
     }
 
-    /// The lines that were out of order further than the bound.
+    /// Returns the lines that were out of order further than the bound.
     pub fn late(&self) -> Late {
         self.files.iter().fold(Late::default(), |late, file| Late {
             lines: late.lines + file.late.lines,
@@ -183,7 +183,7 @@ impl Records {
         })
     }
 
-    /// How far the reading is.
+    /// Returns the progress of reading.
     pub fn progress(&self) -> Progress {
         let read = self.read.iter().map(|read| read.load(Ordering::Relaxed)).sum();
         Progress { lines: self.lines, read, size: self.size }

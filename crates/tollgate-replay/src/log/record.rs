@@ -137,7 +137,7 @@ pub(super) struct Batch {
     pub(super) lines: u64,
 }
 
-/// Why a line cannot be read.
+/// The reason why a line of a log cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The line ends before a field.

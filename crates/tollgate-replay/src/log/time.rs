@@ -71,7 +71,7 @@ fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     (!digits.is_empty()).then_some((micros, rest))
 }
 
-/// The last time that was read: in a busy log many lines have the same.
+/// The time of the line before, with its parsed value: in a busy log many lines have the same time.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     text: Vec<u8>,

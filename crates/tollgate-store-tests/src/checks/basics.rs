@@ -5,7 +5,7 @@ use tollgate_core::{Key, Micros, Outcome, Store};
 use super::{MODES, charge, policy, remaining};
 use crate::Harness;
 
-/// Ten units at a limit of ten, whatever the algorithm; the eleventh is refused.
+/// With a limit of ten, each algorithm allows ten units at once and denies the eleventh.
 pub async fn admits_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -33,7 +33,7 @@ pub async fn says_what_is_left_and_when_it_is_whole<H: Harness>(_: &H, store: &H
     }
 }
 
-/// A cost above the capacity is told apart from one that only has to wait.
+/// The verdict distinguishes a cost above the capacity from a cost that only has to wait.
 pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);

@@ -13,14 +13,14 @@ use super::{MODES, decide, fresh_id};
 use crate::Harness;
 use crate::reference::Reference;
 
-/// Requests of one to three charges, shadows and equal pairs among them, under
-/// policies that change their quota now and then.
+/// Random requests get the same verdicts from the store and from the reference. They have one to
+/// three charges, also shadow charges and equal charges; the quotas of policies change now and
+/// then.
 pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H, store: &H::Store) {
     trace(harness, store, 0).await;
 }
 
-/// The same, with every third request settled some time later, or its lease renewed, and
-/// resets.
+/// A random sequence of charges, settlements, renewals and resets has the results of the reference.
 pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -73,7 +73,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 // Sometimes it stays in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
-                // Once it has lapsed, a store need no longer know that it was settled.
+                // After a receipt has lapsed, a store may forget that the receipt was settled.
                 let is_over = receipt.has_lapsed(now) && settled_before.contains(&receipt.id);
                 if receipt.policy.is_concurrency() && !is_over && rng.bool() {
                     let renewed = store.renew(&receipt).await.expect("the store renews");

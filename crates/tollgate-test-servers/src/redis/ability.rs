@@ -10,6 +10,13 @@ impl Redis {
         !self.cmd(&["CONFIG", "GET", "cluster-announce-hostname"]).list().is_empty()
     }
 
+    /// Whether a script may use keys of several slots: Redis 7 and later.
+    #[must_use]
+    pub fn allows_cross_slot(&self) -> bool {
+        let script = "#!lua flags=allow-cross-slot-keys\nreturn 1";
+        matches!(self.cmd(&["EVAL", script, "0"]), Value::Number(1))
+    }
+
     /// Whether `min-replicas-to-write` holds for what scripts write: Redis 6.2 and later. The
     /// server must have no replicas.
     #[must_use]

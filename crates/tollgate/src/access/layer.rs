@@ -70,7 +70,7 @@ pub fn is_allowed(head: &RequestHead<'_>) -> bool {
 }
 
 impl AccessLayer {
-    /// A layer with these lists. `lists` can replace them later.
+    /// Makes a layer that applies these lists. `lists` can replace their contents later.
     pub fn new(lists: &AccessLists) -> Self {
         let state = AccessState {
             lists: lists.clone(),
@@ -90,7 +90,7 @@ impl AccessLayer {
 }
 
 impl<M> AccessLayer<M> {
-    /// The response to a forbidden request. See
+    /// Sets the response to a forbidden request. See
     /// [`RateLimitLayerBuilder::on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
     #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self
@@ -102,14 +102,14 @@ impl<M> AccessLayer<M> {
         self.denial_response(FromFn(response, PhantomData))
     }
 
-    /// The same as a [`DenialResponse`].
+    /// Sets the response to a forbidden request as a [`DenialResponse`].
     #[must_use]
     pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
         Arc::make_mut(&mut self.state).response = Arc::new(response);
         self
     }
 
-    /// Whether the services inside are gRPC. See
+    /// Sets whether all services inside are gRPC, or none. See
     /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {

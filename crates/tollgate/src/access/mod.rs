@@ -1,4 +1,7 @@
 //! A blocklist and an allowlist, and the layer that applies them.
+//!
+//! [`AccessLayer`] forbids clients on the blocklist with 403, and marks clients on the allowlist, to
+//! which limits further inside do not apply. A program can replace both lists while the layer serves.
 
 mod layer;
 mod networks;
@@ -46,7 +49,7 @@ pub struct AccessLists {
     listed: Arc<ArcSwap<Pair>>,
 }
 
-/// The list that a request is on.
+/// The list that the client of a request is on: block, allow, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Listed {
     /// The request is on the blocklist: it is forbidden.
@@ -57,7 +60,7 @@ pub enum Listed {
     Neither,
 }
 
-/// Why lists cannot be replaced.
+/// The error of a blocklist and an allowlist that cannot be replaced.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessListsError {
@@ -81,33 +84,33 @@ pub enum AccessListsError {
 tollgate_core::debug_as_display!(AccessListsError);
 
 impl AccessLists {
-    /// Empty lists.
+    /// Creates an empty blocklist and an empty allowlist.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Finds networks by the address of `source`.
+    /// Sets the source of the client address, which is compared with the networks on the lists.
     #[must_use]
     pub fn addresses_by(mut self, source: ClientIp) -> Self {
         self.addresses = Some(Arc::new(source));
         self
     }
 
-    /// Finds API keys in this place.
+    /// Sets the place of API keys in a request, which are compared with the keys on the lists.
     #[must_use]
     pub fn api_keys_in(mut self, place: UnverifiedApiKey) -> Self {
         self.api_keys = Some(Arc::new(place));
         self
     }
 
-    /// Finds users by `source`.
+    /// Sets the source of users, which are compared with the users on the lists.
     #[must_use]
     pub fn users_by(mut self, source: impl KeySource) -> Self {
         self.users = Some(Arc::new(source));
         self
     }
 
-    /// Replaces both lists at once, for all clones.
+    /// Replaces the blocklist and the allowlist at once, for all clones.
     ///
     /// # Errors
     /// A list has an entry that no request can match. Then the lists stay as they were.
@@ -126,7 +129,7 @@ impl AccessLists {
         Ok(())
     }
 
-    /// Returns the list that a request is on.
+    /// Returns the list that the client of a request is on.
     ///
     /// # Errors
     /// As [`KeySource::subject`].

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::key::{ApiKeys, SubjectName, network};
 
-/// Networks, API keys and users, for [`AccessLists`](super::AccessLists).
+/// Networks, API keys and users for one list of [`AccessLists`](super::AccessLists).
 ///
 /// As a text it has one entry per line. A comment begins with `#`:
 ///
@@ -40,10 +40,11 @@ pub struct SubjectList {
     pub(super) users: Vec<SubjectName>,
 }
 
-/// An entry that is not valid. The text is withheld: it may be a key by mistake.
+/// The error of a list entry that is not valid. It does not repeat the text, which may be a key by
+/// mistake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubjectListError {
-    /// The line, from 1, in a text.
+    /// The line of the entry, from 1, if the list was read from a text.
     pub line: Option<usize>,
     cure: String,
 }
@@ -51,12 +52,12 @@ pub struct SubjectListError {
 tollgate_core::debug_as_display!(SubjectListError);
 
 impl SubjectList {
-    /// An empty list.
+    /// Creates a list without entries.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a network or an address.
+    /// Adds a network (`203.0.113.0/24`) or an address to the list.
     ///
     /// # Errors
     /// It is not a network, has bits beyond its prefix, or includes all addresses.
@@ -82,7 +83,7 @@ impl SubjectList {
         Ok(self)
     }
 
-    /// Adds the other list.
+    /// Adds the entries of the other list.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
@@ -91,12 +92,12 @@ impl SubjectList {
         self
     }
 
-    /// The number of entries.
+    /// Returns the number of entries of the list.
     pub fn len(&self) -> usize {
         self.networks.len() + self.api_keys.len() + self.users.len()
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -145,7 +146,7 @@ fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
 }
 
 impl SubjectListError {
-    /// The cure: what to write instead.
+    /// Returns what to write instead of the entry.
     pub fn cure(&self) -> &str {
         &self.cure
     }

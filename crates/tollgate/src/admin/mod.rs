@@ -1,9 +1,11 @@
-//! A router for operators: each limit, the most denied clients, and resets.
+//! A router for operators: the state of each limit, the most denied clients, and resets.
 //!
-//! | request | does | token |
+//! Mount the router on an address that only operators can reach. [`Admin::builder`] makes it.
+//!
+//! | request | effect | token |
 //! |---|---|---|
 //! | `GET /status` | every policy and store, and the remainder of global quotas | no |
-//! | `GET /` | a live page; it holds no data itself | no |
+//! | `GET /` | a live page; its files have no data | no |
 //! | `GET /events` | a stream of JSON, a line per second, for the page; with the token also the most denied clients | no |
 //! | `GET /metrics` | metrics for Prometheus, with [`AdminBuilder::metrics`] | no |
 //! | `GET /top` | the most denied clients | yes |
@@ -39,7 +41,6 @@
 //! # let _ = admin;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
 
 mod answers;
 mod events;
@@ -62,13 +63,13 @@ use events::{Ending, Streams};
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
 
-/// The router; see the [module](self).
+/// Builds the admin router; see the [module](self).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Admin;
 
 impl Admin {
-    /// The builder of the router.
+    /// Returns a builder of the admin router.
     pub fn builder() -> AdminBuilder {
         AdminBuilder::default()
     }
@@ -95,7 +96,7 @@ type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
 type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 impl AdminBuilder {
-    /// The token: 16 characters or more.
+    /// Sets the token that a reset needs: 16 characters or more.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -122,45 +123,45 @@ impl AdminBuilder {
         self
     }
 
-    /// Shows this layer.
+    /// Adds a layer, whose limits the router shows.
     pub fn layer<St: Inspect, M>(self, layer: &RateLimitLayer<St, M>) -> Self {
         let handle = layer.handle();
         self.layers(move || vec![handle.clone()])
     }
 
-    /// Shows the layers that serve at the time, for programs that replace layers.
+    /// Sets a function that returns the layers to show, for programs that replace their layers.
     pub fn layers(mut self, layers: impl Fn() -> Vec<LayerHandle> + Send + Sync + 'static) -> Self {
         self.layers.push(Arc::new(layers));
         self
     }
 
-    /// The response to `GET /metrics`, as the exporter renders it.
+    /// Sets the response to `GET /metrics`: the text that the exporter renders.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics = Some(Arc::new(render));
         self
     }
 
-    /// Adds routes of the service. The router checks hosts and sites for them too.
+    /// Adds routes of the service to the admin router, which checks hosts and sites for them too.
     pub fn further(mut self, routes: axum::Router) -> Self {
         self.further = self.further.merge(routes);
         self
     }
 
-    /// The name of this process on the page.
+    /// Sets the name of this process on the page.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Another admin address, as `http://127.0.0.1:9101`. The page shows its numbers too, and its
-    /// page may read the numbers of this address. All replicas can have one list that includes
-    /// themselves.
+    /// Adds the admin address of another replica, for example `http://127.0.0.1:9101`. The page
+    /// shows its numbers too, and its page may read the numbers of this address. All replicas can
+    /// have one list that includes themselves.
     pub fn peer(mut self, origin: impl Into<String>) -> Self {
         self.peers.push(origin.into());
         self
     }
 
-    /// Adds buttons to the page that send requests to `/items` at this address, as
+    /// Adds buttons to the page that send requests to `/items` at this address, for example
     /// `http://127.0.0.1:3000`. The service there needs CORS for the page. For demonstrations.
     pub fn buttons(mut self, target: impl Into<String>) -> Self {
         self.target = Some(target.into());
@@ -177,7 +178,7 @@ impl AdminBuilder {
         self
     }
 
-    /// Builds the router.
+    /// Builds the admin router.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -212,7 +213,7 @@ pub fn check_peer(origin: &str) -> Result<(), AdminError> {
     known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
 }
 
-/// Why a router cannot be built.
+/// The error of an admin router that cannot be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {

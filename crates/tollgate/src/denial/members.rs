@@ -17,12 +17,12 @@ pub struct Members {
 }
 
 impl Members {
-    /// No further members.
+    /// Creates an empty set of members.
     pub const fn new() -> Self {
         Self { names: Vec::new(), json: String::new() }
     }
 
-    /// Adds a member.
+    /// Adds a member with this name and value to the body of denials.
     ///
     /// # Errors
     /// The name is taken, or RFC 9457 does not allow it.
@@ -57,7 +57,7 @@ impl Members {
     }
 }
 
-/// The value of a member; there are conversions from strings, integers and `bool`.
+/// The value of a member of a problem body; strings, integers and `bool` convert into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemberValue<'a> {
@@ -104,7 +104,7 @@ impl From<bool> for MemberValue<'_> {
     }
 }
 
-/// Why a member cannot be added.
+/// The error of a member that cannot be added to a problem body.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("member `{}` of the problem body: {fault}", .name.escape_default())]
 pub struct MemberError {

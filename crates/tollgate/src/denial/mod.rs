@@ -1,4 +1,8 @@
-//! The response to a request that may not pass.
+//! The response to a denied request: its reason, status, body and headers.
+//!
+//! By default a denial is a problem body in JSON (RFC 9457), and for gRPC calls a gRPC status.
+//! [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) and
+//! [`denial_response`](crate::layer::RateLimitLayerBuilder::denial_response) replace it.
 //!
 //! | reason | status | `type` ends in | gRPC |
 //! |---|---|---|---|
@@ -11,10 +15,10 @@
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! A denial by a [concurrency limit](crate::Policy::concurrent_requests) is a `#quota-exceeded`
-//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is a guess.
+//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is an estimate.
 //!
-//! The body is a problem (RFC 9457). The draft of the `RateLimit` headers defines the types of the
-//! first and the fourth.
+//! The draft of the `RateLimit` headers defines the types `#quota-exceeded` and
+//! `#temporary-reduced-capacity`.
 
 mod members;
 mod problem;
@@ -36,7 +40,7 @@ pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFor
 use crate::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
-/// Why a request may not pass, with the numbers for its response.
+/// The reason why a request is denied, with the numbers for its response.
 /// See [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) for examples.
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
@@ -131,17 +135,17 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// The request has no key.
+    /// Makes the denial of a request that has no key.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
     }
 
-    /// The client is on the blocklist.
+    /// Makes the denial of a client on the blocklist.
     pub const fn denied_subject() -> Self {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// The service is set up wrongly. Only the log has the details.
+    /// Makes the denial of a service that is set up wrongly. Only the log has the details.
     pub const fn misconfigured() -> Self {
         Self::new(Reason::Misconfigured)
     }
@@ -174,12 +178,12 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// Why the request may not pass.
+    /// Returns the reason of the denial.
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The status of the response.
+    /// Returns the HTTP status of the denial.
     pub const fn status(&self) -> http::StatusCode {
         self.status
     }
@@ -211,61 +215,61 @@ impl<'a> Denial<'a> {
         self
     }
 
-    /// The names of the policies that deny, in their order.
+    /// Returns the names of the policies that deny the request, in their order.
     pub fn policies(&self) -> &[&'a str] {
         &self.policies
     }
 
-    /// The capacity of the denying policy with the longest wait. The next numbers are of the same
-    /// policy.
+    /// Returns the capacity of the denying policy with the longest wait. The next numbers are of
+    /// the same policy.
     pub fn limit(&self) -> Option<u64> {
         self.shown.map(|shown| shown.limit)
     }
 
-    /// The cost of the request under that policy.
+    /// Returns the cost of the request under the denying policy.
     pub const fn cost(&self) -> Option<Cost> {
         self.cost
     }
 
-    /// The head of the request. A denial that a program made has none.
+    /// Returns the head of the denied request. A denial that a program made has none.
     pub const fn request(&self) -> Option<&RequestHead<'a>> {
         self.request.as_ref()
     }
 
-    /// The units left.
+    /// Returns the units that the denying policy has left.
     pub fn remaining(&self) -> Option<u64> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time to refill the whole limit; with a calendar the longest period. A concurrency limit
-    /// has none.
+    /// Returns the time to refill the whole quota; with a calendar the longest period. A
+    /// concurrency limit has none.
     pub fn window(&self) -> Option<Micros> {
         self.shown.and_then(|shown| shown.window)
     }
 
-    /// Whether the policy is a concurrency limit.
+    /// Returns whether the denying policy is a concurrency limit.
     pub fn is_in_flight(&self) -> bool {
         self.shown.is_some_and(|shown| shown.window.is_none())
     }
 
-    /// The calendar of the quota.
+    /// Returns the calendar of the denying policy's quota.
     pub fn calendar(&self) -> Option<Calendar> {
         self.shown.and_then(|shown| shown.calendar)
     }
 
-    /// When the quota is whole again, in Unix seconds, rounded up.
+    /// Returns the time at which the quota is full again, in Unix seconds, rounded up.
     pub fn reset_at(&self) -> Option<u64> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass if no other request is charged. `None` if no wait
-    /// helps. For a concurrency limit it is a guess of one second, and for a
+    /// Returns the exact wait until the request can pass if no other request is charged. `None` if
+    /// no wait helps. For a concurrency limit it is an estimate of one second, and for a
     /// [lease](crate::Policy::with_lease) it is not exact.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }
 
-    /// The wait in `Retry-After`: in seconds, rounded up, with jitter.
+    /// Returns the wait as in the header `Retry-After`: in seconds, rounded up, with jitter.
     pub const fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after_secs
     }

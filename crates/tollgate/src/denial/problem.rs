@@ -11,7 +11,7 @@ use super::members::{Members, Quoted};
 use super::{Denial, Reason, Shown};
 
 impl Denial<'_> {
-    /// A sentence or two for people: what happened and the cure.
+    /// Returns a sentence or two for people: what happened, and the cure.
     pub fn detail(&self) -> Cow<'_, str> {
         match self.reason {
             Reason::MissingKey => "The request does not say whose quota it uses.".into(),
@@ -57,7 +57,7 @@ impl Denial<'_> {
         text
     }
 
-    /// The body as JSON, with these further members.
+    /// Returns the problem body as JSON, with these additional members.
     pub fn to_json(&self, members: &Members) -> String {
         let mut json = String::with_capacity(512 + members.as_json().len());
         // Writing to a string does not fail.

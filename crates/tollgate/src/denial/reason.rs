@@ -8,7 +8,7 @@ macro_rules! page {
     };
 }
 
-/// Why a request may not pass.
+/// The reason why a request is denied, with its status, code and problem type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -55,17 +55,19 @@ impl Reason {
         }
     }
 
-    /// The status of the response.
+    /// Returns the HTTP status of a denial for this reason.
     pub const fn status(self) -> StatusCode {
         self.terms().0
     }
 
-    /// A word for programs, the member `code`. [`problem_type`](Self::problem_type) ends in it.
+    /// Returns the word for programs, as in the member `code`. [`problem_type`](Self::problem_type)
+    /// ends in it.
     pub const fn code(self) -> &'static str {
         self.terms().1
     }
 
-    /// The `type` of the problem: of the draft, or a heading of `docs/http.md`.
+    /// Returns the `type` of the problem body: a type of the RateLimit draft, or a heading of
+    /// `docs/http.md`.
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -80,7 +82,7 @@ impl Reason {
         }
     }
 
-    /// The `title` of the problem.
+    /// Returns the `title` of the problem body.
     pub const fn title(self) -> &'static str {
         self.terms().2
     }

@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Response};
 use super::{Denial, Members};
 use crate::{RequestHead, grpc};
 
-/// The form of a denial.
+/// The format of a denial: HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFormat {
     /// Status, headers and a body.
@@ -21,8 +21,8 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The form for a request. [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule for
-    /// gRPC calls.
+    /// Returns the format of a denial of this request.
+    /// [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule for gRPC calls.
     pub fn of(head: &RequestHead<'_>) -> Self {
         Self::among(head, None)
     }
@@ -39,7 +39,7 @@ impl ResponseFormat {
     }
 }
 
-/// Makes the response of a denial: a [`Problem`], or a closure.
+/// Makes the response of a denial. [`Problem`] implements it, and so do closures.
 ///
 /// The layer adds `Retry-After`, `Cache-Control` and the rate limit headers.
 #[diagnostic::on_unimplemented(
@@ -48,7 +48,7 @@ impl ResponseFormat {
     note = "take a closure `|denial: &Denial<'_>| -> http::Response<bytes::Bytes>`, or a `denial::Problem`"
 )]
 pub trait DenialResponse: Send + Sync + 'static {
-    /// The response to an HTTP request. For a HEAD, the body is dropped afterwards.
+    /// Makes the response to an HTTP request. For a HEAD, the body is dropped afterwards.
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes>;
 
     /// The response to a gRPC call. A closure keeps the default, because gRPC clients cannot read a
@@ -75,11 +75,11 @@ where
     note = "return an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
 )]
 pub trait IntoDenialResponse<Via> {
-    /// The response.
+    /// Converts the return value of the closure into a response.
     fn into_denial_response(self) -> Response<Bytes>;
 }
 
-/// A response as it is.
+/// Marks closures in `on_denied` that return a `Response<Bytes>`.
 #[derive(Debug)]
 pub struct ViaBytes;
 
@@ -89,7 +89,7 @@ impl IntoDenialResponse<ViaBytes> for Response<Bytes> {
     }
 }
 
-/// A response of axum.
+/// Marks closures in `on_denied` that return a response of axum.
 #[cfg(feature = "axum")]
 #[derive(Debug)]
 pub struct ViaAxum;
@@ -129,14 +129,14 @@ where
     }
 }
 
-/// The default response: a problem body (RFC 9457).
+/// The default response to a denial: a problem body (RFC 9457).
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
     members: Members,
 }
 
 impl Problem {
-    /// With more members.
+    /// Adds these members to the body of each denial.
     pub const fn with_members(members: Members) -> Self {
         Self { members }
     }
@@ -164,7 +164,7 @@ impl Denial<'_> {
         response
     }
 
-    /// The default response to an HTTP request.
+    /// Makes the default response to an HTTP request: a problem body with these members.
     pub fn to_problem(&self, members: &Members) -> Response<Bytes> {
         let mut response = Response::new(self.to_json(members).into());
         *response.status_mut() = self.status();
@@ -173,7 +173,7 @@ impl Denial<'_> {
         response
     }
 
-    /// A response with this body as JSON, and the status of the denial. A body that cannot be
+    /// Makes a response with this body as JSON, and the status of the denial. A body that cannot be
     /// serialised becomes the default [problem](Self::to_problem).
     #[cfg(feature = "axum")]
     pub fn json<T: serde::Serialize + ?Sized>(&self, body: &T) -> Response<Bytes> {
@@ -185,7 +185,7 @@ impl Denial<'_> {
         response
     }
 
-    /// The default response to a gRPC call: headers without a body ("trailers only").
+    /// Makes the default response to a gRPC call: headers without a body ("trailers only").
     pub fn to_grpc(&self) -> Response<Bytes> {
         let status = match self.status() {
             // The status that gRPC clients expect for 401.

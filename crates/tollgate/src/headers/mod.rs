@@ -1,4 +1,7 @@
-//! The headers that show a client its limits.
+//! The rate limit headers of responses, and the choice of headers to send.
+//!
+//! Clients read from these headers how much of a quota is left. [`HeaderOptions`] chooses the headers;
+//! [`EXPOSED`] lists them for browsers.
 //!
 //! | header | content |
 //! |---|---|
@@ -9,8 +12,8 @@
 //! | `Retry-After` | seconds, on denials for which waiting helps |
 //!
 //! A concurrency limit has no window: its policy is `"name";q=10;qu="concurrent-requests"`, and its
-//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so all headers
-//! of a denial say one second. That is a guess.
+//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so the wait in
+//! all headers of a denial is an estimate of one second.
 //!
 //! By default allowed responses have the first two, and denials have all: see [`HeaderOptions`]. A
 //! penalty appears only while it blocks, as `"name";q=0` and `"name";r=0;t=57`.
@@ -63,7 +66,7 @@ pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
 /// A policy and its decision. Callers leave out shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
-/// The headers that a layer sends.
+/// The choice of headers that a layer sends.
 ///
 /// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
 /// `X-RateLimit` headers too. With five more headers the header map of most responses has to grow,
@@ -89,19 +92,19 @@ impl Default for HeaderOptions {
 }
 
 impl HeaderOptions {
-    /// All fields on all responses.
+    /// Sends all rate limit headers on all responses.
     pub const fn all() -> Self {
         Self { ratelimit: true, x_ratelimit: SendOn::All, retry_jitter: Duration::ZERO }
     }
 
-    /// Whether to send `RateLimit-Policy` and `RateLimit`.
+    /// Sets whether to send `RateLimit-Policy` and `RateLimit`.
     #[must_use]
     pub const fn ratelimit(mut self, send: bool) -> Self {
         self.ratelimit = send;
         self
     }
 
-    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
+    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
     /// none.
     #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
@@ -244,7 +247,8 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// All headers of a layer, for `Access-Control-Expose-Headers`: scripts of other origins need it.
+/// All headers that a layer sends, for `Access-Control-Expose-Headers`: scripts of other origins
+/// need it.
 pub const EXPOSED: [HeaderName; 7] = [
     RATELIMIT_POLICY,
     RATELIMIT,
@@ -255,16 +259,17 @@ pub const EXPOSED: [HeaderName; 7] = [
     RETRY_AFTER,
 ];
 
-/// `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
-/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). Clients never see it.
+/// The header `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
+/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). The layer removes it, so clients never
+/// see it.
 pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
-/// `RateLimit-Policy`
+/// The header `RateLimit-Policy`: the quota of each policy.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// `RateLimit`
+/// The header `RateLimit`: the units that are left, and the time for them.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// `X-RateLimit-Limit`
+/// The header `X-RateLimit-Limit`: the limit of one policy.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// `X-RateLimit-Remaining`
+/// The header `X-RateLimit-Remaining`: the units that are left.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// `X-RateLimit-Reset`
+/// The header `X-RateLimit-Reset`: Unix seconds at which the quota is full again.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");

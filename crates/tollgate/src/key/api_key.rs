@@ -11,7 +11,7 @@ use super::name::unhex;
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The API key of a request, if a verifier accepts it.
+/// Key source: the API key of a request, if a verifier accepts it.
 ///
 /// A rejected key is no identity: the chain continues, usually with the address. So guessing keys
 /// gets no new quota and uses no customer's quota. The key is hashed at once and never kept or
@@ -34,7 +34,7 @@ pub struct ApiKey {
     verifier: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
-/// The place of an API key. It becomes a source with a verifier.
+/// The place of an API key in a request. It becomes a key source with a verifier.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UnverifiedApiKey(Place);
@@ -55,17 +55,17 @@ impl Place {
 }
 
 impl ApiKey {
-    /// In the header `X-API-Key`.
+    /// Reads API keys from the header `X-API-Key`.
     pub const fn in_x_api_key() -> UnverifiedApiKey {
         Self::in_header(HeaderName::from_static("x-api-key"))
     }
 
-    /// In the header `name`.
+    /// Reads API keys from the header `name`.
     pub const fn in_header(name: HeaderName) -> UnverifiedApiKey {
         UnverifiedApiKey(Place::Header(name))
     }
 
-    /// In `Authorization: <scheme> <key>`. The scheme is case-insensitive.
+    /// Reads API keys from `Authorization: <scheme> <key>`. The scheme is case-insensitive.
     pub fn in_authorization(scheme: impl Into<Arc<str>>) -> UnverifiedApiKey {
         UnverifiedApiKey(Place::Authorization(scheme.into()))
     }
@@ -76,18 +76,18 @@ impl UnverifiedApiKey {
         self.0.find(head.headers)
     }
 
-    /// Accepts keys for which `accepts` returns `true`. It runs for every request with a key, so it
-    /// must not block. Compare secrets in constant time, or by digest as [`ApiKeys`] does.
+    /// Accepts API keys for which `accepts` returns `true`. It runs for every request with a key,
+    /// so it must not block. Compare secrets in constant time, or by digest as [`ApiKeys`] does.
     pub fn verified_by(self, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> ApiKey {
         ApiKey { place: self.0, verifier: Arc::new(accepts) }
     }
 
-    /// Accepts the keys in the list.
+    /// Accepts the API keys in this list.
     pub fn one_of(self, keys: ApiKeys) -> ApiKey {
         self.verified_by(move |key| keys.contains(key))
     }
 
-    /// Accepts every key.
+    /// Accepts every API key, so that a client chooses its quota.
     ///
     /// **Forgeable**: a new key for each request is a new quota, and a client with a customer's key
     /// can use the customer's quota. Use it only behind a service that rejects wrong keys.
@@ -126,7 +126,7 @@ impl fmt::Debug for ApiKey {
 #[derive(Clone)]
 pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
-/// A digest that is not valid.
+/// The error of an API key digest that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits, as \
@@ -140,13 +140,13 @@ pub struct ApiKeysError {
 tollgate_core::debug_as_display!(ApiKeysError);
 
 impl ApiKeys {
-    /// A list of these keys.
+    /// Makes a list of these API keys, and keeps only their digests.
     pub fn from_keys<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Self {
         let digests = keys.into_iter().map(|key| Sha256::digest(key).into());
         Self(Arc::new(digests.collect()))
     }
 
-    /// A list of keys with these SHA-256 digests in hex.
+    /// Makes a list from the SHA-256 digests of API keys, in hex.
     ///
     /// # Errors
     /// One of them is not 64 hex digits.
@@ -160,7 +160,7 @@ impl ApiKeys {
         Ok(Self(Arc::new(digests.collect::<Result<_, _>>()?)))
     }
 
-    /// Whether `key` is one of them.
+    /// Returns whether `key` is in the list.
     pub fn contains(&self, key: &str) -> bool {
         self.contains_digest(&Self::digest(key))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::{KeyError, KeySource, Subject, SubjectName};
 use crate::RequestHead;
 
-/// The second source where the first finds nothing. Made by [`KeySource::or`].
+/// Key source: a second source where the first finds no key. Made by [`KeySource::or`].
 ///
 /// Keys of different sources differ by their tags, except those of two closures or two
 /// [`Extension`](super::Extension)s.
@@ -37,11 +37,12 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
     }
 }
 
-/// The first source that finds a subject. Made by [`chain`].
+/// Key source: the first of several sources that finds a key. Made by [`chain`].
 #[derive(Clone)]
 pub struct Chain(Arc<[Arc<dyn KeySource>]>);
 
-/// A chain whose length is known at run time only. In code use [`KeySource::or`].
+/// Makes a chain of key sources whose length is known at run time only. In code use
+/// [`KeySource::or`].
 pub fn chain(sources: impl IntoIterator<Item = Arc<dyn KeySource>>) -> Chain {
     Chain(sources.into_iter().collect())
 }

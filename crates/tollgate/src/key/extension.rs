@@ -7,7 +7,7 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The user that an authentication layer has put into the extensions of the request.
+/// Key source: the user that an authentication layer has put into the extensions of the request.
 ///
 /// This is the best source for users: tokens are verified once, and limiter and application cannot
 /// disagree. The authentication layer has to be outside of the limiter.
@@ -31,7 +31,7 @@ pub struct Extension<T> {
 type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
 
 impl<T: Send + Sync + 'static> Extension<T> {
-    /// The bytes that `id` takes from a `T`; `None` for no key.
+    /// Uses as key the bytes that `id` takes from an extension of type `T`; `None` means no key.
     pub fn new<B, F>(id: F) -> Self
     where
         B: AsRef<[u8]>,
@@ -40,7 +40,8 @@ impl<T: Send + Sync + 'static> Extension<T> {
         Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
     }
 
-    /// As [`new`](Self::new), for what can be borrowed: `Extension::borrowed(|user: &User| Some(&user.name))`.
+    /// Like [`new`](Self::new), for a key that can be borrowed: `Extension::borrowed(|user: &User|
+    /// Some(&user.name))`.
     pub fn borrowed<B, F>(id: F) -> Self
     where
         B: AsRef<[u8]> + ?Sized,

@@ -4,14 +4,14 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// A closure as a source. Made by [`from_fn`].
+/// Key source: a closure. Made by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F> {
     key: F,
     kind: SubjectKind,
 }
 
-/// A key of the bytes that `key` returns; `None` for no key.
+/// Makes a key source of a closure, which returns the bytes of the key, or `None` for no key.
 ///
 /// The closure is forgeable if it reads headers, path or query that a client chooses. Two closures
 /// in one chain share keys with equal bytes: use a prefix if they must differ.
@@ -29,7 +29,7 @@ where
 }
 
 impl<F> FromFn<F> {
-    /// The kind in metrics, [`SubjectKind::Other`] by default.
+    /// Sets the kind of the key in metrics, [`SubjectKind::Other`] by default.
     #[must_use]
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
@@ -62,7 +62,8 @@ where
     }
 }
 
-/// A key of a text of the request, without a copy. Equal to [`from_fn`] otherwise.
+/// Makes a key source of a closure that borrows a text of the request, without a copy. Otherwise
+/// equal to [`from_fn`].
 ///
 /// ```
 /// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());

@@ -5,7 +5,7 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The text of a header, without verification.
+/// Key source: the text of a header, without verification.
 ///
 /// **Forgeable**: the client chooses the value, unless every request passes a proxy that overwrites
 /// the header. Use [`ApiKey`](super::ApiKey) for keys, and [`ClientIp`](super::ClientIp) for
@@ -17,7 +17,7 @@ use crate::RequestHead;
 pub struct Header(HeaderName);
 
 impl Header {
-    /// The header `name`.
+    /// Uses as key the text of the header `name`, which the client chooses.
     pub const fn trust_unverified(name: HeaderName) -> Self {
         Self(name)
     }

@@ -1,6 +1,6 @@
-//! Keys of requests: where the [`Key`] of a quota comes from.
+//! Key sources, which find the [`Key`] of a request: a client address, an API key, a user.
 //!
-//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or nothing, or an error if
+//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or no subject, or an error if
 //! the server is set up wrongly. [`KeySource::or`] and [`chain`] fall back to other sources (user,
 //! else API key, else address); a tuple combines sources (per user *and* route).
 //!
@@ -22,7 +22,7 @@
 //! ```
 //! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
 //!
-//! // Customers by their key, everybody else by address, as the proxies report it.
+//! // Customers by API key, all other clients by the address that the proxies report.
 //! let keys = ApiKeys::from_keys(["k-7f3a", "k-91bc"]);
 //! let source = ApiKey::in_x_api_key().one_of(keys).or(ClientIp::behind(["10.0.0.0/8"])?);
 //! assert!(!source.can_be_missing());
@@ -73,16 +73,16 @@ pub(crate) use shown::Display;
 #[cfg(feature = "admin")]
 pub use shown::Shown;
 
-/// The owner of a quota.
+/// The owner of a quota: a key, and the kind of identity behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The kind of identity.
+    /// The kind of identity behind the key.
     pub kind: SubjectKind,
-    /// The key of the quota.
+    /// The key under which the quota is stored.
     pub key: Key,
 }
 
-/// The kind of identity behind a key: few values, for a label.
+/// The kind of identity behind a key, with few values, for a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SubjectKind {
@@ -99,7 +99,7 @@ pub enum SubjectKind {
 }
 
 impl SubjectKind {
-    /// The word in logs and metrics.
+    /// Returns the word for this kind in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -111,7 +111,7 @@ impl SubjectKind {
     }
 }
 
-/// Finds the subject of a request.
+/// Finds the key of a request, for example a client address or an API key.
 ///
 /// An `ApiKey` without a verifier is not a source; the compiler names the cure:
 ///
@@ -136,7 +136,7 @@ impl SubjectKind {
     note = "an `ApiKey` needs a verifier: `.one_of(keys)` or `.verified_by(|key| ..)`"
 )]
 pub trait KeySource: Send + Sync + 'static {
-    /// The subject, or `Ok(None)`: then the next source of a chain is called.
+    /// Returns the owner of the quota, or `Ok(None)`: then the next source of a chain is called.
     ///
     /// # Errors
     /// The server is set up so that the source cannot work. A layer responds with 500 and logs the
@@ -185,7 +185,7 @@ macro_rules! forward_to_the_pointee {
 
 forward_to_the_pointee!(Arc, Box);
 
-/// Why a source cannot work: a fault of the server, not of the request.
+/// The error of a key source that cannot work: a fault of the server, not of the request.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -229,7 +229,7 @@ impl FaultLog {
     }
 }
 
-/// One quota for all clients.
+/// Key source: one quota for all clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use tollgate_core::Key;
 
-/// A subject as an operator writes it: `ip:203.0.113.7`, `user:alice`.
+/// The owner of a quota as an operator writes it: `ip:203.0.113.7`, `user:alice`.
 ///
 /// | name | source |
 /// |---|---|
@@ -53,7 +53,8 @@ pub enum SubjectName {
     Several(Vec<Self>),
 }
 
-/// A text that is not the name of a subject. The error does not repeat it: it may have a secret.
+/// The error of a text that is not the name of a subject. It does not repeat the text, which may
+/// have a secret.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `global`, `missing`, `ip:ADDRESS`, `api-key:KEY`, `user:NAME`, `user:ISSUER NAME`, \

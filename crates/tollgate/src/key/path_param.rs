@@ -6,8 +6,8 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
 use crate::RequestHead;
 
-/// A parameter of the matched route, such as `tenant` of `/tenants/{tenant}/orders`: one quota per
-/// value.
+/// Key source: a parameter of the matched route, such as `tenant` of `/tenants/{tenant}/orders`.
+/// Each value has its own quota.
 ///
 /// The value is percent-decoded, so `acme` and `%61cme` are one value. A client chooses it: use it
 /// beside a limit by address, or behind a layer that checks the client's access to the tenant.
@@ -22,7 +22,7 @@ use crate::RequestHead;
 pub struct PathParam(Box<str>);
 
 impl PathParam {
-    /// The parameter of this name, without braces. For `{*rest}` it is `rest`.
+    /// Uses the route parameter of this name, without braces. For `{*rest}` it is `rest`.
     pub fn new(name: impl Into<Box<str>>) -> Self {
         Self(name.into())
     }

@@ -6,19 +6,20 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The pattern of the matched route (`/users/{id}`), as an extension for any router. With the
+/// Request extension: the pattern of the matched route (`/users/{id}`), for any router. With the
 /// feature `axum`, `MatchedPath` has the same effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePattern(pub Arc<str>);
 
 impl RoutePattern {
-    /// This pattern.
+    /// Makes the extension of this route pattern.
     pub fn new(pattern: impl Into<Arc<str>>) -> Self {
         Self(pattern.into())
     }
 }
 
-/// The matched route: one quota per pattern, or in a tuple one per subject and route.
+/// Key source: the matched route. Each pattern has its own quota; in a tuple, each subject and
+/// route.
 ///
 /// It is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are one route, but
 /// three paths.

@@ -81,7 +81,7 @@ impl<St: Store> RateLimitLayer<St> {
 #[cfg(feature = "memory")]
 /// Short forms: a token bucket in memory, in which each request costs 1.
 impl RateLimitLayer<MemoryStore> {
-    /// One quota that all clients share.
+    /// Makes a layer with one quota that all clients share.
     ///
     /// # Errors
     /// The quota is not valid for a token bucket.
@@ -89,8 +89,9 @@ impl RateLimitLayer<MemoryStore> {
         Self::alone(Limit::global(Policy::token_bucket("global", quota)?))
     }
 
-    /// A quota for each client address: the peer of the connection, IPv6 by /64. With axum, enable
-    /// the feature `axum` and serve with `into_make_service_with_connect_info::<SocketAddr>()`.
+    /// Makes a layer with a quota for each client address: the peer of the connection, IPv6 by /64.
+    /// With axum, enable the feature `axum` and serve with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`.
     ///
     /// # Errors
     /// As [`global`](Self::global).
@@ -98,7 +99,8 @@ impl RateLimitLayer<MemoryStore> {
         Self::alone(Limit::per_ip(Policy::token_bucket("client", quota)?))
     }
 
-    /// A quota for each of these API keys in `X-API-Key`. A request without one of them gets 403.
+    /// Makes a layer with a quota for each of these API keys in `X-API-Key`. A request without one
+    /// of them gets 403.
     ///
     /// # Errors
     /// As [`global`](Self::global).

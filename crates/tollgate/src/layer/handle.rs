@@ -16,7 +16,8 @@ use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
 use crate::tier::Tier;
 
-/// A layer without its types. Clones are handles of one layer.
+/// A [`RateLimitLayer`](super::RateLimitLayer) without its types, for admin tools. Clones are
+/// handles of one layer.
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
@@ -37,12 +38,12 @@ impl<S, St: Inspect, M> RateLimit<S, St, M> {
 }
 
 impl LayerHandle {
-    /// The limits of the layer, in their order.
+    /// Returns the limits of the layer, in their order.
     pub fn limits(&self) -> Vec<&Limit> {
         self.0.view().limits.iter().map(|compiled| &compiled.limit).collect()
     }
 
-    /// The report of its store.
+    /// Returns the report of the layer's store.
     pub fn store(&self) -> StoreReport {
         self.0.inspect()
     }

@@ -1,4 +1,10 @@
-//! The layer: from a request to a decision to a response.
+//! The Tower layer, its builder and its service.
+//!
+//! [`RateLimitLayer`] has short forms ([`per_ip`](RateLimitLayer::per_ip),
+//! [`global`](RateLimitLayer::global)) and a [builder](RateLimitLayer::builder) for any store, policy,
+//! key and cost. A handler corrects the cost of its request with a [`Reservation`].
+//!
+//! # The source
 //!
 //! A request goes through these functions, in this order:
 //!

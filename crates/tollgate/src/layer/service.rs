@@ -17,7 +17,7 @@ use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
 use crate::{Limit, RequestHead};
 
-/// Limits the requests to the services inside.
+/// Tower layer that limits the requests to the services inside.
 ///
 /// **Clones of a layer, and all its services, share their limits**, because the state is in the
 /// store. Two layers over one store share the state of policies with the same name, and charge a
@@ -87,12 +87,12 @@ impl<St: Store> RateLimitLayer<St> {
 }
 
 impl<St: Store, M> RateLimitLayer<St, M> {
-    /// The store, to read, reset or settle.
+    /// Returns the store of the layer, to read, reset or settle.
     pub fn store(&self) -> &St {
         &self.state.store
     }
 
-    /// The limits, in their order.
+    /// Returns the limits of the layer, in their order.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.state.limits()
     }
@@ -121,7 +121,7 @@ impl<St: Store, M> fmt::Debug for RateLimitLayer<St, M> {
     }
 }
 
-/// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
+/// Tower service behind a [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// Clones share one limit with each other and with the layer.
 pub struct RateLimit<S, St, M = SameBody> {
@@ -135,17 +135,17 @@ impl<S, St, M> RateLimit<S, St, M> {
         Self { inner, state, mode: PhantomData }
     }
 
-    /// The service inside.
+    /// Returns the service inside the layer.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside, to change it.
+    /// Returns the service inside the layer, to change it.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside, without the limit.
+    /// Removes the layer and returns the service inside.
     pub fn into_inner(self) -> S {
         self.inner
     }

@@ -42,7 +42,7 @@ use crate::{Limit, ResponseHead};
 pub struct Reservation(SmallVec<[Arc<OpenCharges>; 1]>);
 
 impl Reservation {
-    /// The request has cost `actual` units. See [`Reserve`] for the effect.
+    /// Corrects the estimate: the request has cost `actual` units. See [`Reserve`] for the effect.
     ///
     /// This does not wait for the store. If the store fails, the estimate stands, and an event of
     /// the target `tollgate` reports it.
@@ -50,7 +50,7 @@ impl Reservation {
         self.settle_where(actual.into(), |charge| charge.reserve.is_some());
     }
 
-    /// As [`settle`](Self::settle), for the charge of one policy.
+    /// Corrects the estimate for one policy, as [`settle`](Self::settle) does for all.
     pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
         self.settle_where(actual.into(), is_meant);
@@ -62,8 +62,8 @@ impl Reservation {
         }
     }
 
-    /// The receipts of charges that are not settled. This reservation can still settle them: the
-    /// first settlement counts.
+    /// Returns the receipts of charges that are not settled. This reservation can still settle
+    /// them: the first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for charges in &self.0 {

@@ -39,13 +39,13 @@ impl Reservation {
 }
 
 impl Tally {
-    /// Adds units to the cost.
+    /// Adds units to the cost of the request.
     pub fn add(&self, units: u64) {
         let add = |sum: u64| Some(sum.saturating_add(units));
         let _ = self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Counts each piece of `body` as it is sent.
+    /// Counts each piece of a streamed `body` when it is sent.
     pub fn body<B, F>(self, body: B, units: F) -> TalliedBody<B, F>
     where
         B: Body<Data = Bytes>,

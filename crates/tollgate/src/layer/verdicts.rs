@@ -9,7 +9,7 @@ use tollgate_core::Verdict;
 pub struct Verdicts(Vec<Verdict>);
 
 impl Verdicts {
-    /// The verdicts, outermost first.
+    /// Returns the verdicts of the layers, outermost first.
     pub fn iter(&self) -> impl Iterator<Item = &Verdict> {
         self.0.iter()
     }

@@ -50,7 +50,7 @@ pub(super) struct Ticket {
 }
 
 impl WaitQueue {
-    /// An empty queue with the default bounds.
+    /// Creates a wait queue with the default bounds.
     pub fn new() -> Self {
         let shared = Shared {
             max_requests: AtomicUsize::new(1_024),
@@ -61,21 +61,21 @@ impl WaitQueue {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The most requests that wait at once.
+    /// Sets how many requests can wait at once.
     #[must_use]
     pub fn max_requests(self, requests: usize) -> Self {
         self.shared.max_requests.store(requests, Ordering::Relaxed);
         self
     }
 
-    /// The most bytes that waiting requests hold together.
+    /// Sets how many bytes the waiting requests can hold together.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.shared.max_bytes.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// The most bytes of a body that the server holds before the service reads it: the buffer of a
+    /// Sets how many bytes of a body the server holds before the service reads it: the buffer of a
     /// connection, the window of a stream. If the server reads whole bodies first, use
     /// `usize::MAX`.
     #[must_use]

@@ -171,6 +171,8 @@ impl<St: Store> Waiter<St> {
         }
     }
 
+    /// The rejection, if the requests that wait before this one would make it too late. Otherwise
+    /// `None`.
     fn too_late(&self, verdict: &Verdict, ticket: &Ticket) -> Option<Verdict> {
         let max_wait = Micros::from(self.max_wait());
         let earliest = |number: usize| {

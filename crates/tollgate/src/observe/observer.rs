@@ -8,7 +8,7 @@ use super::Answer;
 use super::ObservedPolicy;
 use super::endpoint::Endpoints;
 
-/// The counts of layers. **Clones share their counts**, and so do layers with clones.
+/// Counts the decisions of layers. **Clones share their counts**, and so do layers with clones.
 ///
 /// A layer without an observer has its own. Share one between many layers, or between a layer and
 /// its replacement: a policy then continues to count under its name.
@@ -29,12 +29,12 @@ struct Inner {
 }
 
 impl Observer {
-    /// An observer with up to 100 endpoints.
+    /// Creates an observer with up to 100 endpoints.
     pub fn new() -> Self {
         Self::with_endpoints(100)
     }
 
-    /// An observer with up to `endpoints` names. All others count as `other`.
+    /// Creates an observer with up to `endpoints` names. All others count as `other`.
     pub fn with_endpoints(endpoints: usize) -> Self {
         crate::metrics::describe();
         let endpoints = Arc::new(Endpoints::new(endpoints));
@@ -51,7 +51,7 @@ impl Observer {
         policy
     }
 
-    /// The denials of each policy so far.
+    /// Returns the denials of each policy so far.
     #[cfg(feature = "admin")]
     pub fn denials(&self) -> Vec<Denials> {
         let of = |(name, policy): &(Box<str>, Arc<ObservedPolicy>)| {
@@ -81,13 +81,13 @@ impl Observer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denials {
-    /// Its name.
+    /// The name of the policy.
     pub policy: String,
-    /// Requests that it denied.
+    /// The requests that the policy denied.
     pub denied: u64,
-    /// Requests that its shadow would have denied.
+    /// The requests that the policy would have denied, had it not been a shadow.
     pub shadow: u64,
-    /// Requests that were rejected because the store could not decide.
+    /// The requests that were rejected because the store could not decide.
     pub failed_closed: u64,
 }
 

@@ -19,8 +19,8 @@ use crate::metrics::name;
 
 /// The counts of one policy, over all layers that have it.
 ///
-/// Handles of metrics are made at the first event, all of a kind at once: a counter that begins at
-/// its first event has no rate there.
+/// The first event makes the handles of all metrics of a kind. So each counter starts at 0, and
+/// Prometheus sees the rate of its first event.
 #[derive(Debug)]
 pub(crate) struct ObservedPolicy {
     policy: Arc<str>,

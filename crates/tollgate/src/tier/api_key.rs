@@ -4,7 +4,7 @@ use super::{Tier, TierSource};
 use crate::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
-/// The tier of the first list that has the API key of the request.
+/// Tier source: the tier of the first list that has the API key of the request.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -22,7 +22,7 @@ pub struct ApiKeyTiers {
 }
 
 impl ApiKeyTiers {
-    /// No tiers yet, for keys in this place.
+    /// Creates a tier source without tiers, for API keys in this place.
     pub const fn new(place: UnverifiedApiKey) -> Self {
         Self { place, tiers: Vec::new() }
     }
@@ -33,7 +33,7 @@ impl ApiKeyTiers {
         tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
     }
 
-    /// Adds a tier and the keys in it.
+    /// Adds a tier and the API keys in it.
     #[must_use]
     pub fn with(mut self, tier: impl Into<Tier>, keys: ApiKeys) -> Self {
         self.tiers.push((tier.into(), keys));

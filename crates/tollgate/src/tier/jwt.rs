@@ -2,8 +2,8 @@ use super::{Tier, TierSource};
 use crate::RequestHead;
 use crate::key::JwtUser;
 
-/// The tier in a claim of a verified token, if the claim is a text. A token with the tier and the
-/// key is verified once for both.
+/// Tier source: the tier in a claim of a verified token, if the claim is a text. A token with the
+/// tier and the key is verified once for both.
 ///
 /// ```
 /// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};
@@ -22,7 +22,7 @@ pub struct JwtTier {
 }
 
 impl JwtTier {
-    /// The claim of this name in the tokens of `user`.
+    /// Takes the tier from the claim of this name in the tokens of `user`.
     pub fn new(user: JwtUser, claim: impl Into<String>) -> Self {
         Self { user, claim: claim.into() }
     }

@@ -14,8 +14,8 @@ use tower_service::Service;
 use super::Tier;
 use crate::RequestHead;
 
-/// Finds the tier of a request outside of the rate limiter, and puts it into the extensions of the
-/// request for [`in_extensions`](super::in_extensions).
+/// Tower layer that looks up the tier of a client, for example in a database, and puts it into the
+/// extensions of the request for [`in_extensions`](super::in_extensions).
 ///
 /// Results are cached for a minute, for up to 10 000 clients; [`forget`](Self::forget) removes a
 /// result. Requests of one client share a look-up. **Clones share the cache.**
@@ -60,8 +60,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<Option<Tier>, Failed>> + Send>>
 type Failed = Arc<dyn Error + Send + Sync>;
 
 impl TierLookup {
-    /// `look_up` returns the tier of the client that `id` finds in the request. If `id` returns
-    /// `None`, the request has no tier.
+    /// Makes a layer that looks up tiers with `look_up`, for the client that `id` finds in the
+    /// request. If `id` returns `None`, the request has no tier.
     pub fn new<I, L, A, E>(id: I, look_up: L) -> Self
     where
         I: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
@@ -72,7 +72,7 @@ impl TierLookup {
         Self::bounded(id, look_up, 10_000, Duration::from_secs(60))
     }
 
-    /// As [`new`](Self::new), with a cache for this number of clients and this time, at most a
+    /// Like [`new`](Self::new), with a cache for this number of clients and this time, at most a
     /// year.
     pub fn bounded<I, L, A, E>(id: I, look_up: L, subjects: u64, time: Duration) -> Self
     where
@@ -91,7 +91,7 @@ impl TierLookup {
         Self(Arc::new(Inner { id: Box::new(id), look_up: Box::new(look_up), known }))
     }
 
-    /// Removes a client from the cache.
+    /// Removes a client from the cache of tiers.
     pub async fn forget(&self, id: &str) {
         self.0.known.invalidate(id).await;
     }
@@ -118,7 +118,7 @@ impl<S> Layer<S> for TierLookup {
     }
 }
 
-/// A service behind a [`TierLookup`].
+/// Tower service behind a [`TierLookup`].
 #[derive(Clone, Debug)]
 pub struct LookedUp<S> {
     inner: S,

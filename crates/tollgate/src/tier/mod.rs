@@ -1,6 +1,6 @@
-//! The tiers of clients: the quotas of free, pro and enterprise.
+//! Tiers of clients, each with its quotas: for example free and pro.
 //!
-//! A [`Limit`](crate::Limit) has a quota for all clients and others for tiers
+//! A [`Limit`](crate::Limit) has a quota for all clients and may have other quotas for tiers
 //! ([`in_tier`](crate::Limit::in_tier)). A [`TierSource`] returns the tier once per request, for
 //! all limits of the layer. The state belongs to the client: a new tier applies from the next
 //! request, and used units stay used.
@@ -8,8 +8,8 @@
 //! | source | the tier is |
 //! |---|---|
 //! | [`from_fn`] | the result of a closure |
-//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which asks a database and caches |
-//! | [`ApiKeyTiers`] | that of the list with the API key |
+//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which reads a database and caches |
+//! | [`ApiKeyTiers`] | the tier of the list with the API key |
 //! | `JwtTier` (feature `jwt`) | a claim of a verified token |
 //!
 //! Take the tier only from verified data: clients would choose the best tier.
@@ -67,7 +67,7 @@ enum Name {
 }
 
 impl Tier {
-    /// The name.
+    /// Returns the name of the tier.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Name::Fixed(name) => name,
@@ -76,7 +76,7 @@ impl Tier {
     }
 }
 
-/// Returns the tier of a request.
+/// Finds the tier of a request, for example by API key or token.
 ///
 /// It runs once for each request that is not exempt, before any limit: it must not block, and must
 /// not panic on any input.
@@ -86,7 +86,8 @@ impl Tier {
     note = "take a source of `tollgate::tier`, as `in_extensions()`, or a closure by `tier::from_fn(|head| ..)`"
 )]
 pub trait TierSource: Send + Sync + 'static {
-    /// The tier. `None`, or a tier without a quota in a limit, means the quota for all clients.
+    /// Returns the tier of a request. `None`, or a tier without a quota in a limit, means the quota
+    /// for all clients.
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier>;
 
     /// The tier of a client that an operator names, if it is known without a request.
@@ -104,7 +105,7 @@ pub trait TierSource: Send + Sync + 'static {
     }
 }
 
-/// Two sources. Made by [`TierSource::or`].
+/// Tier source: a second source where the first finds no tier. Made by [`TierSource::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -121,16 +122,16 @@ impl<A: TierSource, B: TierSource> TierSource for Or<A, B> {
     }
 }
 
-/// The tier in the extensions of the request.
+/// Takes the tier from the extensions of the request.
 pub fn in_extensions() -> impl TierSource {
     from_fn(|head| head.extensions.get::<Tier>().cloned())
 }
 
-/// A closure as a source. Made by [`from_fn`].
+/// Tier source: a closure. Made by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
-/// The tier that the closure returns.
+/// Makes a tier source of a closure that returns the tier.
 pub const fn from_fn<F, T>(tier: F) -> FromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,

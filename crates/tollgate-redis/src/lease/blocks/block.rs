@@ -15,7 +15,7 @@ pub(super) struct Block {
     pub(super) start: Moment,
     /// The last moment, that one included.
     pub(super) end: Moment,
-    /// When its first unit was to be spent, which is when the block before it was used up.
+    /// The time from which its units may be spent: when the block before it was used up.
     pub(super) in_use_since: Moment,
     pub(super) granted_at: Timestamp,
     /// The units that were left in Redis at the grant, and the time until the key was fresh.

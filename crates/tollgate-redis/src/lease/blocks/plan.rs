@@ -11,7 +11,7 @@ use crate::ticket::Leased;
 /// The next action for a key.
 #[derive(Debug)]
 pub(in crate::lease) enum Plan {
-    /// To tell Redis what was spent, and to ask for more or for nothing.
+    /// A call that returns the spent units to Redis, and asks for a new block or for none.
     Call { spent: Returned, ask: Ask },
     /// Nothing before this instant, or before the next call.
     Wait(Option<Moment>),

@@ -52,7 +52,7 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty());
     blocks.learn(spent, Ask { tag: 8, ..ask }, granted(8, 0), &clock);
-    // The next one begins where the first ends, which is told with the next ask.
+    // The next block begins where the first ends, and the next call returns the first.
     assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
     assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));
     assert!((0..2).all(|_| blocks.take(1, &clock).is_some()));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tollgate_core::{Charge, Cost, Store, StoreExt};
-use tollgate_test_servers::until;
+use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Line, Row};
+use tollgate_test_servers::{Value, until};
 
 use super::load::{Lateness, Load};
 use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
@@ -59,6 +60,42 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
 
 fn rounds() -> usize {
     if std::env::var_os("TOLLGATE_LONG").is_some_and(|it| it == "1") { 30 } else { 3 }
+}
+
+/// A call for several slots, some of which the node does not have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() {
+    let cluster = masters();
+    if !cluster.node(0).allows_cross_slot() {
+        return;
+    }
+    let store = connect(builder(&cluster)).await;
+    let policy = policy("p", 10);
+    let mut ours = keys(&store, is_on(0));
+    let (kept, moving) = (ours.next().unwrap(), ours.next().unwrap());
+    let other = keys(&store, is_on(1)).next().unwrap();
+    // A key that is not there yet is made at the node that the slot moves to.
+    let migration = cluster.migration(slot(&store, &policy, &moving), 2);
+    let mut batch = Batch::new(1);
+    batch.set_cross_slot();
+    for key in [&kept, &other, &moving, &kept] {
+        let name = store.name_of(&policy, key);
+        let line = Line { key: &name, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+        batch.decide(&[line]).unwrap();
+    }
+    let args = batch.args(None);
+    let mut call: Vec<&[u8]> = vec![b"EVAL", CROSS_SLOT_TEXT.as_bytes(), b"0"];
+    call.extend(args.iter().map(Vec::as_slice));
+    let answer = cluster.node(0).connect().unwrap().cmd(&call);
+    let Value::Text(reply) = answer else { panic!("{answer:?}") };
+    let rows = batch.parse(&reply).unwrap().rows;
+    let is_admitted = |row: &Row| matches!(row, Row::Verdict(it, _) if it.is_admitted());
+    assert!(is_admitted(&rows[0]) && is_admitted(&rows[3]), "{rows:?}");
+    assert_eq!(rows[1..3], [Row::Elsewhere, Row::Elsewhere]);
+    migration.finish();
+    for (key, left) in [(&kept, 8), (&other, 10), (&moving, 10)] {
+        assert_eq!(remaining(&store, &policy, key).await, left);
+    }
 }
 
 /// While some keys of a request are here and some there, no node can decide it.

@@ -6,7 +6,7 @@
 pub mod pair;
 
 use tollgate_core::Timestamp;
-use tollgate_redis::protocol::{Batch, Reply, SHA1, TEXT};
+use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Reply, SHA1, TEXT};
 use tollgate_test_servers::Redis;
 
 pub use tollgate_test_servers::Value;
@@ -23,6 +23,10 @@ impl Server {
     /// Where it is, for a store.
     pub fn url(&self) -> String {
         self.0.socket_url()
+    }
+
+    pub fn allows_cross_slot(&self) -> bool {
+        self.0.allows_cross_slot()
     }
 
     /// A connection that knows the script.
@@ -54,7 +58,8 @@ impl Server {
     /// A connection that knows a variant of the script.
     pub fn connect_with(&self, text: &str) -> Client {
         let connection = self.0.connect().expect("a server that has answered");
-        let mut client = Client { connection, sha1: Vec::new() };
+        let is_cross_slot = text == CROSS_SLOT_TEXT;
+        let mut client = Client { connection, sha1: Vec::new(), is_cross_slot };
         match client.run(&[b"SCRIPT", b"LOAD", text.as_bytes()]) {
             Value::Text(sha1) => client.sha1 = sha1,
             other => panic!("{other:?}"),
@@ -67,6 +72,8 @@ impl Server {
 pub struct Client {
     connection: tollgate_test_servers::Client,
     sha1: Vec<u8>,
+    /// Whether the keys of a call are among its arguments.
+    is_cross_slot: bool,
 }
 
 impl Client {
@@ -77,7 +84,12 @@ impl Client {
 
     pub fn say_call(&mut self, batch: &Batch, time: Option<Timestamp>) {
         let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
-        self.say_script(&keys, &batch.args(time));
+        let mut args = batch.args(time).to_vec();
+        if !self.is_cross_slot {
+            return self.say_script(&keys, &args);
+        }
+        args.resize(4, Vec::new());
+        self.say_script(&[], &[args, keys].concat());
     }
 
     pub fn say_script(&mut self, keys: &[Vec<u8>], args: &[Vec<u8>]) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why a [`ClientIp`](super::ClientIp) is not valid.
+/// The error of a [`ClientIp`](super::ClientIp) that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientIpError {

@@ -24,7 +24,7 @@ pub use peer::UnixPeer;
 pub use proxies::TrustedProxies;
 pub(crate) use proxies::network;
 
-/// The address of the client, as trusted proxies report it.
+/// Key source: the address of the client, as trusted proxies report it.
 ///
 /// # Which address
 /// The peer of the connection, unless it is a trusted proxy. Then the header is read from its right
@@ -80,8 +80,8 @@ enum Unix {
 }
 
 impl ClientIp {
-    /// The peer of the connection, without headers. Behind a proxy all clients would share the
-    /// proxy's quota.
+    /// Uses the address of the connection, without headers. Behind a proxy, all clients would share
+    /// one quota.
     pub fn peer() -> Self {
         Self {
             peer: None,
@@ -92,8 +92,8 @@ impl ClientIp {
         }
     }
 
-    /// The client that these proxies report in `X-Forwarded-For`. See [`TrustedProxies::parse`] for
-    /// the entries.
+    /// Uses the client address that these proxies report in `X-Forwarded-For`. See
+    /// [`TrustedProxies::parse`] for the entries.
     ///
     /// List all your proxies on the way of a request, and no other network: a client in a listed
     /// network can claim any address.
@@ -106,14 +106,15 @@ impl ClientIp {
         Ok(Self::peer().trusting(TrustedProxies::parse(proxies)?))
     }
 
-    /// Takes the peer from a closure instead of the extensions. `None` means no address.
+    /// Takes the address of the connection from a closure instead of the extensions. `None` means
+    /// no address.
     pub fn from_fn(
         peer: impl Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
         Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
-    /// Trusts these proxies, as [`behind`](Self::behind) does.
+    /// Trusts the forwarding header of these proxies, as [`behind`](Self::behind) does.
     #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
@@ -150,7 +151,7 @@ impl ClientIp {
         Self { unix: Unix::Skip, ..self }
     }
 
-    /// The bits of an IPv6 address that count: 1 to 128, 64 by default.
+    /// Sets the bits of an IPv6 address that count: 1 to 128, 64 by default.
     ///
     /// # Errors
     /// Another number.
@@ -159,7 +160,7 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// The bits of an IPv4 address that count: 1 to 32, 32 by default.
+    /// Sets the bits of an IPv4 address that count: 1 to 32, 32 by default.
     ///
     /// # Errors
     /// Another number.
@@ -168,7 +169,8 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Whether an address in 64:ff9b::/96 counts as the IPv4 address in it; the default is `true`.
+    /// Sets whether an address in 64:ff9b::/96 counts as the IPv4 address in it; the default is
+    /// `true`.
     ///
     /// Only translators of your own network write this prefix. Turn it off if hosts there can
     /// choose such addresses.
@@ -178,7 +180,8 @@ impl ClientIp {
         self
     }
 
-    /// The whole address of the client, mapped addresses as IPv4: for logs and lists of networks.
+    /// Returns the whole address of the client, mapped addresses as IPv4: for logs and lists of
+    /// networks.
     ///
     /// # Errors
     /// As [`KeySource::subject`].

@@ -13,13 +13,13 @@ use super::ClientIpError;
 pub struct TrustedProxies(Arc<[IpNet]>);
 
 impl TrustedProxies {
-    /// No proxies: the peer is the client.
+    /// Trusts no proxy: the peer of the connection is the client.
     pub fn none() -> Self {
         Self(Arc::default())
     }
 
-    /// Networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback` (127.0.0.0/8,
-    /// ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
+    /// Reads networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback`
+    /// (127.0.0.0/8, ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
     ///
     /// # Errors
     /// An entry is not valid, has bits beyond its prefix, or includes all addresses. The message
@@ -43,7 +43,7 @@ impl TrustedProxies {
         self.0.is_empty()
     }
 
-    /// Whether the list has the address. IPv4-mapped addresses are IPv4.
+    /// Returns whether this address belongs to a trusted proxy. IPv4-mapped addresses are IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.0.iter().any(|network| network.contains(&ip))

@@ -1,4 +1,4 @@
-/// Why a key or a set of keys is not valid.
+/// The error of a verification key, or of a set of keys, that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {

@@ -9,7 +9,7 @@ use super::keys::Algorithm;
 use super::{JwtKey, JwtKeyError, JwtKeys};
 
 impl JwtKeys {
-    /// The keys of a JSON Web Key Set, as an issuer publishes it under `jwks_uri`.
+    /// Reads a JSON Web Key Set, as an issuer publishes it under `jwks_uri`.
     ///
     /// As in RFC 7517 §5, other keys are skipped: other algorithms, other curves, keys for
     /// encryption, and secrets (`oct`), which must not be public.

@@ -31,8 +31,8 @@ impl From<Algorithm> for jsonwebtoken::Algorithm {
     }
 }
 
-/// A key for one algorithm, with the name (`kid`) in tokens. It is checked when it is made, so that
-/// a wrong file is an error at start.
+/// A key that verifies tokens of one algorithm, with its name (`kid`) in tokens. It is checked when
+/// it is made, so that a wrong file is an error at start.
 #[derive(Clone)]
 pub struct JwtKey {
     kid: Option<String>,
@@ -41,7 +41,7 @@ pub struct JwtKey {
 }
 
 impl JwtKey {
-    /// A secret that signs and verifies, for HS256.
+    /// Reads a secret that signs and verifies tokens, for HS256.
     ///
     /// # Errors
     /// It is shorter than 32 bytes (RFC 7518 §3.2), because a client with a token can guess the
@@ -56,7 +56,7 @@ impl JwtKey {
         Self::new(Algorithm::Hs256, Ok(DecodingKey::from_secret(secret)))
     }
 
-    /// A public RSA key in PEM, for RS256.
+    /// Reads a public RSA key in PEM, for RS256.
     ///
     /// # Errors
     /// It is another key, a private one, or shorter than 2048 bits (RFC 7518 §3.3).
@@ -64,7 +64,7 @@ impl JwtKey {
         Self::new(Algorithm::Rs256, DecodingKey::from_rsa_pem(pem))
     }
 
-    /// A public P-256 key in PEM, for ES256.
+    /// Reads a public P-256 key in PEM, for ES256.
     ///
     /// # Errors
     /// It is another key, a private one, or on another curve.
@@ -72,7 +72,7 @@ impl JwtKey {
         Self::new(Algorithm::Es256, DecodingKey::from_ec_pem(pem))
     }
 
-    /// A public Ed25519 key in PEM, for EdDSA.
+    /// Reads a public Ed25519 key in PEM, for EdDSA.
     ///
     /// # Errors
     /// It is another key, or a private one.
@@ -80,7 +80,7 @@ impl JwtKey {
         Self::new(Algorithm::EdDsa, DecodingKey::from_ed_pem(pem))
     }
 
-    /// The name in tokens.
+    /// Sets the name of the key (`kid`) in tokens.
     #[must_use]
     pub fn with_kid(self, kid: impl Into<String>) -> Self {
         Self { kid: Some(kid.into()), ..self }
@@ -172,12 +172,12 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// A set of keys with different names.
+/// A set of verification keys with different names.
 #[derive(Clone, Debug)]
 pub struct JwtKeys(Vec<JwtKey>);
 
 impl JwtKeys {
-    /// This set.
+    /// Makes a set of these verification keys.
     ///
     /// # Errors
     /// It is empty, one of several keys has no `kid`, or two have the same.
@@ -202,7 +202,7 @@ impl JwtKeys {
         Self(Vec::new())
     }
 
-    /// The names of its keys.
+    /// Returns the names (`kid`) of the keys in the set.
     pub fn kids(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|key| key.kid.as_deref())
     }

@@ -27,8 +27,8 @@ use keys::Algorithm;
 pub use error::JwtKeyError;
 pub use keys::{JwtKey, JwtKeys};
 
-/// The user of a verified `Authorization: Bearer` token: issuer and subject together, because two
-/// issuers may use one name.
+/// Key source: the user of a verified `Authorization: Bearer` token. The key is issuer and subject
+/// together, because two issuers may use one name.
 ///
 /// An invalid, expired or foreign token, or one longer than 8 KiB, is no identity: the chain
 /// continues, usually with the address.
@@ -55,13 +55,13 @@ pub use keys::{JwtKey, JwtKeys};
 pub struct JwtUser(JwtVerifier);
 
 impl JwtUser {
-    /// The users of tokens that `verifier` accepts.
+    /// Uses the user of each token that `verifier` accepts.
     pub const fn new(verifier: JwtVerifier) -> Self {
         Self(verifier)
     }
 
-    /// The user, and the claim of this name if it is a text: for quotas that depend on a claim, for
-    /// example of a tier.
+    /// Returns the user of a request's token, and the claim of this name if it is a text: for quotas
+    /// that depend on a claim, for example of a tier.
     pub fn with_claim(
         &self,
         head: &RequestHead<'_>,
@@ -100,8 +100,8 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
     Subject { kind: SubjectKind::User, key }
 }
 
-/// Verifies tokens. **Clones share the key set**, so that a program can replace the set while the
-/// others serve.
+/// Verifies JSON Web Tokens. **Clones share the key set**, so that a program can replace the set
+/// while the others serve.
 ///
 /// A token is accepted if
 /// - its `kid` is the name of a key. A token without a `kid` needs a set of one key; a single key
@@ -162,7 +162,7 @@ thread_local! {
 }
 
 impl JwtVerifier {
-    /// Accepts tokens that these keys have signed.
+    /// Accepts tokens that one of these keys has signed.
     pub fn new(keys: JwtKeys) -> Self {
         let rules = Algorithm::ALL.map(|algorithm| {
             let mut rules = Validation::new(algorithm.into());

@@ -31,6 +31,8 @@ enum Step {
     Clippy,
     /// Clippy passes for each published crate without features, with each feature, and with all
     Features,
+    /// The feature `jwt` works with each crypto provider of jsonwebtoken
+    Crypto,
     /// The documentation builds without broken links
     Doc,
     /// Every published crate builds from its packaged files
@@ -46,6 +48,7 @@ impl Step {
             Self::Links => documents::links(),
             Self::Clippy => clippy(&["--workspace", "--all-targets", "--all-features"]),
             Self::Features => features(),
+            Self::Crypto => crypto(),
             Self::Doc => doc(),
             Self::Package => package(),
         }
@@ -95,6 +98,15 @@ fn features() -> Result<(), Failure> {
             clippy_with(&["--features", feature])?;
         }
         clippy_with(&["--all-features"])?;
+    }
+    Ok(())
+}
+
+fn crypto() -> Result<(), Failure> {
+    for features in ["rust-crypto", "aws-lc-rs", "rust-crypto,aws-lc-rs", ""] {
+        let mut command = process::cargo(&["test", "--features", features]);
+        command.current_dir(process::root().join("tests/crypto"));
+        process::run(command.env("CARGO_TARGET_DIR", workspace::target_folder()?))?;
     }
     Ok(())
 }

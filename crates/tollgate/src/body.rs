@@ -40,7 +40,6 @@ impl<B> Body<B> {
         Self::holding(body, InFlight(None))
     }
 
-    /// The body of a request that holds permits until its end.
     pub(crate) const fn holding(body: B, in_flight: InFlight) -> Self {
         Self { kind: Kind::Inner { body, in_flight } }
     }
@@ -108,9 +107,9 @@ impl InFlight {
 
     /// Lets the handler keep the permits longer than the response. The extensions alone do not.
     pub(crate) fn hand_over(&self, extensions: &mut Extensions) {
-        let Some(hold) = &self.0 else { return };
-        let outer = extensions.remove::<Permits>().map(Box::new);
-        extensions.insert(Permits { hold: Arc::downgrade(hold), outer });
+        if let Some(hold) = &self.0 {
+            extensions.get_or_insert_default::<Permits>().0.push(Arc::downgrade(hold));
+        }
     }
 
     /// The permits of a request, for a task that goes on after the response, such as that of a
@@ -119,27 +118,19 @@ impl InFlight {
     ///
     /// With the feature `axum`, `InFlight` is an extractor that does the same.
     pub fn of_request(extensions: &Extensions) -> Self {
-        let mut holds = Vec::new();
-        let mut next = extensions.get::<Permits>();
-        while let Some(Permits { hold, outer }) = next {
-            holds.extend(hold.upgrade());
-            next = outer.as_deref();
-        }
+        let permits = extensions.get::<Permits>().into_iter().flat_map(|permits| &permits.0);
+        let holds: Vec<_> = permits.filter_map(Weak::upgrade).collect();
         if holds.is_empty() { Self(None) } else { Self::until_dropped(holds) }
     }
 
-    /// Whether there is anything to hold.
     const fn is_held(&self) -> bool {
         self.0.is_some()
     }
 }
 
-/// The permits of a request in its extensions.
-#[derive(Clone)]
-struct Permits {
-    hold: Weak<dyn Send + Sync>,
-    outer: Option<Box<Self>>,
-}
+/// The permits of a request, from all layers around the handler.
+#[derive(Clone, Default)]
+struct Permits(Vec<Weak<dyn Send + Sync>>);
 
 /// Never fails.
 #[cfg(feature = "axum")]

@@ -1,5 +1,3 @@
-//! The cost of a request.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,13 +22,8 @@ use crate::{RequestHead, grpc};
 ///
 /// A request with cost 0 always passes.
 ///
-/// # gRPC
-///
-/// A client can write any content type, so a POST is a call only if its route (without a router:
-/// its path) has the form `/package.Service/Method`.
-/// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc) includes services
-/// without a package, or excludes all. A call is never cheaper than its route, nor than a POST in
-/// [`flat`](Costs::flat) or [`method`](Costs::method).
+/// A gRPC call ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) is never cheaper than its route,
+/// nor than a POST in [`flat`](Costs::flat) or [`method`](Costs::method).
 ///
 /// ```
 /// use http::Method;
@@ -51,31 +44,25 @@ pub struct Costs {
 
 type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
-/// The costs of methods. SEARCH and QUERY are the old and the new name of one method.
 #[derive(Clone, Debug)]
 struct Methods {
-    get: Cost,
-    head: Cost,
-    search: Cost,
-    post: Cost,
-    put: Cost,
-    patch: Cost,
-    delete: Cost,
-    /// A gRPC call.
+    /// Of [`NAMED`], in its order.
+    named: [Cost; NAMED.len()],
     call: Cost,
     others: Vec<(Method, Cost)>,
     any_other: Cost,
 }
 
+/// SEARCH is also QUERY: the old and the new name of one method.
+const NAMED: [&str; 7] = ["GET", "HEAD", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
+
 impl Costs {
     /// Returns the default costs, by HTTP method: the table above.
     pub const fn by_method() -> Self {
-        let mut costs = Self::uniform(Cost::ONE);
-        let five = Cost::new(5);
-        costs.methods.search = Cost::new(3);
-        (costs.methods.post, costs.methods.put, costs.methods.patch) = (five, five, five);
-        costs.methods.delete = Cost::new(10);
-        costs.methods.call = Cost::ONE;
+        let [one, three, five, ten] = [Cost::ONE, Cost::new(3), Cost::new(5), Cost::new(10)];
+        let mut costs = Self::uniform(one);
+        costs.methods.named = [one, one, three, five, five, five, ten];
+        costs.methods.call = one;
         costs
     }
 
@@ -85,18 +72,8 @@ impl Costs {
     }
 
     const fn uniform(cost: Cost) -> Self {
-        let methods = Methods {
-            get: cost,
-            head: cost,
-            search: cost,
-            post: cost,
-            put: cost,
-            patch: cost,
-            delete: cost,
-            call: cost,
-            others: Vec::new(),
-            any_other: cost,
-        };
+        let named = [cost; NAMED.len()];
+        let methods = Methods { named, call: cost, others: Vec::new(), any_other: cost };
         Self { methods, routes: Vec::new(), closure: None }
     }
 
@@ -108,8 +85,8 @@ impl Costs {
         if method == Method::POST {
             self.methods.call = cost;
         }
-        match self.methods.known(method.as_str()) {
-            Some(slot) => *slot = cost,
+        match number(&method) {
+            Some(number) => self.methods.named[number] = cost,
             None => {
                 self.methods.others.retain(|(other, _)| *other != method);
                 self.methods.others.push((method, cost));
@@ -166,69 +143,49 @@ impl Costs {
         if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
     }
 
-    /// Whether all methods have one cost.
     pub(crate) fn is_flat(&self) -> bool {
-        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
-        let mut named = [get, head, search, post, put, patch, delete].into_iter();
-        self.methods.others.is_empty() && named.all(|cost| cost == any_other)
+        let Methods { named, others, any_other, .. } = &self.methods;
+        others.is_empty() && named.iter().all(|cost| cost == any_other)
     }
 
-    /// The highest cost of methods and routes.
     pub(crate) fn max_cost(&self) -> Cost {
-        let Methods { get, head, search, post, put, patch, delete, call, any_other, others } =
-            &self.methods;
-        let methods = [get, head, search, post, put, patch, delete, call, any_other];
+        let Methods { named, call, others, any_other } = &self.methods;
         let listed = others.iter().map(|(_, cost)| cost).chain(self.routes.iter().map(|(_, c)| c));
-        methods.into_iter().chain(listed).copied().max().unwrap_or_default()
+        named.iter().chain([call, any_other]).chain(listed).copied().max().unwrap_or_default()
     }
 }
 
 impl Methods {
     #[inline]
     fn of(&self, method: &Method) -> Cost {
-        match method.as_str() {
-            "GET" => self.get,
-            "HEAD" => self.head,
-            "SEARCH" | "QUERY" => self.search,
-            "POST" => self.post,
-            "PUT" => self.put,
-            "PATCH" => self.patch,
-            "DELETE" => self.delete,
-            _ => {
-                let other = self.others.iter().find(|(other, _)| other == method);
-                other.map_or(self.any_other, |(_, cost)| *cost)
-            }
+        if let Some(number) = number(method) {
+            return self.named[number];
         }
+        let other = self.others.iter().find(|(other, _)| other == method);
+        other.map_or(self.any_other, |(_, cost)| *cost)
     }
+}
 
-    fn known(&mut self, method: &str) -> Option<&mut Cost> {
-        Some(match method {
-            "GET" => &mut self.get,
-            "HEAD" => &mut self.head,
-            "SEARCH" | "QUERY" => &mut self.search,
-            "POST" => &mut self.post,
-            "PUT" => &mut self.put,
-            "PATCH" => &mut self.patch,
-            "DELETE" => &mut self.delete,
-            _ => return None,
-        })
-    }
+#[inline]
+fn number(method: &Method) -> Option<usize> {
+    Some(match method.as_str() {
+        "GET" => 0,
+        "HEAD" => 1,
+        "SEARCH" | "QUERY" => 2,
+        "POST" => 3,
+        "PUT" => 4,
+        "PATCH" => 5,
+        "DELETE" => 6,
+        _ => return None,
+    })
 }
 
 /// "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1": the costs of methods, without routes and closure.
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
-        let named = [
-            ("GET", get),
-            ("HEAD", head),
-            ("SEARCH", search),
-            ("POST", post),
-            ("PUT", put),
-            ("PATCH", patch),
-            ("DELETE", delete),
-        ];
-        for (method, cost) in named.into_iter().filter(|(_, cost)| *cost != any_other) {
+        let Methods { named, any_other, .. } = &self.methods;
+        let named = NAMED.iter().zip(named).filter(|(_, cost)| *cost != any_other);
+        for (method, cost) in named {
             write!(f, "{method} {}, ", cost.get())?;
         }
         write!(f, "others {}", any_other.get())
@@ -241,14 +198,7 @@ impl Default for Costs {
     }
 }
 
-impl fmt::Debug for Costs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Costs")
-            .field("methods", &self.methods)
-            .field("routes", &self.routes)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Costs, methods, routes);
 
 #[cfg(test)]
 mod tests;

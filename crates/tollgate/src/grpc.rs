@@ -3,22 +3,18 @@
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::RequestHead;
 use crate::key::route;
 
-/// Whether a request is a gRPC call.
-///
-/// A client can write any content type, and a call is cheaper than another POST and its denial has
-/// the status 200. So the route (without a router: the path) also has to have the form
-/// `/package.Service/Method`, unless `is_grpc` decides for all services.
+/// Whether a request is a gRPC call. [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule.
 pub(crate) fn is_call(head: &RequestHead<'_>, is_grpc: Option<bool>) -> bool {
     let is_method =
         || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
     says_call(head) && is_grpc.unwrap_or_else(is_method)
 }
 
-/// Whether the method and the content type are those of a gRPC call.
 pub(crate) fn says_call(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }
@@ -36,7 +32,6 @@ fn has_grpc_type(headers: &HeaderMap) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
-/// Whether a pattern or path is that of a gRPC method: `/package.Service/` and one segment.
 fn is_method(path: &str) -> bool {
     let is_name = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -51,38 +46,24 @@ fn is_method(path: &str) -> bool {
     })
 }
 
-/// A call that ends at once: its status is in the headers.
 pub(crate) fn trailers_only(status: &'static str, message: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
     headers.insert(GRPC_STATUS, HeaderValue::from_static(status));
+    let message = utf8_percent_encode(message, ESCAPED).to_string();
     // The encoded text is printable. Without it the status would suffice.
-    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(percent_encoded(message))) {
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
         headers.insert(GRPC_MESSAGE, message);
     }
     response
 }
 
-/// The encoding of the gRPC protocol.
-fn percent_encoded(message: &str) -> Vec<u8> {
-    let mut encoded = Vec::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(byte),
-            _ => {
-                let hex = |digit: u8| HEX[usize::from(digit & 0xf)];
-                encoded.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte)]);
-            }
-        }
-    }
-    encoded
-}
-
 const GRPC: &str = "application/grpc";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
+/// As the gRPC protocol asks for, which also escapes all that is not ASCII.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,3 @@
-//! The head of a request.
-
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
@@ -42,5 +40,4 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// A condition on requests.
 pub(crate) type Condition = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;

@@ -49,6 +49,20 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// `Debug` with these fields only. The others are closures, which have no `Debug`, or name clients,
+/// which logs must not.
+macro_rules! debug_fields {
+    ($([$($generics:tt)+])? $name:ident $(<$($argument:ident),+>)? $(, $field:ident)*) => {
+        impl $(<$($generics)+>)? std::fmt::Debug for $name $(<$($argument),+>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(shown.field(stringify!($field), &self.$field);)*
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod access;
 #[cfg(feature = "admin")]
 pub mod admin;

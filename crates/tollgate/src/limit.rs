@@ -1,6 +1,3 @@
-//! A policy with its key, its costs and its conditions.
-
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,13 +196,13 @@ impl Limit {
     /// these paths. A layer on the route itself needs no paths.
     #[must_use]
     pub fn on_paths(self, paths: Paths) -> Self {
-        self.when(move |head| paths.limit(head))
+        self.when(move |head| paths.may_contain(head.uri.path()))
     }
 
     /// Excludes requests to these paths.
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
-        self.when(move |head| !paths.exempt(head))
+        self.when(move |head| !paths.surely_contains(head.uri.path()))
     }
 
     /// Sets the treatment of a request that this limit denies. If a limit with
@@ -366,7 +363,6 @@ impl Limit {
         })
     }
 
-    /// Sets the failure policy in each tier where the policy has none.
     pub(crate) fn default_on_store_error(&mut self, on_store_error: OnStoreError) {
         let tiers = self.tiers.iter_mut().map(|(_, policy)| policy);
         for policy in tiers.chain([&mut self.policy]) {
@@ -403,7 +399,6 @@ impl Limit {
     }
 }
 
-/// `policy` with another name and quota.
 fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match policy.lease() {
@@ -417,15 +412,4 @@ pub(crate) fn shared_key() -> Key {
     Key::new([0, b'-'])
 }
 
-impl fmt::Debug for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
-            .field("policy", &self.policy)
-            .field("tiers", &self.tiers)
-            .field("enforce", &self.enforce)
-            .field("on_exceeded", &self.on_exceeded)
-            .field("settling", &self.settling)
-            .field("on_missing_key", &self.on_missing_key)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Limit, policy, tiers, enforce, on_exceeded, settling, on_missing_key);

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::RequestHead;
-
 /// A list of path patterns: exact paths (`/healthz`), or all paths at and below a path (`/static/*`
 /// is `/static`, `/static/` and `/static/a`, but not `/statics`).
 ///
@@ -90,14 +88,6 @@ impl Paths {
     /// ```
     pub fn is_ambiguous(path: &str) -> bool {
         Decoded::of(path).is_none()
-    }
-
-    pub(crate) fn exempt(&self, head: &RequestHead<'_>) -> bool {
-        self.surely_contains(head.uri.path())
-    }
-
-    pub(crate) fn limit(&self, head: &RequestHead<'_>) -> bool {
-        self.may_contain(head.uri.path())
     }
 
     fn has(&self, decoded: &str) -> bool {

@@ -1,6 +1,3 @@
-//! Charges that are corrected when the response is known.
-
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +68,6 @@ impl Reserve {
         age >= Duration::from(self.lapses_after)
     }
 
-    /// The cost that the response states, if it states one.
     pub(crate) fn stated(&self, headers: &HeaderMap) -> Option<Cost> {
         let mut values = headers.get_all(self.header.as_ref()?).iter();
         let value = values.next()?;
@@ -110,7 +106,6 @@ impl<'a> ResponseHead<'a> {
     }
 }
 
-/// The corrections of a limit.
 #[derive(Clone, Default)]
 pub(crate) struct Settling {
     pub(crate) reserve: Option<Reserve>,
@@ -126,14 +121,7 @@ impl Settling {
     }
 }
 
-impl fmt::Debug for Settling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settling")
-            .field("reserve", &self.reserve)
-            .field("counts_all", &self.counts.is_none())
-            .finish()
-    }
-}
+debug_fields!(Settling, reserve);
 
 /// A [`Receipt`] on its way to another process, which settles it when it knows the cost.
 ///

@@ -130,13 +130,11 @@ pub async fn refresh(layers: &[LayerHandle]) {
     }
 }
 
-/// Whether all clients share one quota of the limit.
 pub(crate) fn is_global(limit: &Limit) -> bool {
     let subject = limit.key.named(&SubjectName::Global);
     subject.is_some_and(|subject| subject.key == Key::GLOBAL)
 }
 
-/// The sums over all stores of one name.
 #[derive(Default)]
 struct Gauges {
     away: bool,

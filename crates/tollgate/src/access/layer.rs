@@ -1,6 +1,5 @@
 //! The layer that forbids what is on the blocklist.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,6 +46,7 @@ use crate::key::FaultLog;
 /// # let _ = app;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone, Debug)]
 pub struct AccessLayer<M = SameBody> {
     state: Arc<AccessState>,
     mode: PhantomData<M>,
@@ -61,7 +61,6 @@ struct AccessState {
     faults: Arc<FaultLog>,
 }
 
-/// The mark of a request on the allowlist.
 #[derive(Clone, Copy, Debug)]
 struct Allowed;
 
@@ -105,26 +104,21 @@ impl<M> AccessLayer<M> {
 
     /// Sets the response to a forbidden request as a [`DenialResponse`].
     #[must_use]
-    pub fn denial_response(self, response: impl DenialResponse) -> Self {
-        let response: Arc<dyn DenialResponse> = Arc::new(response);
-        let state = AccessState { response, ..AccessState::clone(&self.state) };
-        Self { state: Arc::new(state), ..self }
+    pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
+        Arc::make_mut(&mut self.state).response = Arc::new(response);
+        self
     }
 
     /// Sets whether all services inside are gRPC, or none. See
     /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
-    pub fn grpc(self, all: bool) -> Self {
-        let state = AccessState { is_grpc: Some(all), ..AccessState::clone(&self.state) };
-        Self { state: Arc::new(state), ..self }
+    pub fn grpc(mut self, all: bool) -> Self {
+        Arc::make_mut(&mut self.state).is_grpc = Some(all);
+        self
     }
 }
 
 impl AccessState {
-    /// Looks a request up in the lists.
-    ///
-    /// # Errors
-    /// The response to a request that goes no further.
     fn check(&self, head: &RequestHead<'_>) -> Result<Listed, Box<Response<Bytes>>> {
         let denial = match self.lists.find(head) {
             Ok(Listed::Blocked) => Denial::denied_subject(),
@@ -149,6 +143,7 @@ impl<S, M> Layer<S> for AccessLayer<M> {
 }
 
 /// A service behind an [`AccessLayer`].
+#[derive(Clone, Debug)]
 pub struct Access<S, M = SameBody> {
     inner: S,
     state: Arc<AccessState>,
@@ -169,33 +164,29 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let stage = match self.state.check(&RequestHead::of(&request)) {
-            Err(response) => Stage::Forbidden { response: Some(response) },
+        match self.state.check(&RequestHead::of(&request)) {
+            Err(response) => {
+                AccessFuture { future: None, response: Some(response), mode: PhantomData }
+            }
             Ok(listed) => {
                 if listed == Listed::Allowed {
                     request.extensions_mut().insert(Allowed);
                 }
-                Stage::Running { future: self.inner.call(request) }
+                let future = Some(self.inner.call(request));
+                AccessFuture { future, response: None, mode: PhantomData }
             }
-        };
-        AccessFuture { stage, mode: PhantomData }
+        }
     }
 }
 
 pin_project! {
     /// The response of a service behind an [`AccessLayer`].
     pub struct AccessFuture<F, M> {
+        // `None` if the request is forbidden.
         #[pin]
-        stage: Stage<F>,
+        future: Option<F>,
+        response: Option<Box<Response<Bytes>>>,
         mode: PhantomData<fn() -> M>,
-    }
-}
-
-pin_project! {
-    #[project = StageProjection]
-    enum Stage<F> {
-        Running { #[pin] future: F },
-        Forbidden { response: Option<Box<Response<Bytes>>> },
     }
 }
 
@@ -207,39 +198,19 @@ where
     type Output = Result<Response<M::Body>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().stage.project() {
-            StageProjection::Running { future } => {
+        let this = self.project();
+        match this.future.as_pin_mut() {
+            Some(future) => {
                 let response = ready!(future.poll(cx));
                 Poll::Ready(response.map(|it| M::respond(it, InFlight::default())))
             }
-            StageProjection::Forbidden { response } => {
-                let response = response.take().expect("`AccessFuture` polled after completion");
+            None => {
+                let response =
+                    this.response.take().expect("`AccessFuture` polled after completion");
                 Poll::Ready(Ok(response.map(M::full)))
             }
         }
     }
 }
 
-impl<M> Clone for AccessLayer<M> {
-    fn clone(&self) -> Self {
-        Self { state: Arc::clone(&self.state), mode: PhantomData }
-    }
-}
-
-impl<S: Clone, M> Clone for Access<S, M> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), state: Arc::clone(&self.state), mode: PhantomData }
-    }
-}
-
-impl<M> fmt::Debug for AccessLayer<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessLayer").field("lists", &self.state.lists).finish_non_exhaustive()
-    }
-}
-
-impl<S: fmt::Debug, M> fmt::Debug for Access<S, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_fields!(AccessState, lists);

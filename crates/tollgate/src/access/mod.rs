@@ -214,7 +214,6 @@ struct Pair {
     allowlist: Prepared,
 }
 
-/// A list, prepared for searches.
 #[derive(Default)]
 struct Prepared {
     networks: Networks,

@@ -28,7 +28,6 @@ impl Networks {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Whether an address in canonical form is in one of them.
     pub(super) fn contain(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(ip) => is_in(&self.v4, ip.into()),

@@ -22,10 +22,8 @@ pub(super) struct Status {
 pub(super) struct PolicyStatus {
     pub(super) policy: String,
     pub(super) algorithm: &'static str,
-    pub(super) limit: u64,
-    pub(super) window: f64,
-    pub(super) calendar: Option<CalendarStatus>,
-    pub(super) capacity: u64,
+    #[serde(flatten)]
+    quota: QuotaStatus,
     pub(super) store: &'static str,
     pub(super) on_store_error: &'static str,
     shed: &'static str,
@@ -37,19 +35,34 @@ pub(super) struct PolicyStatus {
     tiers: Vec<TierStatus>,
 }
 
-/// The quota of a tier.
 #[derive(Debug, Serialize)]
 struct TierStatus {
     tier: String,
+    #[serde(flatten)]
+    quota: QuotaStatus,
+}
+
+#[derive(Debug, Serialize)]
+struct QuotaStatus {
     limit: u64,
     window: f64,
     calendar: Option<CalendarStatus>,
     capacity: u64,
 }
 
-/// The calendar of a quota, and its current period.
+impl QuotaStatus {
+    fn of(policy: &Policy, now: Timestamp) -> Self {
+        Self {
+            limit: policy.quota().limit(),
+            window: seconds(policy.window()),
+            calendar: CalendarStatus::of(policy, now),
+            capacity: policy.capacity(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
-pub(super) struct CalendarStatus {
+struct CalendarStatus {
     name: &'static str,
     period: f64,
     ends_after: f64,
@@ -68,7 +81,6 @@ impl CalendarStatus {
 }
 
 impl PolicyStatus {
-    /// At `now`, which calendars need.
     pub(super) fn new(
         limit: &Limit,
         store: &'static str,
@@ -80,10 +92,7 @@ impl PolicyStatus {
         Self {
             policy: policy.name().to_owned(),
             algorithm: policy.kind().name(),
-            limit: policy.quota().limit(),
-            window: seconds(policy.window()),
-            calendar: CalendarStatus::of(policy, now),
-            capacity: policy.capacity(),
+            quota: QuotaStatus::of(policy, now),
             store,
             on_store_error: on_store_error.name(),
             shed: policy.shed().unwrap_or(on_store_error).name(),
@@ -96,10 +105,7 @@ impl PolicyStatus {
                 .tiers()
                 .map(|(tier, policy)| TierStatus {
                     tier: tier.to_string(),
-                    limit: policy.quota().limit(),
-                    window: seconds(policy.window()),
-                    calendar: CalendarStatus::of(policy, now),
-                    capacity: policy.capacity(),
+                    quota: QuotaStatus::of(policy, now),
                 })
                 .collect(),
         }
@@ -221,22 +227,17 @@ impl SubjectStatus {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settle {
-    /// The name of the receipt, 32 hex digits.
     pub(super) id: String,
-    /// The units that were charged.
     pub(super) cost: u64,
     /// The time of the charge in microseconds since 1970, as in the decision.
     pub(super) charged_at: u64,
     /// The time at which the request left the queue, if it waited.
     pub(super) leaves_at: Option<u64>,
-    /// Whether the local store has decided.
     #[serde(default)]
     pub(super) local: bool,
-    /// The actual cost.
     pub(super) actual: u64,
 }
 
-/// The response to it.
 #[derive(Debug, Serialize)]
 pub(super) struct Settled {
     settlement: &'static str,

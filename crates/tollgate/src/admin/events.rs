@@ -20,20 +20,17 @@ use super::answers::{Status, TopOfPolicy};
 use super::problem::Problem;
 use super::routes;
 
-/// Completes when streams are to end.
 pub(super) type Ending = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// The state that all streams of a router share.
 pub(super) struct Streams {
     room: Arc<Semaphore>,
-    ending: Ending,
+    ending: Option<Ending>,
     server: Option<String>,
     /// A new name after each start: counts begin anew.
     instance: String,
     started: Instant,
 }
 
-/// A line of the stream.
 #[derive(Serialize)]
 struct Event<'a> {
     server: Option<&'a str>,
@@ -45,7 +42,7 @@ struct Event<'a> {
 }
 
 impl Streams {
-    pub(super) fn new(server: Option<String>, ending: Ending) -> Self {
+    pub(super) fn new(server: Option<String>, ending: Option<Ending>) -> Self {
         Self {
             room: Arc::new(Semaphore::new(MOST)),
             ending,
@@ -55,7 +52,6 @@ impl Streams {
         }
     }
 
-    /// The response with the stream. With `top` it includes the most denied clients.
     pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
         let Ok(place) = Arc::clone(&state.0.streams.room).try_acquire_owned() else {
             let detail = format!("{MOST} pages are reading already: close one of them.");
@@ -75,7 +71,13 @@ impl Streams {
 /// polled body, because a reader that stops reading would keep its place forever.
 async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: OwnedSemaphorePermit) {
     let streams = &state.0.streams;
-    let mut ending = (streams.ending)();
+    let ending = async {
+        match &streams.ending {
+            Some(ending) => ending().await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut ending = pin!(ending);
     let mut over = pin!(sleep(LIFETIME));
     let mut seconds = interval(SECOND);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +104,6 @@ async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: Owne
     }
 }
 
-/// The lines as a body.
 struct Lines(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Lines {
@@ -128,12 +129,10 @@ pub(super) const MOST: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How long a reader may leave lines unread.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a stream lasts; then the page opens another. Sockets and proxies take lines as long as
 /// they have space, so a reader that stopped can stay unnoticed for hours.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The clients of a policy on the page.
 const SHOWN: usize = 10;

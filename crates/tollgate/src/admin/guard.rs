@@ -2,33 +2,31 @@
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::AdminError;
 use super::page;
-use super::peers::{FromPeer, Peers};
+use super::peers::Peers;
 use super::problem::Problem;
 
-/// Checks requests before the routes.
 pub(super) struct Guard {
     pub(super) token: Token,
-    /// Whether all requests except those for the page need the token.
     pub(super) numbers_need_token: bool,
     pub(super) hosts: Hosts,
     pub(super) peers: Peers,
 }
 
 impl Guard {
-    /// Rejects requests that a website could make a browser send. Returns the request of a peer's
-    /// page.
+    /// Rejects requests that a website could make a browser send. Returns the origin of a request
+    /// of a peer's page.
     pub(super) fn check_site(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<Option<FromPeer>, Problem> {
+    ) -> Result<Option<HeaderValue>, Problem> {
         let host = host(uri, headers).ok_or_else(|| {
             Problem::new(StatusCode::BAD_REQUEST, "The request needs exactly one valid Host.")
         })?;
@@ -40,7 +38,7 @@ impl Guard {
         if let Some(peer) = self.peers.admit(method, uri.path(), headers) {
             return Ok(Some(peer));
         }
-        let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
+        let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
         let is_foreign = site.is_some_and(|site| site != b"same-origin" && site != b"none");
         let mut origins = headers.get_all(ORIGIN).iter();
         if is_foreign || !origins.all(|origin| is_origin_of(origin.as_bytes(), &host)) {
@@ -56,7 +54,6 @@ impl Guard {
         if self.numbers_need_token && !page::has(path) { self.check_token(headers) } else { Ok(()) }
     }
 
-    /// Rejects a request without the token.
     pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let known = match (values.next(), values.next()) {
@@ -90,7 +87,6 @@ impl Token {
     }
 }
 
-/// The hosts that the router responds to.
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
@@ -126,7 +122,6 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     }
 }
 
-/// Whether this is the origin of the router's own page.
 fn is_origin_of(origin: &[u8], host: &Authority) -> bool {
     let origin = str::from_utf8(origin).unwrap_or_default();
     let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));

@@ -50,7 +50,6 @@ mod peers;
 mod problem;
 mod routes;
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -72,24 +71,12 @@ pub struct Admin;
 impl Admin {
     /// Returns a builder of the admin router.
     pub fn builder() -> AdminBuilder {
-        AdminBuilder {
-            token: None,
-            numbers_need_token: false,
-            hosts: Vec::new(),
-            shown: Shown::default(),
-            layers: Vec::new(),
-            metrics: None,
-            further: axum::Router::new(),
-            name: None,
-            peers: Vec::new(),
-            target: None,
-            ending: Arc::new(|| Box::pin(std::future::pending())),
-        }
+        AdminBuilder::default()
     }
 }
 
 /// Collects the contents of an [`Admin`] router and its rules of access.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct AdminBuilder {
     token: Option<String>,
@@ -102,7 +89,7 @@ pub struct AdminBuilder {
     name: Option<String>,
     peers: Vec<String>,
     target: Option<String>,
-    ending: Ending,
+    ending: Option<Ending>,
 }
 
 type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
@@ -187,7 +174,7 @@ impl AdminBuilder {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.ending = Arc::new(move || Box::pin(ending()));
+        self.ending = Some(Arc::new(move || Box::pin(ending())));
         self
     }
 
@@ -262,7 +249,6 @@ pub enum AdminError {
 
 tollgate_core::debug_as_display!(AdminError);
 
-/// The state that all requests share.
 #[derive(Clone)]
 struct State(Arc<Shared>);
 
@@ -271,7 +257,6 @@ struct Shared {
     display: Display,
     layers: Vec<Layers>,
     metrics: Option<Render>,
-    /// The address of the buttons.
     target: Option<HeaderValue>,
     streams: Streams,
 }
@@ -282,12 +267,4 @@ impl State {
     }
 }
 
-impl fmt::Debug for AdminBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminBuilder")
-            .field("hosts", &self.hosts)
-            .field("peers", &self.peers)
-            .field("shown", &self.shown)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(AdminBuilder, hosts, peers, shown);

@@ -23,17 +23,13 @@ pub(super) fn router() -> Router<State> {
     router
 }
 
-/// Whether a path belongs to the page.
 pub(super) fn has(path: &str) -> bool {
     path == SETTINGS || FILES.iter().any(|(own, ..)| *own == path)
 }
 
-/// The settings that the page loads first.
 #[derive(Serialize)]
 struct Settings<'a> {
-    /// Other admin addresses.
     peers: Vec<&'a str>,
-    /// The address of the buttons, if the page has buttons.
     target: Option<&'a str>,
 }
 

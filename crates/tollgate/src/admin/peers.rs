@@ -11,19 +11,10 @@ use http::{HeaderMap, Method, StatusCode};
 
 use super::AdminError;
 
-/// The only path that pages of peers may read.
 pub(super) const EVENTS: &str = "/events";
 
 /// The origins of the peers, as browsers send them.
 pub(super) struct Peers(Vec<HeaderValue>);
-
-/// A request of a peer's page.
-pub(super) enum FromPeer {
-    /// A CORS preflight.
-    Preflight(HeaderValue),
-    /// A read of the stream.
-    Read(HeaderValue),
-}
 
 impl Peers {
     pub(super) fn new(named: Vec<String>) -> Result<Self, AdminError> {
@@ -35,28 +26,25 @@ impl Peers {
         self.0.iter().filter_map(|origin| origin.to_str().ok())
     }
 
-    /// `None` if a peer's page may not send the request.
+    /// The origin of a request that a peer's page may send: a read of the stream, or its preflight.
     pub(super) fn admit(
         &self,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Option<FromPeer> {
+    ) -> Option<HeaderValue> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let (Some(origin), None) = (origins.next(), origins.next()) else { return None };
         let known = self.0.iter().find(|known| known == origin)?;
-        if path != EVENTS {
-            return None;
-        }
-        if *method == Method::GET {
-            return Some(FromPeer::Read(known.clone()));
-        }
-        let wanted = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
-        (*method == Method::OPTIONS && wanted == "GET").then(|| FromPeer::Preflight(known.clone()))
+        let is_read = || *method == Method::GET;
+        let is_preflight = || {
+            let wanted = headers.get(ACCESS_CONTROL_REQUEST_METHOD);
+            *method == Method::OPTIONS && wanted.is_some_and(|wanted| wanted == "GET")
+        };
+        (path == EVENTS && (is_read() || is_preflight())).then(|| known.clone())
     }
 }
 
-/// The response to a preflight.
 pub(super) fn preflight(origin: HeaderValue) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
@@ -66,7 +54,6 @@ pub(super) fn preflight(origin: HeaderValue) -> Response {
     readable(response, origin)
 }
 
-/// Lets a page of this origin read the response.
 pub(super) fn readable(mut response: Response, origin: HeaderValue) -> Response {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);

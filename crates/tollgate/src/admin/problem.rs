@@ -7,7 +7,6 @@ use http::{StatusCode, header};
 use serde_json::json;
 use tollgate_core::StoreError;
 
-/// A status, and a sentence for people.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,

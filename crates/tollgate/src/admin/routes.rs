@@ -1,5 +1,3 @@
-//! The routes.
-
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,10 +11,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use serde::Serialize;
 use tollgate_core::{
     Charged, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Source, Timestamp,
+    Verdict,
 };
 
 use super::State;
@@ -24,7 +23,7 @@ use super::answers::{
     PolicyStatus, Settle, Settled, Status, StoreStatus, SubjectStatus, Top, TopOfPolicy, TopSubject,
 };
 use super::events::Streams;
-use super::peers::{EVENTS, FromPeer};
+use super::peers::EVENTS;
 use super::problem::Problem;
 use super::{page, peers};
 use crate::key::SubjectName;
@@ -57,10 +56,9 @@ pub(super) fn router(state: State, further: Router) -> Router {
 async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
     let guard = &state.0.guard;
     let origin = match guard.check_site(request.method(), request.uri(), request.headers()) {
-        Ok(None) => None,
-        Ok(Some(FromPeer::Read(origin))) => Some(origin),
         // Browsers ask this without the token.
-        Ok(Some(FromPeer::Preflight(origin))) => return peers::preflight(origin),
+        Ok(Some(origin)) if request.method() == Method::OPTIONS => return peers::preflight(origin),
+        Ok(origin) => origin,
         Err(problem) => return problem.into_response(),
     };
     let response = match guard.check_reader(request.uri().path(), request.headers()) {
@@ -81,8 +79,7 @@ async fn all(Extract(state): Extract<State>) -> Answer {
 
 /// A policy of several layers appears once, with the sum of the decisions.
 pub(super) async fn status(state: &State) -> Status {
-    let (mut policies, mut stores) = (Vec::<PolicyStatus>::new(), Vec::new());
-    let (mut shown, mut identities): (Vec<Shown>, Vec<usize>) = Default::default();
+    let (mut shown, mut stores, mut identities) = (Vec::<Shown>::new(), Vec::new(), Vec::new());
     // Kept until the end, because `address` identifies live counters only.
     let layers = state.layers();
     for layer in &layers {
@@ -94,48 +91,43 @@ pub(super) async fn status(state: &State) -> Status {
         for (index, limit) in layer.limits().into_iter().enumerate() {
             let observed = layer.observed(index);
             let counts = observed.counts.read().map(|(answer, count)| (answer.as_str(), count));
-            let is_same =
-                |shown: &Shown| shown.policy == *limit.policy() && shown.enforce == limit.enforce;
-            if let Some(place) = shown.iter().position(is_same) {
-                if shown[place].counters.insert(address(observed)) {
+            let is_same = |shown: &&mut Shown| {
+                shown.policy == *limit.policy() && shown.status.enforced == limit.enforce
+            };
+            if let Some(shown) = shown.iter_mut().find(is_same) {
+                if shown.counters.insert(address(observed)) {
                     for (answer, count) in counts {
-                        *policies[place].decisions.entry(answer).or_default() += count;
+                        *shown.status.decisions.entry(answer).or_default() += count;
                     }
                 }
                 continue;
             }
             let decisions = counts.collect();
-            shown.push(Shown {
-                policy: limit.policy().clone(),
-                enforce: limit.enforce,
-                counters: [address(observed)].into(),
-            });
             let global = if status::is_global(limit) {
                 peek(layer, limit, None, &Key::GLOBAL).await.ok()
             } else {
                 None
             };
             // The store has the time of its calendar, if it was called.
-            let now = global.map_or_else(now, |looked| looked.at);
-            let global = global.map(|looked| looked.decision);
-            let mut policy = PolicyStatus::new(limit, report.name, global, now);
-            policy.decisions = decisions;
-            policies.push(policy);
+            let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
+            let global = global.map(|(decision, _)| decision);
+            let mut status = PolicyStatus::new(limit, report.name, global, now);
+            status.decisions = decisions;
+            let counters = [address(observed)].into();
+            shown.push(Shown { policy: limit.policy().clone(), status, counters });
         }
     }
-    Status { policies, stores }
+    Status { policies: shown.into_iter().map(|shown| shown.status).collect(), stores }
 }
 
-/// The time of this process.
 fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH + Micros::from(since_epoch)
 }
 
-/// A policy that is in the response already.
 struct Shown {
     policy: Policy,
-    enforce: bool,
+    status: PolicyStatus,
     /// The counters in its numbers. Layers can share counters.
     counters: BTreeSet<usize>,
 }
@@ -147,8 +139,8 @@ fn address(observed: &ObservedPolicy) -> usize {
 
 async fn read(Found { layer, limit, key, tier }: Found) -> Answer {
     let limit = layer.limits()[limit];
-    let looked = peek(&layer, limit, tier.as_ref(), &key).await?;
-    json(&SubjectStatus::new(limit, tier.as_ref(), &looked.decision, looked.source))
+    let (decision, verdict) = peek(&layer, limit, tier.as_ref(), &key).await?;
+    json(&SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()))
 }
 
 async fn reset(Found { layer, limit, key, .. }: Found) -> Answer {
@@ -251,10 +243,8 @@ async fn metrics(Extract(state): Extract<State>) -> Answer {
     Ok(([(CONTENT_TYPE, kind)], render()).into_response())
 }
 
-/// The limit and the key that a path names.
 struct Found {
     layer: LayerHandle,
-    /// The number of the limit in the layer.
     limit: usize,
     key: Key,
     /// The tier in the query, else that of the subject if the source finds it.
@@ -301,7 +291,6 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
-/// A parameter of the query, decoded like a form.
 fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     let mut parameters = form_urlencoded::parse(uri.query()?.as_bytes());
     parameters.find_map(|(key, value)| (key == name).then_some(value))
@@ -330,26 +319,16 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
     }
 }
 
-/// A decision, its source and its time.
-#[derive(Clone, Copy)]
-struct Looked {
-    decision: Decision,
-    source: Source,
-    at: Timestamp,
-}
-
 async fn peek(
     layer: &LayerHandle,
     limit: &Limit,
     tier: Option<&Tier>,
     key: &Key,
-) -> Result<Looked, Problem> {
+) -> Result<(Decision, Verdict), Problem> {
     let verdict = layer.peek(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
     match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
-        Some(decision) => {
-            Ok(Looked { decision, source: verdict.source(), at: verdict.decided_at() })
-        }
+        Some(decision) => Ok((decision, verdict)),
         None => {
             let detail = "The store cannot be asked, and the policy fails open.";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))

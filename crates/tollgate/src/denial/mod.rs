@@ -20,7 +20,6 @@
 //! The draft of the `RateLimit` headers defines the types `#quota-exceeded` and
 //! `#temporary-reduced-capacity`.
 
-mod date;
 mod members;
 mod problem;
 mod reason;
@@ -42,25 +41,12 @@ use crate::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
 /// The reason why a request is denied, with the numbers for its response.
-///
-/// ```
-/// use tollgate::Denial;
-/// use tollgate::denial::DenialResponse;
-///
-/// fn plain(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
-///     let mut response = http::Response::new(denial.detail().into_owned().into());
-///     *response.status_mut() = denial.status();
-///     response
-/// }
-/// # fn check(_: impl DenialResponse) {}
-/// # check(plain);
-/// ```
+/// See [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) for examples.
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     reason: Reason,
     status: http::StatusCode,
     policies: Vec<&'a str>,
-    /// The policy whose numbers are shown.
     tightest: Option<&'a str>,
     shown: Option<Shown>,
     cost: Option<Cost>,
@@ -69,7 +55,6 @@ pub struct Denial<'a> {
     retry_after_secs: Option<u64>,
 }
 
-/// The numbers of one policy, the same as in the `X-RateLimit` fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
     limit: u64,
@@ -165,7 +150,6 @@ impl<'a> Denial<'a> {
         Self::new(Reason::Misconfigured)
     }
 
-    /// Adds the request, and its cost under the policy whose numbers are shown.
     pub(crate) fn of_request(
         mut self,
         request: RequestHead<'a>,

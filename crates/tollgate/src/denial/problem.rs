@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
+use std::time::{Duration, UNIX_EPOCH};
 
+use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
 use tollgate_core::Cost;
 
-use super::date::Rfc3339;
 use super::members::{Members, Quoted};
 use super::{Denial, Reason, Shown};
 
@@ -90,7 +91,7 @@ impl Denial<'_> {
             write!(json, r#","retry_after":{seconds}"#)?;
         }
         if let Some(shown) = self.shown {
-            write!(json, r#","reset_at":"{}""#, Rfc3339(shown.reset_at))?;
+            write!(json, r#","reset_at":"{}""#, date(shown.reset_at))?;
         }
         if !self.policies.is_empty() {
             json.push_str(r#","violated-policies":["#);
@@ -114,6 +115,12 @@ impl Shown {
             None => self.window.map(|window| window.to_string()),
         }
     }
+}
+
+/// In UTC, and at most the last instant with a year of four digits.
+pub(super) fn date(seconds: u64) -> Rfc3339Timestamp {
+    const LAST: u64 = 253_402_300_799;
+    format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))
 }
 
 struct Units(u64);

@@ -1,10 +1,7 @@
-//! Why a request may not pass.
-
 use std::fmt;
 
 use http::StatusCode;
 
-/// The address of a heading in the repository.
 macro_rules! page {
     ($heading:literal) => {
         concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/http.md#", $heading)
@@ -32,30 +29,41 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// The status, the word for programs, the title, and the status of a gRPC call.
+    const fn terms(self) -> (StatusCode, &'static str, &'static str, &'static str) {
+        use StatusCode as Status;
+        match self {
+            Self::QuotaExceeded => {
+                (Status::TOO_MANY_REQUESTS, "quota-exceeded", "Quota Exceeded", "8")
+            }
+            Self::Blocked => (Status::TOO_MANY_REQUESTS, "blocked", "Blocked", "8"),
+            // Not 8, on which clients try again: this call never fits.
+            Self::CostExceedsQuota => {
+                (Status::FORBIDDEN, "cost-exceeds-quota", "Cost Exceeds Quota", "7")
+            }
+            Self::StoreUnavailable => (
+                Status::SERVICE_UNAVAILABLE,
+                "temporary-reduced-capacity",
+                "Temporary Reduced Capacity",
+                "14",
+            ),
+            Self::MissingKey => (Status::FORBIDDEN, "missing-key", "Missing Key", "7"),
+            Self::DeniedSubject => (Status::FORBIDDEN, "denied-subject", "Denied Subject", "7"),
+            Self::Misconfigured => {
+                (Status::INTERNAL_SERVER_ERROR, "misconfigured", "Misconfigured", "13")
+            }
+        }
+    }
+
     /// Returns the HTTP status of a denial for this reason.
     pub const fn status(self) -> StatusCode {
-        match self {
-            Self::QuotaExceeded | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
-            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => {
-                StatusCode::FORBIDDEN
-            }
-            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-        }
+        self.terms().0
     }
 
     /// Returns the word for programs, as in the member `code`. [`problem_type`](Self::problem_type)
     /// ends in it.
     pub const fn code(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded => "quota-exceeded",
-            Self::Blocked => "blocked",
-            Self::CostExceedsQuota => "cost-exceeds-quota",
-            Self::StoreUnavailable => "temporary-reduced-capacity",
-            Self::MissingKey => "missing-key",
-            Self::DeniedSubject => "denied-subject",
-            Self::Misconfigured => "misconfigured",
-        }
+        self.terms().1
     }
 
     /// Returns the `type` of the problem body: a type of the RateLimit draft, or a heading of
@@ -76,26 +84,11 @@ impl Reason {
 
     /// Returns the `title` of the problem body.
     pub const fn title(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded => "Quota Exceeded",
-            Self::Blocked => "Blocked",
-            Self::CostExceedsQuota => "Cost Exceeds Quota",
-            Self::StoreUnavailable => "Temporary Reduced Capacity",
-            Self::MissingKey => "Missing Key",
-            Self::DeniedSubject => "Denied Subject",
-            Self::Misconfigured => "Misconfigured",
-        }
+        self.terms().2
     }
 
-    /// The status of a gRPC call.
     pub(crate) const fn grpc_status(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded | Self::Blocked => "8",
-            // Not 8, on which clients try again: this call never fits.
-            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => "7",
-            Self::StoreUnavailable => "14",
-            Self::Misconfigured => "13",
-        }
+        self.terms().3
     }
 }
 

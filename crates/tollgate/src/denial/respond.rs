@@ -21,10 +21,8 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Returns the format of a denial of this request. Only a POST with the content type of gRPC to
-    /// a route or path of the form `/package.Service/Method` is gRPC: with the content type alone
-    /// any client could turn its denial into a 200. Clients of gRPC-Web read the HTTP status, so it
-    /// is HTTP here.
+    /// Returns the format of a denial of this request.
+    /// [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule for gRPC calls.
     pub fn of(head: &RequestHead<'_>) -> Self {
         Self::among(head, None)
     }
@@ -103,27 +101,21 @@ impl<R: axum::response::IntoResponse> IntoDenialResponse<ViaAxum> for R {
     }
 }
 
-/// The bytes of a body that are there at once.
 #[cfg(feature = "axum")]
-fn in_memory(mut body: axum::body::Body) -> Bytes {
-    use std::pin::Pin;
+fn in_memory(body: axum::body::Body) -> Bytes {
+    use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    let mut bytes = Vec::new();
-    let cx = &mut Context::from_waker(Waker::noop());
-    loop {
-        match http_body::Body::poll_frame(Pin::new(&mut body), cx) {
-            Poll::Ready(Some(Ok(frame))) => bytes.extend(frame.into_data().unwrap_or_default()),
-            Poll::Ready(None) => return bytes.into(),
-            Poll::Ready(Some(Err(_))) | Poll::Pending => {
-                tracing::error!(target: "tollgate", "the body of a denial is not in memory");
-                return bytes.into();
-            }
+    let bytes = pin!(axum::body::to_bytes(body, usize::MAX));
+    match bytes.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(bytes)) => bytes,
+        Poll::Ready(Err(_)) | Poll::Pending => {
+            tracing::error!(target: "tollgate", "the body of a denial is not in memory");
+            Bytes::new()
         }
     }
 }
 
-/// The closure of [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
 pub(crate) struct FromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
 
 impl<F, R, Via> DenialResponse for FromFn<F, Via>

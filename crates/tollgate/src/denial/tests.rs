@@ -294,8 +294,21 @@ proptest! {
         prop_assert_eq!(body["retry_after"].as_u64().unwrap(), header("retry-after".parse().unwrap()));
         prop_assert_eq!(
             body["reset_at"].as_str().unwrap(),
-            date::Rfc3339(header(X_RATELIMIT_RESET)).to_string()
+            problem::date(header(X_RATELIMIT_RESET)).to_string()
         );
         prop_assert_eq!(&body["violated-policies"], &json!([name]));
+    }
+}
+
+#[test]
+fn instants_display_as_dates() {
+    for (seconds, expected) in [
+        (0, "1970-01-01T00:00:00Z"),
+        (951_782_400, "2000-02-29T00:00:00Z"),
+        (4_107_542_399, "2100-02-28T23:59:59Z"),
+        (4_107_542_400, "2100-03-01T00:00:00Z"),
+        (u64::MAX, "9999-12-31T23:59:59Z"),
+    ] {
+        assert_eq!(problem::date(seconds).to_string(), expected);
     }
 }

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 
 use http::HeaderValue;
 
-/// The largest integer of a structured field: 15 digits.
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// A header line in the making. It is on the stack while it is short, because its value should cost
@@ -13,7 +12,6 @@ pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 pub(super) struct Line {
     short: [u8; Self::SHORT],
     len: usize,
-    /// The whole line, once it is longer.
     long: Vec<u8>,
 }
 
@@ -62,7 +60,6 @@ impl Line {
         }
     }
 
-    /// Appends `number`, at most what a structured field can hold.
     #[inline]
     pub(super) fn push_integer(&mut self, number: u64) {
         let number = number.min(MAX_INTEGER);
@@ -79,7 +76,6 @@ pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
     HeaderValue::from_bytes(line).ok()
 }
 
-/// A header value of this number alone.
 pub(super) fn integer(number: u64) -> HeaderValue {
     match small(number) {
         Some(digits) => HeaderValue::from_static(digits),
@@ -113,14 +109,12 @@ pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
     }
 }
 
-/// The digits of a number below 1000.
 #[inline]
 fn small(number: u64) -> Option<&'static str> {
     let number = usize::try_from(number).ok()?;
     std::str::from_utf8(WORDS.get(number)?.get(..digits(number))?).ok()
 }
 
-/// How many digits a number below 1000 has.
 #[inline]
 const fn digits(number: usize) -> usize {
     1 + (number >= 10) as usize + (number >= 100) as usize

@@ -12,9 +12,7 @@ pub(crate) struct PolicyFields {
     policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
     quota: Box<[u8]>,
-    /// The same as a value, for a layer with this policy only.
     quota_value: Option<HeaderValue>,
-    /// The value of `X-RateLimit-Limit`.
     limit_value: Option<HeaderValue>,
     /// How the member of `RateLimit` begins: `"name";r=`.
     item: Line,
@@ -22,7 +20,6 @@ pub(crate) struct PolicyFields {
     terms: Terms,
 }
 
-/// The parts of the fields that depend on the kind of the policy.
 #[derive(Clone, Copy, Debug)]
 enum Terms {
     Rate(Pace),
@@ -31,7 +28,6 @@ enum Terms {
 }
 
 impl PolicyFields {
-    /// The fields of `policy`.
     pub(crate) fn new(policy: &Policy) -> Self {
         let mut item = quoted(policy.name());
         let mut quota = item.clone();
@@ -61,7 +57,6 @@ impl PolicyFields {
         }
     }
 
-    /// The policy.
     pub(crate) const fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -83,7 +78,6 @@ impl PolicyFields {
         decision.retry_after().map(|wait| wait.min(soon))
     }
 
-    /// The time until the quota is whole again, as clients get it.
     pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
         match self.terms {
             Terms::Rate(_) => decision.reset_after,
@@ -98,7 +92,6 @@ impl PolicyFields {
         decision.denies() || !matches!(self.terms, Terms::Penalty)
     }
 
-    /// Whether the policy blocks for strikes.
     pub(crate) const fn is_penalty(&self) -> bool {
         matches!(self.terms, Terms::Penalty)
     }
@@ -109,7 +102,6 @@ impl PolicyFields {
         (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
 
-    /// The member of `RateLimit-Policy`.
     pub(super) fn quota(&self) -> &[u8] {
         &self.quota
     }
@@ -132,7 +124,6 @@ impl PolicyFields {
         line
     }
 
-    /// Appends the same.
     pub(super) fn push_member(&self, line: &mut Line, decision: &Decision) {
         line.push(self.item.as_slice());
         self.push_numbers(line, decision);
@@ -158,10 +149,8 @@ impl Terms {
     }
 }
 
-/// The time to refill a number of units.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// A number of seconds ...
     seconds: u64,
     /// ... per number of units, without a common divisor, so that products fit a word.
     units: u64,
@@ -226,7 +215,6 @@ fn until_step(reset_after: Micros, step: u64) -> u64 {
     Micros::new(micros).as_secs_ceil()
 }
 
-/// The time to refill the capacity, as a fraction of microseconds.
 fn time_to_fill(policy: &Policy) -> (u128, u128) {
     let window = u128::from(policy.window().get());
     let capacity = u128::from(policy.capacity());
@@ -243,7 +231,6 @@ fn time_to_fill(policy: &Policy) -> (u128, u128) {
     }
 }
 
-/// A string of a structured field.
 fn quoted(name: &str) -> Line {
     let mut line = Line::new();
     line.push(b"\"");
@@ -266,5 +253,4 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 const MICROS: u128 = 1_000_000;
-/// The wait for a concurrency limit.
 const SOON: Micros = Micros::new(1_000_000);

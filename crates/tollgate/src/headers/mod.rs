@@ -55,10 +55,8 @@ pub(crate) use self::retry::seconds_to_wait;
 /// with 503, or a local store decided it.
 pub const X_RATELIMIT_REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
 
-/// The value of [`X_RATELIMIT_REASON`].
 pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-reduced-capacity");
 
-/// Marks the decision of a local store.
 pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
     if verdict.source() == Source::Local {
         headers.insert(X_RATELIMIT_REASON, REDUCED);
@@ -90,7 +88,6 @@ pub struct HeaderOptions {
     retry_jitter: Duration,
 }
 
-/// The responses that have a set of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendOn {
     Nothing,
@@ -134,10 +131,6 @@ impl HeaderOptions {
         self
     }
 
-    /// Adds the headers of a verdict.
-    ///
-    /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies that the store could not
-    /// decide are left out.
     pub(crate) fn write<'a>(
         &self,
         headers: &mut HeaderMap,
@@ -192,7 +185,6 @@ impl HeaderOptions {
         }
     }
 
-    /// Whether an allowed response has any fields.
     pub(crate) const fn any(&self) -> bool {
         self.ratelimit || self.sends_x_ratelimit(false)
     }
@@ -202,7 +194,6 @@ impl HeaderOptions {
     }
 }
 
-/// Sets `Retry-After`, unless a larger one is there.
 pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
     if let Some(theirs) = headers.insert(RETRY_AFTER, digits::integer(seconds))
         && number(&theirs).is_some_and(|theirs| theirs > seconds)
@@ -229,7 +220,6 @@ fn wait((fields, decision): Row<'_>) -> Option<Micros> {
     }
 }
 
-/// The instant at which the quota is whole again, in Unix seconds, rounded up.
 pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision): Row<'_>) -> u64 {
     (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
@@ -255,7 +245,6 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     });
 }
 
-/// Whether the set of a service inside stays.
 fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
     let limit = headers.get(X_RATELIMIT_LIMIT).and_then(number);
     let (Some(remaining), Some(limit)) = (number(remaining), limit) else { return false };

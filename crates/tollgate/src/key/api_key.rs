@@ -1,5 +1,3 @@
-//! API keys.
-
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -74,7 +72,6 @@ impl ApiKey {
 }
 
 impl UnverifiedApiKey {
-    /// The text in this place, not verified.
     pub(crate) fn find<'a>(&self, head: &RequestHead<'a>) -> Option<&'a str> {
         self.0.find(head.headers)
     }
@@ -104,10 +101,6 @@ impl KeySource for ApiKey {
         let key = self.place.find(head.headers);
         let accepted = key.filter(|key| (self.verifier)(key));
         Ok(accepted.map(subject))
-    }
-
-    fn can_be_missing(&self) -> bool {
-        true
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {

@@ -1,5 +1,3 @@
-//! One source after the other.
-
 use std::fmt;
 use std::sync::Arc;
 

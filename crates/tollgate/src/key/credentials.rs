@@ -17,7 +17,6 @@ pub(super) fn only_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Optio
     (!value.is_empty() && value.len() <= MAX_BYTES).then_some(value)
 }
 
-/// As [`only_value`], for values that are text.
 pub(super) fn only_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     str::from_utf8(only_value(headers, name)?).ok()
 }

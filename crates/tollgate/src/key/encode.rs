@@ -33,10 +33,8 @@ pub(super) enum Tag {
 /// a short value.
 const HASHED: u8 = 0x80;
 
-/// The bytes beside the tag.
 const ROOM: usize = Key::INLINE - 1;
 
-/// A key of fixed form, without lengths.
 pub(super) fn plain(tag: Tag, bytes: &[u8]) -> Key {
     if bytes.len() > ROOM {
         return hashed(tag, &[bytes]);
@@ -47,7 +45,6 @@ pub(super) fn plain(tag: Tag, bytes: &[u8]) -> Key {
     Key::new(&key[..=bytes.len()])
 }
 
-/// A key of several parts, readable if it is short.
 pub(super) fn joined(tag: Tag, parts: &[&[u8]]) -> Key {
     // Each part has at least one byte of length before it.
     let long = parts.iter().map(|part| part.len() + 1).sum::<usize>() > ROOM;
@@ -67,7 +64,6 @@ pub(super) fn joined(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(&key[..end])
 }
 
-/// A key of several parts that shows no part.
 pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     let mut sha = Sha256::new();
     for part in parts {
@@ -81,7 +77,6 @@ pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(key)
 }
 
-/// The readable content of a key.
 #[cfg(feature = "admin")]
 pub(super) enum Decoded<'a> {
     Ipv4([u8; 4]),
@@ -94,7 +89,6 @@ pub(super) enum Decoded<'a> {
     Tuple(Vec<&'a [u8]>),
 }
 
-/// Reads keys of [`plain`] and [`joined`]; `None` for all others.
 #[cfg(feature = "admin")]
 pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
     let (tag, rest) = key.split_first()?;
@@ -118,7 +112,6 @@ pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
     }
 }
 
-/// The parts behind their lengths.
 #[cfg(feature = "admin")]
 fn parts(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();

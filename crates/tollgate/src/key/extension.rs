@@ -1,5 +1,3 @@
-//! Values of outer layers.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -57,10 +55,6 @@ impl<T: Send + Sync + 'static> KeySource for Extension<T> {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let key = head.extensions.get::<T>().and_then(|value| (self.key)(value));
         Ok(key.map(|key| Subject { kind: SubjectKind::User, key }))
-    }
-
-    fn can_be_missing(&self) -> bool {
-        true
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {

@@ -1,5 +1,3 @@
-//! A closure as a source.
-
 use std::fmt;
 
 use super::encode::{Tag, joined};
@@ -51,10 +49,6 @@ where
         Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
     }
 
-    fn can_be_missing(&self) -> bool {
-        true
-    }
-
     /// For closures that return the text of the name.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let text = match (self.kind, name) {
@@ -90,10 +84,6 @@ where
 {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok((self.0)(head).map(of_closure))
-    }
-
-    fn can_be_missing(&self) -> bool {
-        true
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {

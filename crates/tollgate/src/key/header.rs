@@ -1,5 +1,3 @@
-//! A header without verification.
-
 use http::HeaderName;
 
 use super::credentials::only_value;
@@ -36,10 +34,6 @@ impl Header {
 impl KeySource for Header {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok(only_value(head.headers, &self.0).map(|value| self.subject_of(value)))
-    }
-
-    fn can_be_missing(&self) -> bool {
-        true
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {

@@ -143,9 +143,11 @@ pub trait KeySource: Send + Sync + 'static {
     /// error.
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
-    /// Whether [`subject`](Self::subject) can return `Ok(None)`. A layer then needs an
-    /// [`OnMissingKey`](crate::OnMissingKey).
-    fn can_be_missing(&self) -> bool;
+    /// Whether [`subject`](Self::subject) can return `Ok(None)`: `true` by default. A layer then
+    /// needs an [`OnMissingKey`](crate::OnMissingKey).
+    fn can_be_missing(&self) -> bool {
+        true
+    }
 
     /// The subject that an operator names, with the key of its requests. By default operators name
     /// subjects of a source by their keys, as `key:…`.

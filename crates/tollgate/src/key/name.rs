@@ -1,5 +1,3 @@
-//! Subjects in the words of an operator.
-
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
-//! A parameter of the matched route.
-
 use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
@@ -16,13 +16,7 @@ use crate::RequestHead;
 /// or without this parameter, has no key.
 ///
 /// ```
-/// use tollgate::key::PathParam;
-/// use tollgate::{Limit, OnMissingKey, Policy, Quota};
-///
-/// let policy = Policy::token_bucket("tenant", Quota::per_second(50))?;
-/// let limit = Limit::new(policy, PathParam::new("tenant")).on_missing_key(OnMissingKey::Pass);
-/// # let _ = limit;
-/// # Ok::<(), tollgate::PolicyError>(())
+/// let per_tenant = tollgate::key::PathParam::new("tenant");
 /// ```
 #[derive(Clone, Debug)]
 pub struct PathParam(Box<str>);
@@ -39,11 +33,11 @@ impl PathParam {
         for part in pattern.split('/') {
             let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
             if name.and_then(|name| name.strip_prefix('*')) == Some(&*self.0) {
-                return (!rest.is_empty()).then(|| decoded(rest));
+                return (!rest.is_empty()).then(|| percent_decode_str(rest).into());
             }
             let (segment, after) = rest.split_once('/').unwrap_or((rest, ""));
             if name == Some(&*self.0) {
-                return (!segment.is_empty()).then(|| decoded(segment));
+                return (!segment.is_empty()).then(|| percent_decode_str(segment).into());
             }
             rest = after;
         }
@@ -61,10 +55,6 @@ impl KeySource for PathParam {
         Ok(self.value(head).map(|value| self.subject_of(&value)))
     }
 
-    fn can_be_missing(&self) -> bool {
-        true
-    }
-
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let SubjectName::Other(value) = name else { return None };
         Some(self.subject_of(value.as_bytes()))
@@ -78,27 +68,6 @@ fn path<'a>(head: &RequestHead<'a>) -> &'a str {
         return original.path();
     }
     head.uri.path()
-}
-
-/// A `%` without two digits stays.
-fn decoded(text: &str) -> Cow<'_, [u8]> {
-    if !text.contains('%') {
-        return text.as_bytes().into();
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let (mut bytes, mut out) = (text.as_bytes(), Vec::with_capacity(text.len()));
-    while let Some((&byte, mut after)) = bytes.split_first() {
-        let mut byte = byte;
-        if let (b'%', [high, low, rest @ ..]) = (byte, after)
-            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
-            && let Ok(escaped) = u8::try_from(high * 16 + low)
-        {
-            (byte, after) = (escaped, rest);
-        }
-        out.push(byte);
-        bytes = after;
-    }
-    out.into()
 }
 
 #[cfg(test)]

@@ -1,5 +1,3 @@
-//! The route, as the router knows it.
-
 use std::sync::Arc;
 
 use http::Extensions;
@@ -37,10 +35,6 @@ impl KeySource for MatchedRoute {
         Ok(pattern(head.extensions).map(subject))
     }
 
-    fn can_be_missing(&self) -> bool {
-        true
-    }
-
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let SubjectName::Route(pattern) = name else { return None };
         Some(subject(pattern))
@@ -51,7 +45,6 @@ fn subject(pattern: &str) -> Subject {
     Subject { kind: SubjectKind::Other, key: joined(Tag::Route, &[pattern.as_bytes()]) }
 }
 
-/// The pattern of the matched route, if a router has set one.
 pub(crate) fn pattern(extensions: &Extensions) -> Option<&str> {
     if let Some(RoutePattern(pattern)) = extensions.get() {
         return Some(pattern);

@@ -1,5 +1,3 @@
-//! Subjects in the words of an operator.
-
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
@@ -25,7 +23,6 @@ pub enum Shown {
     Clear,
 }
 
-/// Shows keys.
 #[derive(Debug)]
 pub(crate) struct Display {
     shown: Shown,
@@ -38,7 +35,6 @@ impl Display {
         Self { shown, secret: RandomState::new() }
     }
 
-    /// The subject of `key`. In clear, [`SubjectName`](super::SubjectName) reads it.
     pub(crate) fn of(&self, key: &Key, kind: SubjectKind) -> String {
         if *key == Key::GLOBAL {
             return "global".to_owned();
@@ -94,7 +90,6 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
     })
 }
 
-/// The word that [`SubjectName`](super::SubjectName) has for a kind.
 fn sort(kind: SubjectKind) -> &'static str {
     match kind {
         SubjectKind::ApiKey => "api-key",

@@ -16,20 +16,15 @@ use super::telemetry::{DecisionTimer, WaitTimer};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 
-/// The next step of a request.
 pub(super) enum Action<St: Store> {
-    /// It calls the service.
     Forward(ResponseWork),
-    /// It holds the request back.
     Wait(Box<Waiting<St>>),
-    /// It responds instead of the service.
     Respond(OwnResponse),
 }
 
 /// A response of the layer. Boxed, because most requests have none.
 pub(super) type OwnResponse = Box<Response<Bytes>>;
 
-/// The event that a request waits for.
 pub(super) enum Waiting<St: Store> {
     /// The answer of the store, or of the wait queue in front of it.
     Decision { answer: DecisionFuture, context: RequestContext },
@@ -48,10 +43,8 @@ pub(super) type Answer = Result<Verdict, StoreError>;
 
 pub(super) type DecisionFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// The data of a request until the store has answered.
 #[derive(Default)]
 pub(super) struct RequestContext {
-    /// The limits that apply. Empty if the request is exempt.
     pub(super) resolved: ResolvedLimits,
     pub(super) tier: TierIndex,
     pub(super) timer: DecisionTimer,
@@ -78,12 +71,10 @@ impl RequestContext {
     }
 }
 
-/// The work of the layer when the response is there.
 #[derive(Default)]
 pub(super) enum ResponseWork {
     #[default]
     None,
-    /// Header fields, of a layer that does nothing else.
     Fields(Allowances),
     Full(Box<Admission>),
 }
@@ -95,25 +86,20 @@ pub(super) struct Allowances {
     pub(super) numbers: SmallVec<[Allowance; 2]>,
 }
 
-/// The numbers of one decision.
 pub(super) struct Allowance {
     pub(super) limit: u64,
     pub(super) remaining: u64,
     pub(super) reset_after: Micros,
 }
 
-/// A request that the store has admitted.
 pub(super) struct Admission {
     pub(super) verdict: Verdict,
     pub(super) applied: AppliedLimits,
-    /// The charges that the response or the handler settles.
-    pub(super) open: Option<OpenCharges>,
-    /// The permits of concurrency limits.
+    pub(super) open: Option<Arc<OpenCharges>>,
     pub(super) in_flight: InFlight,
 }
 
 impl ResponseWork {
-    /// Puts what the handler may use into the extensions of the request.
     #[inline]
     pub(super) fn prepare(&self, extensions: &mut Extensions, expose_verdicts: bool) {
         if let Self::Full(admission) = self {

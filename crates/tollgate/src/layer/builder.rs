@@ -1,12 +1,15 @@
 //! The builder of a layer, and its checks.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "memory")]
+use tollgate_core::Quota;
 use tollgate_core::{Cost, OnStoreError, Policy, PolicyError, Store};
+#[cfg(feature = "memory")]
+use tollgate_memory::MemoryStore;
 
 use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
@@ -14,6 +17,8 @@ use super::service::RateLimitLayer;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
 use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse};
+#[cfg(feature = "memory")]
+use crate::key::ApiKeys;
 use crate::tier::TierSource;
 use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, RequestHead};
 
@@ -85,6 +90,41 @@ impl<St: Store> RateLimitLayer<St> {
     /// A layer of several limits and options, over `store`.
     pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
         RateLimitLayerBuilder::new(store)
+    }
+}
+
+#[cfg(feature = "memory")]
+/// Short forms: a token bucket in memory, in which each request costs 1.
+impl RateLimitLayer<MemoryStore> {
+    /// Makes a layer with one quota that all clients share.
+    ///
+    /// # Errors
+    /// The quota is not valid for a token bucket.
+    pub fn global(quota: Quota) -> Result<Self, LayerError> {
+        Self::alone(Limit::global(Policy::token_bucket("global", quota)?))
+    }
+
+    /// Makes a layer with a quota for each client address: the peer of the connection, IPv6 by /64.
+    /// With axum, enable the feature `axum` and serve with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`.
+    ///
+    /// # Errors
+    /// As [`global`](Self::global).
+    pub fn per_ip(quota: Quota) -> Result<Self, LayerError> {
+        Self::alone(Limit::per_ip(Policy::token_bucket("client", quota)?))
+    }
+
+    /// Makes a layer with a quota for each of these API keys in `X-API-Key`. A request without one
+    /// of them gets 403.
+    ///
+    /// # Errors
+    /// As [`global`](Self::global).
+    pub fn per_api_key(quota: Quota, keys: ApiKeys) -> Result<Self, LayerError> {
+        Self::alone(Limit::per_api_key(Policy::token_bucket("api-key", quota)?, keys))
+    }
+
+    fn alone(limit: Limit) -> Result<Self, LayerError> {
+        Self::builder(MemoryStore::new()).limit(limit.cost(1)).build()
     }
 }
 
@@ -177,7 +217,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Forwards requests to these paths, for example `/healthz`, without a call of the store.
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
-        self.exempt(move |head| paths.exempt(head))
+        self.exempt(move |head| paths.surely_contains(head.uri.path()))
     }
 
     /// Whether [CORS preflights](RequestHead::is_preflight) pass without a call of the store.
@@ -194,9 +234,10 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Whether all services inside are gRPC, or none.
     ///
     /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status with the HTTP status 200.
-    /// Without this option a request is a call if it is a POST with the content type of gRPC, and its
-    /// route (without a router: its path) has the form `/package.Service/Method`. Services without a
-    /// package need `.grpc(true)`. With `.grpc(false)` no request is a call.
+    /// A client can write any content type. So without this option a request is a call only if it is a
+    /// POST with the content type of gRPC, and its route (without a router: its path) has the form
+    /// `/package.Service/Method`. Services without a package need `.grpc(true)`. With `.grpc(false)`
+    /// no request is a call. Clients of gRPC-Web read the HTTP status, so they get HTTP.
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
         self.options.is_grpc = Some(all);
@@ -497,11 +538,4 @@ impl LayerError {
     pub const MAX_LIMITS: usize = 64;
 }
 
-impl<St> fmt::Debug for RateLimitLayerBuilder<St> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayerBuilder")
-            .field("limits", &self.limits)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([St] RateLimitLayerBuilder<St>, limits, options);

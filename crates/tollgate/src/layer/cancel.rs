@@ -19,22 +19,17 @@ use tollgate_core::{
 pub(super) struct CancelGuard<St: Store> {
     store: St,
     charges: Arc<[OwnedCharge]>,
-    /// The policies whose charges it returns.
     returns: fn(&Policy) -> bool,
     stage: Stage<St>,
 }
 
 enum Stage<St: Store> {
-    /// The store has not answered yet.
     Asking(St::Future<Verdict>),
-    /// The store has made the charges of this verdict.
     Charged(Verdict),
-    /// The request runs, or was rejected.
     Over,
 }
 
 impl<St: Store> CancelGuard<St> {
-    /// Guards a call of the store that is under way.
     pub(super) fn asking(
         store: &St,
         charges: Arc<[OwnedCharge]>,
@@ -44,7 +39,6 @@ impl<St: Store> CancelGuard<St> {
         Self { store: store.clone(), charges, returns, stage: Stage::Asking(answer) }
     }
 
-    /// Guards charges.
     pub(super) fn charged(
         store: &St,
         charges: Arc<[OwnedCharge]>,
@@ -54,7 +48,6 @@ impl<St: Store> CancelGuard<St> {
         Self { store: store.clone(), charges, returns, stage: Stage::Charged(verdict) }
     }
 
-    /// Keeps the charges.
     pub(super) fn disarm(mut self) {
         self.stage = Stage::Over;
     }
@@ -104,7 +97,6 @@ impl<St: Store> Drop for CancelGuard<St> {
     }
 }
 
-/// The receipts of the charges that a verdict has made.
 pub(super) fn receipts(
     verdict: &Verdict,
     charges: &[OwnedCharge],
@@ -163,11 +155,9 @@ fn report(error: &dyn std::fmt::Display, is_permit: bool) {
     }
 }
 
-/// The pauses before a permit is sent again.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(400), Duration::from_secs(3)];
 
-/// A unique name for a receipt.
 pub(super) fn next_id(verdict: &Verdict) -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);

@@ -79,7 +79,6 @@ impl<St: Store> LayerState<St> {
         if !limit.enforce {
             return Ok(None);
         }
-        let denial = denial.of_request(*head, |_| None);
-        Err(Box::new(denial.respond(self.response_format(head), &*self.options.response)))
+        Err(self.respond(&denial.of_request(*head, |_| None), head))
     }
 }

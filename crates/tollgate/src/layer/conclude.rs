@@ -4,7 +4,6 @@
 use std::mem;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Response;
 use smallvec::SmallVec;
 use tokio::time::sleep;
@@ -13,7 +12,8 @@ use tollgate_core::{
 };
 
 use super::action::{
-    Action, Admission, Allowance, Allowances, Answer, RequestContext, ResponseWork, Waiting,
+    Action, Admission, Allowance, Allowances, Answer, OwnResponse, RequestContext, ResponseWork,
+    Waiting,
 };
 use super::cancel::CancelGuard;
 use super::limits::{AppliedLimits, CompiledLimit, Resolved};
@@ -26,7 +26,6 @@ use crate::headers;
 use crate::{RequestHead, ResponseHead};
 
 impl<St: Store> LayerState<St> {
-    /// Turns the answer of the store into the next step of a request.
     #[inline]
     pub(super) fn conclude(
         &self,
@@ -48,7 +47,6 @@ impl<St: Store> LayerState<St> {
         self.conclude_with_care(answer, context, head)
     }
 
-    /// The same for any layer and any answer.
     #[inline(never)]
     fn conclude_with_care(
         &self,
@@ -68,12 +66,11 @@ impl<St: Store> LayerState<St> {
         }
         match answer {
             Ok(verdict) if verdict.is_admitted() => self.forward(verdict, context),
-            Ok(verdict) => Action::Respond(Box::new(self.deny(&verdict, context, head))),
+            Ok(verdict) => Action::Respond(self.deny(&verdict, context, head)),
             Err(error) => self.without_verdict(&error, context.applied(), head),
         }
     }
 
-    /// The work that a plain layer has with the response.
     #[inline]
     fn fields(&self, verdict: &Verdict, context: &RequestContext) -> ResponseWork {
         if !self.options.headers.any() {
@@ -87,18 +84,18 @@ impl<St: Store> LayerState<St> {
         ResponseWork::Fields(Allowances { decided_at, applied, numbers })
     }
 
-    /// The request goes on to the service, perhaps after a delay.
     fn forward(&self, verdict: Verdict, context: &RequestContext) -> Action<St> {
         tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
         let applied = context.applied();
         self.trace_shadows(&verdict, applied);
         let delay = self.delay(&verdict, applied);
-        let keeps = self.settles || self.leases.is_some() || delay > Micros::ZERO;
+        let keeps = self.settles.is_some() || self.leases.is_some() || delay > Micros::ZERO;
         let charges = if keeps { context.owned_charges(&self.limits) } else { Default::default() };
         let limits = self.applied(applied).map(|compiled| &compiled.limit);
-        let open = self.settles.then(|| open_charges(&self.store, &verdict, &charges, &limits));
+        let store = self.settles.as_ref();
+        let open = store.and_then(|store| open_charges(store, &verdict, &charges, &limits));
         let hold = self.leases.as_ref().map(|leases| leases.hold(&verdict, &charges));
-        let (open, in_flight) = (open.flatten(), hold.unwrap_or_default());
+        let in_flight = hold.unwrap_or_default();
         let turn = self.delays.filter(|_| delay > Micros::ZERO).map(|limit| {
             // The admission holds the permits.
             let guard = CancelGuard::charged(&self.store, charges, verdict.clone(), |policy| {
@@ -143,8 +140,8 @@ impl<St: Store> LayerState<St> {
         let Admission { verdict, applied, open, in_flight } = admission;
         let corrected = open.and_then(|open| {
             let limits = self.applied(applied).map(|compiled| &compiled.limit);
-            settle_by_response(&*open, &ResponseHead::of(response), limits);
-            corrected(&*open, &verdict)
+            settle_by_response(&open, &ResponseHead::of(response), limits);
+            corrected(&open, &verdict)
         });
         self.remove_costs(response.headers_mut());
         let shown = corrected.as_ref().unwrap_or(&verdict);
@@ -162,7 +159,7 @@ impl<St: Store> LayerState<St> {
         verdict: &Verdict,
         context: &RequestContext,
         head: &RequestHead<'_>,
-    ) -> Response<Bytes> {
+    ) -> OwnResponse {
         let rows = || self.rows(verdict, context.applied());
         let at = verdict.decided_at();
         // The keys of all policies that apply: the seed is the same whichever policy denies.
@@ -183,7 +180,7 @@ impl<St: Store> LayerState<St> {
             retry_after = ?denial.retry_after(),
             "deny",
         );
-        let mut response = denial.respond(self.response_format(head), &*self.options.response);
+        let mut response = self.respond(&denial, head);
         self.options.headers.write(response.headers_mut(), at, true, rows());
         headers::tell_of_reduction(response.headers_mut(), verdict);
         if self.options.expose_verdicts {
@@ -215,9 +212,7 @@ impl<St: Store> LayerState<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
-        let denial = denial.of_request(*head, |_| None);
-        let format = self.response_format(head);
-        Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
+        Action::Respond(self.respond(&denial.of_request(*head, |_| None), head))
     }
 
     /// The delay of enforced policies. That of the verdict would include shadow policies.
@@ -242,7 +237,6 @@ impl<St: Store> LayerState<St> {
 /// The `Retry-After` if the store does not know when it will decide again.
 const PROBE: Micros = Micros::new(1_000_000);
 
-/// The smallest remainder, for the event of an allowed request.
 fn remaining(verdict: &Verdict) -> Option<u64> {
     let decided =
         verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Undecided);
@@ -250,7 +244,6 @@ fn remaining(verdict: &Verdict) -> Option<u64> {
 }
 
 impl Allowance {
-    /// The decision that has these numbers.
     fn decision(&self) -> Decision {
         let Self { limit, remaining, reset_after } = *self;
         let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: Timestamp::EPOCH };

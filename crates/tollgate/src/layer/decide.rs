@@ -12,7 +12,6 @@ use super::wait_queue::WaitQueue;
 use crate::RequestHead;
 
 impl<St: Store> LayerState<St> {
-    /// Takes a request through all steps, as far as it gets without waiting.
     #[inline]
     pub(super) fn admit(&self, head: &RequestHead<'_>) -> Action<St> {
         let mut context = RequestContext::default();
@@ -28,10 +27,6 @@ impl<St: Store> LayerState<St> {
         }
     }
 
-    /// Asks the store. A store in memory answers at once.
-    ///
-    /// # Errors
-    /// The answer comes later.
     #[inline(always)]
     fn decide(
         &self,
@@ -101,7 +96,6 @@ impl<St: Store> LayerState<St> {
         Some(answer)
     }
 
-    /// Lets a request wait that the store has denied, if it can pass in time.
     pub(super) fn wait(
         &self,
         queue: &WaitQueue,

@@ -1,6 +1,5 @@
 //! The future of a response, and requests that cannot be answered at once.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
@@ -46,10 +45,8 @@ pin_project! {
     }
 }
 
-/// A request that does not run yet.
 pub(super) struct HeldRequest<S, St: Store, B> {
     inner: S,
-    /// Whether `inner` has been polled ready.
     is_ready: bool,
     state: Arc<LayerState<St>>,
     request: Request<B>,
@@ -62,7 +59,6 @@ where
     S: Service<Request<B>>,
     St: Store,
 {
-    /// The service works on the request. The layer has `work` with its response.
     #[inline]
     pub(super) const fn running(
         future: S::Future,
@@ -77,7 +73,6 @@ where
     S: Service<Request<B>> + Clone,
     St: Store,
 {
-    /// The request does not run yet. `inner` is ready.
     pub(super) fn held(
         inner: S,
         state: Arc<LayerState<St>>,
@@ -99,7 +94,6 @@ where
     S: Service<Request<B>> + Clone,
     St: Store,
 {
-    /// The response, if the request ends here.
     fn follow(&mut self, action: Action<St>) -> Option<OwnResponse> {
         match action {
             Action::Forward(work) => self.progress = Ok(work),
@@ -146,7 +140,6 @@ where
         }
     }
 
-    /// Hands the request to the service, which is ready.
     fn run(mut self) -> Stage<S, St, B> {
         let work = self.progress.unwrap_or_default();
         let expose_verdicts = self.state.options.expose_verdicts;
@@ -194,15 +187,7 @@ where
     }
 }
 
-impl<S, St, M, B> fmt::Debug for ResponseFuture<S, St, M, B>
-where
-    S: Service<Request<B>>,
-    St: Store,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug_fields!([S: Service<Request<B>>, St: Store, M, B] ResponseFuture<S, St, M, B>);
 
 /// A future must not be polled after it was ready; its response has been taken.
 const POLLED_AGAIN: &str = "`ResponseFuture` polled after completion";

@@ -4,10 +4,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tollgate_core::{Charge, Cost, Key, Receipt, Settlement, StoreError, Verdict};
+use tollgate_core::{AnyStore, Charge, Cost, Key, Receipt, Settlement, Store, StoreError, Verdict};
 
+use super::limits::{CompiledLimit, Tiers};
 use super::service::{RateLimit, RateLimitLayer};
 use super::state::LayerState;
+use super::telemetry::Telemetry;
 use crate::Limit;
 use crate::key::SubjectName;
 use crate::observe::ObservedPolicy;
@@ -19,7 +21,6 @@ use crate::tier::Tier;
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
-/// The answer of a store, whatever its type.
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
@@ -39,78 +40,65 @@ impl<S, St: Inspect, M> RateLimit<S, St, M> {
 impl LayerHandle {
     /// Returns the limits of the layer, in their order.
     pub fn limits(&self) -> Vec<&Limit> {
-        self.0.limits()
+        self.0.view().limits.iter().map(|compiled| &compiled.limit).collect()
     }
 
     /// Returns the report of the layer's store.
     pub fn store(&self) -> StoreReport {
-        self.0.store()
+        self.0.inspect()
     }
 
     pub(crate) fn observed(&self, limit: usize) -> &ObservedPolicy {
-        self.0.observed(limit)
+        self.0.view().telemetry.policy(limit)
     }
 
     /// The decision for `key` under a limit, without a charge. The state is one for all tiers, and the
     /// remainder depends on the quota.
     pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
-        self.0.peek(limit, tier, key)
+        let charge = limit.charge(key, Cost::ZERO);
+        self.0.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }])
     }
 
     /// The tier of a subject, if the source of tiers finds it without a request.
     pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
-        self.0.tier_of(name)
+        self.0.view().tiers?.named(name)
     }
 
     /// Forgets the state of `key` under a limit.
     pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
-        self.0.reset(limit, key)
+        self.0.store().reset(limit.policy(), key)
     }
 
     /// Corrects a charge, see [`Store::settle`](crate::Store::settle).
     pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
-        self.0.settle(receipt, actual)
+        self.0.store().settle(receipt, actual)
     }
 }
 
 trait AnyLayer: Send + Sync {
-    fn limits(&self) -> Vec<&Limit>;
-    fn store(&self) -> StoreReport;
-    fn observed(&self, limit: usize) -> &ObservedPolicy;
-    fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict>;
-    fn tier_of(&self, name: &SubjectName) -> Option<Tier>;
-    fn reset(&self, limit: &Limit, key: &Key) -> Answer<()>;
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
+    fn view(&self) -> View<'_>;
+    fn store(&self) -> AnyStore;
+    fn inspect(&self) -> StoreReport;
+}
+
+/// The parts of a layer that do not depend on its store.
+struct View<'a> {
+    limits: &'a [CompiledLimit],
+    telemetry: &'a Telemetry,
+    tiers: Option<&'a Tiers>,
 }
 
 impl<St: Inspect> AnyLayer for LayerState<St> {
-    fn limits(&self) -> Vec<&Limit> {
-        self.limits().collect()
+    fn view(&self) -> View<'_> {
+        View { limits: &self.limits, telemetry: &self.telemetry, tiers: self.tiers.as_ref() }
     }
 
-    fn store(&self) -> StoreReport {
+    fn store(&self) -> AnyStore {
+        AnyStore::new(self.store.clone())
+    }
+
+    fn inspect(&self) -> StoreReport {
         self.store.inspect()
-    }
-
-    fn observed(&self, limit: usize) -> &ObservedPolicy {
-        self.telemetry.policy(limit)
-    }
-
-    fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
-        let charge = limit.charge(key, Cost::ZERO);
-        Box::pin(self.store.decide(&[Charge { policy: limit.policy_in(tier), ..charge }]))
-    }
-
-    fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
-        self.tiers.as_ref()?.named(name)
-    }
-
-    fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
-        Box::pin(self.store.reset(limit.policy(), key))
-    }
-
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
-        Box::pin(self.store.settle(receipt, actual))
     }
 }
 

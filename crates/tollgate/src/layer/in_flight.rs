@@ -22,7 +22,6 @@ pub(super) struct LeaseRenewer<St>(Arc<Shared<St>>);
 
 struct Shared<St> {
     store: St,
-    /// A quarter of the shortest time to live.
     every: Duration,
     register: Mutex<Register>,
 }
@@ -31,11 +30,9 @@ struct Shared<St> {
 struct Register {
     requests: HashMap<u64, Permits>,
     next: u64,
-    /// Where the task runs, if it does.
     runtime: Option<Handle>,
 }
 
-/// The permits of a request.
 struct Permits {
     receipts: Receipts,
     since: Instant,
@@ -54,7 +51,6 @@ impl<St: Store> LeaseRenewer<St> {
         Some(Self(Arc::new(Shared { store, every, register: Mutex::default() })))
     }
 
-    /// Holds the permits of a verdict until the returned value is dropped.
     pub(super) fn hold(&self, verdict: &Verdict, charges: &[OwnedCharge]) -> InFlight {
         let receipts: Receipts =
             receipts(verdict, charges).filter(|it| it.policy.is_concurrency()).collect();
@@ -78,7 +74,6 @@ impl<St: Store> LeaseRenewer<St> {
     }
 }
 
-/// Returns the permits of a request when it is dropped.
 struct InFlightGuard<St: Store> {
     shared: Arc<Shared<St>>,
     request: u64,

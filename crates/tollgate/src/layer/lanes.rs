@@ -15,7 +15,6 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate_core::{Key, Policy};
 
-/// A key of a policy, for which requests wait.
 #[derive(Clone)]
 pub(super) struct LaneKey {
     pub(super) policy: Policy,
@@ -38,7 +37,6 @@ impl Hash for LaneKey {
     }
 }
 
-/// The number of a request in the order of arrival.
 pub(super) type Arrival = u64;
 
 /// All lanes. None of them is empty.
@@ -48,7 +46,6 @@ pub(super) struct Lanes(HashMap<LaneKey, Lane>);
 /// The requests that wait for a key: how to wake each, and its cost there.
 type Lane = BTreeMap<Arrival, (Arc<Notify>, u64)>;
 
-/// A request in the lanes.
 pub(super) struct Member {
     pub(super) arrival: Arrival,
     /// The keys of its charges. The bits below are numbers of these.
@@ -59,7 +56,6 @@ pub(super) struct Member {
     pub(super) may_wait: u64,
     /// The keys that it waits for, or waited for last.
     pub(super) joined: u64,
-    /// Notified when the request is the first of a lane.
     pub(super) first: Arc<Notify>,
 }
 
@@ -72,7 +68,6 @@ impl Lanes {
         self.0.is_empty()
     }
 
-    /// The keys that an earlier request waits for.
     pub(super) fn behind(&self, member: &Member) -> u64 {
         let first = |key| self.0.get(key)?.first_key_value();
         let is_behind = |key| first(key).is_some_and(|(first, _)| *first < member.arrival);
@@ -80,7 +75,6 @@ impl Lanes {
         keys.fold(0, |keys, number| keys | 1 << number)
     }
 
-    /// The units that earlier requests wait for under one of the keys of a request.
     pub(super) fn units_ahead(&self, member: &Member, number: usize) -> u64 {
         let lane = self.0.get(&member.keys[number]).into_iter();
         let ahead = lane.flat_map(|lane| lane.range(..member.arrival));
@@ -120,7 +114,6 @@ impl Lanes {
     }
 }
 
-/// The numbers of the bits that are set.
 #[inline]
 pub(super) fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {

@@ -10,12 +10,9 @@ use crate::key::Subject;
 use crate::tier::{Tier, TierSource};
 use crate::{Limit, RequestHead};
 
-/// A limit, and the constant parts of its headers.
 pub(super) struct CompiledLimit {
     pub(super) limit: Limit,
-    /// The fields of the quota without a tier.
     base: PolicyFields,
-    /// The fields of the quota in each tier, by [`TierIndex`].
     in_tiers: Box<[PolicyFields]>,
 }
 
@@ -38,7 +35,6 @@ impl CompiledLimit {
         Charge { policy: self.fields(tier).policy(), ..self.limit.charge(key, cost) }
     }
 
-    /// Whether the layer rejects a request under this limit after this error of the store.
     pub(super) fn fails_closed(&self, error: &StoreError) -> bool {
         self.limit.enforce && self.on_error(error) != OnStoreError::Open
     }
@@ -48,9 +44,7 @@ impl CompiledLimit {
     }
 }
 
-/// The key and the cost of a request under one limit.
 pub(super) struct Resolved {
-    /// The number of the limit.
     pub(super) limit: usize,
     pub(super) subject: Subject,
     pub(super) cost: Cost,
@@ -76,16 +70,13 @@ impl Default for TierIndex {
     }
 }
 
-/// The tiers that the limits of a layer have quotas for.
 pub(super) struct Tiers {
     source: Arc<dyn TierSource>,
     names: Box<[Tier]>,
 }
 
-/// The most tiers of a layer.
 pub(super) const MAX_TIERS: usize = u8::MAX as usize;
 
-/// The tiers that limits have quotas for, each once.
 pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec<Tier> {
     let mut names = Vec::new();
     for (tier, _) in limits.into_iter().flat_map(Limit::tiers) {
@@ -111,7 +102,6 @@ impl Tiers {
         number.map_or_else(TierIndex::default, TierIndex)
     }
 
-    /// The tier of a subject that an operator names.
     #[cfg(feature = "metrics")]
     pub(super) fn named(&self, name: &crate::key::SubjectName) -> Option<Tier> {
         self.source.named(name)

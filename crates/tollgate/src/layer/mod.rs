@@ -15,21 +15,18 @@
 //! 5. `service.rs` forwards the request; `future.rs` holds it while it waits.
 //! 6. `conclude.rs`: `finish` adds the header fields to the response.
 //!
-//! | file | private types |
+//! | file | types that other files of the folder use |
 //! |---|---|
-//! | `lanes.rs` | `Lanes`, `LaneKey`, `Member`: which requests wait for which keys |
-//! | `limits.rs` | `CompiledLimit`, `AppliedLimits`, `Resolved`, `Tiers`, `TierIndex` |
-//! | `cancel.rs` | `CancelGuard`: returns the charges of a request that is dropped |
-//! | `wait_queue.rs` | `Ticket`: a place in the wait queue; `Queue` |
+//! | `limits.rs` | `CompiledLimit`, `Resolved`, `AppliedLimits`, `Tiers`, `TierIndex` |
+//! | `lanes.rs`, `wait_queue.rs` | `Lanes`, `LaneKey`, `Member`; `Ticket`: a place in the wait queue |
 //! | `waiter.rs` | `Waiter`, `Denied`: a request that waits |
-//! | `settlement.rs` | `SettlementState`, `OpenCharge`, `Settle`: charges that are corrected later |
-//! | `in_flight.rs` | `LeaseRenewer`, `InFlightGuard`: permits of concurrency limits |
-//! | `telemetry.rs` | `Telemetry`, `DecisionTimer`, `Spans`, `WaitTimer` |
-//! | `outage.rs` | `Outage`: the log while the store fails |
+//! | `cancel.rs` | `CancelGuard`: returns the charges of a request that is dropped |
+//! | `in_flight.rs` | `LeaseRenewer`: permits of concurrency limits |
+//! | `settlement.rs` | `OpenCharges`: charges that are corrected later |
+//! | `telemetry.rs`, `outage.rs` | `Telemetry`, `Observed`, `DecisionTimer`, `WaitTimer`; `Outage`, the log of failures |
 //! | `options.rs`, `state.rs` | `Options`, `LayerState`: the layer as data |
-//! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances` |
+//! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances`, `Allowance` |
 //! | `future.rs` | `HeldRequest`: a request that does not run yet |
-//! | `builder.rs`, `short.rs`, `handle.rs` | none: how a layer is built, and how operators read it |
 
 mod action;
 mod builder;
@@ -47,8 +44,6 @@ mod options;
 mod outage;
 mod service;
 mod settlement;
-#[cfg(feature = "memory")]
-mod short;
 mod state;
 mod tally;
 mod telemetry;

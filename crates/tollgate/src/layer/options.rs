@@ -1,6 +1,3 @@
-//! The options of a layer.
-
-use std::fmt;
 use std::sync::Arc;
 
 use super::telemetry::Observed;
@@ -10,7 +7,6 @@ use crate::head::Condition;
 use crate::tier::TierSource;
 use crate::{Costs, HeaderOptions};
 
-/// The options of a layer, for all its limits.
 pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
@@ -42,12 +38,4 @@ impl Default for Options {
     }
 }
 
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("costs", &self.costs)
-            .field("headers", &self.headers)
-            .field("expose_verdicts", &self.expose_verdicts)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Options, costs, headers, expose_verdicts);

@@ -25,7 +25,6 @@ struct State {
     refused: u64,
 }
 
-/// Between two lines.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Outage {

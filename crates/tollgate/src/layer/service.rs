@@ -50,13 +50,15 @@ use crate::{Limit, RequestHead};
 ///   layer denies. Put policies that must be all or none into one layer.
 ///
 /// ```
-/// use axum::Router;
-/// use axum::routing::get;
-/// use tollgate::{Quota, RateLimitLayer};
+/// use axum::{Router, routing::get};
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
-/// let limit = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
-/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
-/// # let _ = app;
+/// let short = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
+/// // The same in the long form:
+/// let policy = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
+/// let long = RateLimitLayer::builder(MemoryStore::new()).limit(Limit::per_ip(policy).cost(1)).build()?;
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(long);
+/// # let _ = (short, app);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RateLimitLayer<St, M = SameBody> {
@@ -189,7 +191,6 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
 }
 
 impl<S: Clone, St, M> RateLimit<S, St, M> {
-    /// The inner service that has been polled ready, leaving a clone that has not.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)
@@ -203,8 +204,4 @@ impl<S: Clone, St, M> Clone for RateLimit<S, St, M> {
     }
 }
 
-impl<S: fmt::Debug, St, M> fmt::Debug for RateLimit<S, St, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_fields!([S: fmt::Debug, St, M] RateLimit<S, St, M>, inner);

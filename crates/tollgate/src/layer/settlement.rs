@@ -1,13 +1,13 @@
 //! Charges that are open until the response is known.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Extensions;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{Cost, Decision, Micros, OwnedCharge, Receipt, Store, Verdict};
+use tollgate_core::{AnyStore, Cost, Decision, Micros, OwnedCharge, Receipt, Verdict};
 
 use super::cancel::{receipts, settle};
 use crate::settling::Reserve;
@@ -36,12 +36,10 @@ use crate::{Limit, ResponseHead};
 /// # Another process
 ///
 /// If another process finds the cost, send it the [`receipts`](Self::receipts): any process may
-/// pass them to [`Store::settle`], and the store takes each receipt once. `store::SentReceipt` (feature `serde`) is the message.
+/// pass them to [`Store::settle`](crate::Store::settle), and the store takes each receipt once.
+/// `store::SentReceipt` (feature `serde`) is the message.
 #[derive(Clone, Default)]
-pub struct Reservation {
-    charges: Option<OpenCharges>,
-    outer: Option<Box<Self>>,
-}
+pub struct Reservation(SmallVec<[Arc<OpenCharges>; 1]>);
 
 impl Reservation {
     /// Corrects the estimate: the request has cost `actual` units. See [`Reserve`] for the effect.
@@ -49,44 +47,36 @@ impl Reservation {
     /// This does not wait for the store. If the store fails, the estimate stands, and an event of
     /// the target `tollgate` reports it.
     pub fn settle(&self, actual: impl Into<Cost>) {
-        let actual = actual.into();
-        self.each(|charges| charges.settle(&|charge| charge.reserve.is_some().then_some(actual)));
+        self.settle_where(actual.into(), |charge| charge.reserve.is_some());
     }
 
     /// Corrects the estimate for one policy, as [`settle`](Self::settle) does for all.
     pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
-        let actual = actual.into();
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
-        self.each(|charges| charges.settle(&|charge| is_meant(charge).then_some(actual)));
+        self.settle_where(actual.into(), is_meant);
+    }
+
+    fn settle_where(&self, actual: Cost, is_meant: impl Fn(&OpenCharge) -> bool) {
+        for charges in &self.0 {
+            charges.settle(|charge| is_meant(charge).then_some(actual));
+        }
     }
 
     /// Returns the receipts of charges that are not settled. This reservation can still settle
     /// them: the first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
         let mut receipts = Vec::new();
-        self.each(|charges| {
-            let charges = charges.charges();
+        for charges in &self.0 {
+            let charges = charges.charges.lock();
             let open = charges.iter().filter(|it| it.reserve.is_some() && it.actual.is_none());
             receipts.extend(open.map(|charge| charge.receipt.clone()));
-        });
+        }
         receipts
     }
 
-    fn each(&self, mut act: impl FnMut(&dyn Settle)) {
-        let mut next = Some(self);
-        while let Some(reservation) = next {
-            if let Some(charges) = &reservation.charges {
-                act(&**charges);
-            }
-            next = reservation.outer.as_deref();
-        }
-    }
-
-    /// Lets the handler settle the charges that are reserved.
-    pub(super) fn hand_over(charges: &OpenCharges, extensions: &mut Extensions) {
-        if charges.charges().iter().any(|charge| charge.reserve.is_some()) {
-            let outer = extensions.remove::<Self>().map(Box::new);
-            extensions.insert(Self { charges: Some(Arc::clone(charges)), outer });
+    pub(super) fn hand_over(charges: &Arc<OpenCharges>, extensions: &mut Extensions) {
+        if charges.charges.lock().iter().any(|charge| charge.reserve.is_some()) {
+            extensions.get_or_insert_default::<Self>().0.push(Arc::clone(charges));
         }
     }
 }
@@ -104,24 +94,12 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
     }
 }
 
-/// Open charges without the type of the store.
-pub(super) type OpenCharges = Arc<dyn Settle>;
-
-pub(super) trait Settle: Send + Sync {
-    /// Settles each open charge for which `actual` returns a cost.
-    fn settle(&self, actual: &dyn Fn(&OpenCharge) -> Option<Cost>);
-
-    fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>>;
-}
-
-/// A charge that is settled later.
-pub(super) struct OpenCharge {
+struct OpenCharge {
     /// The number of its decision in the verdict.
     place: usize,
     receipt: Receipt,
     /// If handlers and services may settle it: until when.
     reserve: Option<Reserve>,
-    /// The cost that it was settled to.
     actual: Option<Cost>,
 }
 
@@ -136,14 +114,16 @@ impl OpenCharge {
     }
 }
 
-struct SettlementState<St> {
-    store: St,
+/// The charges of a request that are settled later.
+pub(super) struct OpenCharges {
+    store: AnyStore,
     made: Instant,
     charges: Mutex<Vec<OpenCharge>>,
 }
 
-impl<St: Store> Settle for SettlementState<St> {
-    fn settle(&self, actual: &dyn Fn(&OpenCharge) -> Option<Cost>) {
+impl OpenCharges {
+    /// Settles each open charge for which `actual` returns a cost.
+    fn settle(&self, actual: impl Fn(&OpenCharge) -> Option<Cost>) {
         let age = self.made.elapsed();
         let mut settled = Vec::new();
         // Marked under the lock, so that each is settled once. The lock is released before the
@@ -158,19 +138,14 @@ impl<St: Store> Settle for SettlementState<St> {
             settle(&self.store, receipt, actual, None);
         }
     }
-
-    fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
-        self.charges.lock()
-    }
 }
 
-/// The charges of a verdict that `limits` settle later, if there are any.
-pub(super) fn open_charges<'a, St: Store>(
-    store: &St,
+pub(super) fn open_charges<'a>(
+    store: &AnyStore,
     verdict: &Verdict,
     charges: &[OwnedCharge],
     limits: &(impl Iterator<Item = &'a Limit> + Clone),
-) -> Option<OpenCharges> {
+) -> Option<Arc<OpenCharges>> {
     let open = receipts(verdict, charges).filter_map(|receipt| {
         let mut limits = limits.clone().enumerate();
         let (place, limit) =
@@ -182,19 +157,18 @@ pub(super) fn open_charges<'a, St: Store>(
     let charges: Vec<_> = open.collect();
     let any = !charges.is_empty();
     let (store, made) = (store.clone(), Instant::now());
-    any.then(|| Arc::new(SettlementState { store, made, charges: charges.into() }) as OpenCharges)
+    any.then(|| Arc::new(OpenCharges { store, made, charges: charges.into() }))
 }
 
-/// Settles the charges that the response decides on.
 pub(super) fn settle_by_response<'a>(
-    charges: &dyn Settle,
+    charges: &OpenCharges,
     head: &ResponseHead<'_>,
     limits: impl Iterator<Item = &'a Limit>,
 ) {
     for limit in limits {
         let settling = &limit.settling;
         let settle = |actual: &dyn Fn(Cost) -> Cost| {
-            charges.settle(&|charge| {
+            charges.settle(|charge| {
                 let is_of_limit = charge.is_of(limit.policy.name());
                 is_of_limit.then(|| actual(charge.receipt.charged.cost))
             });
@@ -213,11 +187,10 @@ pub(super) fn settle_by_response<'a>(
     }
 }
 
-/// The verdict after the settlements so far: with the numbers of the actual costs.
-pub(super) fn corrected(charges: &dyn Settle, verdict: &Verdict) -> Option<Verdict> {
+pub(super) fn corrected(charges: &OpenCharges, verdict: &Verdict) -> Option<Verdict> {
     let mut decisions = verdict.decisions().to_vec();
     let mut any = false;
-    for OpenCharge { place, receipt, actual, .. } in &*charges.charges() {
+    for OpenCharge { place, receipt, actual, .. } in &*charges.charges.lock() {
         if let (Some(actual), Some(decision)) = (actual, decisions.get_mut(*place)) {
             *decision = correct(*decision, receipt.charged.cost, *actual);
             any = true;
@@ -236,8 +209,4 @@ fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {
     Decision { remaining, reset_after, ..decision }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").finish_non_exhaustive()
-    }
-}
+debug_fields!(Reservation);

@@ -1,9 +1,7 @@
-//! The data that all services of a layer share.
-
 use http::{HeaderMap, HeaderName};
-use tollgate_core::{Decision, Store, Verdict};
+use tollgate_core::{AnyStore, Decision, Store, Verdict};
 
-use super::action::{Answer, RequestContext};
+use super::action::{Answer, OwnResponse, RequestContext};
 use super::in_flight::LeaseRenewer;
 use super::lanes::bits;
 use super::limits::{AppliedLimits, CompiledLimit, Tiers};
@@ -12,7 +10,7 @@ use super::outage::Outage;
 use super::telemetry::Telemetry;
 use super::wait_queue::WaitQueue;
 use super::waiter::Waiter;
-use crate::denial::ResponseFormat;
+use crate::denial::{Denial, ResponseFormat};
 use crate::headers::PolicyFields;
 use crate::key::FaultLog;
 use crate::{Limit, RequestHead};
@@ -27,17 +25,14 @@ pub(super) struct LayerState<St> {
     pub(super) tiers: Option<Tiers>,
     /// The leaky bucket in queue mode, which may delay requests.
     pub(super) delays: Option<usize>,
-    /// Whether a charge may have to be corrected when the response is known.
-    pub(super) settles: bool,
+    /// The store, if charges may have to be corrected when the response is known.
+    pub(super) settles: Option<AnyStore>,
     /// The headers that state a cost to the layer: no response keeps them.
     pub(super) cost_headers: Box<[HeaderName]>,
-    /// The wait queue, if a limit lets requests wait.
     pub(super) wait_queue: Option<WaitQueue>,
-    /// Renews permits, if there is a concurrency limit.
     pub(super) leases: Option<LeaseRenewer<St>>,
     /// Whether an admission needs no more of the layer than header fields.
     pub(super) is_plain: bool,
-    /// Counts requests that the store could not decide, for the log.
     pub(super) outage: Outage,
     pub(super) faults: FaultLog,
 }
@@ -46,6 +41,7 @@ impl<St: Store> LayerState<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let delays = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
+        let settles = settles.then(|| AnyStore::new(store.clone()));
         let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
         let cost_headers = reserves.filter_map(|reserve| reserve.header.clone()).collect();
         let waits = limits.iter().any(|limit| limit.max_wait().is_some());
@@ -61,7 +57,7 @@ impl<St: Store> LayerState<St> {
             store,
             is_plain: all_shown
                 && !(options.expose_verdicts
-                    || settles
+                    || settles.is_some()
                     || waits
                     || delays.is_some()
                     || leases.is_some()),
@@ -83,11 +79,10 @@ impl<St: Store> LayerState<St> {
     pub(super) fn works_on_responses(&self) -> bool {
         self.options.expose_verdicts
             || self.options.headers.any()
-            || self.settles
+            || self.settles.is_some()
             || self.leases.is_some()
     }
 
-    /// Removes the headers that state a cost to the layer.
     pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
         for name in &self.cost_headers {
             headers.remove(name);
@@ -130,8 +125,9 @@ impl<St: Store> LayerState<St> {
         Waiter::new(&self.store, context.owned_charges(&self.limits), max_waits)
     }
 
-    /// The format of a denial of this request.
-    pub(super) fn response_format(&self, head: &RequestHead<'_>) -> ResponseFormat {
-        ResponseFormat::among(head, self.options.is_grpc)
+    /// The response of a denial, without the fields of a verdict.
+    pub(super) fn respond(&self, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
+        let format = ResponseFormat::among(head, self.options.is_grpc);
+        Box::new(denial.respond(format, &*self.options.response))
     }
 }

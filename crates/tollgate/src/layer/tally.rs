@@ -1,6 +1,3 @@
-//! A cost that is counted while a response is made.
-
-use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -109,14 +106,5 @@ where
     }
 }
 
-impl fmt::Debug for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tally").field("units", &self.units).finish_non_exhaustive()
-    }
-}
-
-impl<B, F> fmt::Debug for TalliedBody<B, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TalliedBody").field("tally", &self.tally).finish_non_exhaustive()
-    }
-}
+debug_fields!(Tally, units);
+debug_fields!([B, F] TalliedBody<B, F>, tally);

@@ -3,7 +3,7 @@
 
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tollgate_core::{Decision, Source, StoreError, Verdict};
@@ -16,11 +16,9 @@ use crate::observe::{Answer, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
-/// Records each decision of a layer once.
 pub(super) struct Telemetry {
     #[cfg(feature = "metrics")]
     observer: Observer,
-    /// One per limit, in their order.
     #[cfg(feature = "metrics")]
     policies: Box<[Arc<ObservedPolicy>]>,
     /// Of all requests, if it does not depend on their route.
@@ -30,7 +28,6 @@ pub(super) struct Telemetry {
     timer: Timer,
 }
 
-/// The options of a program for metrics.
 #[derive(Default)]
 pub(super) struct Observed {
     #[cfg(feature = "metrics")]
@@ -39,7 +36,6 @@ pub(super) struct Observed {
     pub(super) endpoint: Option<String>,
 }
 
-/// When a decision began, and its spans.
 #[derive(Default)]
 pub(super) struct DecisionTimer {
     /// Whether the request waited in the queue: then its time is not that of the store.
@@ -51,13 +47,11 @@ pub(super) struct DecisionTimer {
     endpoint: u32,
 }
 
-/// A span for each limit.
 struct Spans {
     started: Instant,
     spans: SmallVec<[Span; 2]>,
 }
 
-/// Counts a request as waiting until it is dropped.
 pub(super) struct WaitTimer {
     #[cfg(feature = "metrics")]
     _waiting: Waiting,
@@ -80,7 +74,6 @@ impl Telemetry {
         }
     }
 
-    /// Starts the time of a decision.
     #[inline]
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(super) fn start(
@@ -101,7 +94,6 @@ impl Telemetry {
         }
     }
 
-    /// Records the answer of the store.
     #[inline]
     pub(super) fn record(
         &self,
@@ -144,15 +136,12 @@ impl Telemetry {
                 }
             }
             if let Some(spans) = &timer.spans {
-                spans.record(place, word, decision, source, store);
-                if !timer.has_waited {
-                    spans.record_time(place);
-                }
+                let elapsed = (!timer.has_waited).then(|| spans.started.elapsed());
+                spans.record(place, word, decision, source_name(source, store), elapsed);
             }
         }
     }
 
-    /// The outcome of one limit.
     #[inline]
     fn read<'a>(
         place: usize,
@@ -174,7 +163,6 @@ impl Telemetry {
         }
     }
 
-    /// A request waits for a limit.
     #[cfg_attr(
         not(feature = "metrics"),
         expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
@@ -186,7 +174,6 @@ impl Telemetry {
         }
     }
 
-    /// The counts of a limit's policy.
     #[cfg(feature = "metrics")]
     pub(super) fn policy(&self, limit: usize) -> &ObservedPolicy {
         &self.policies[limit]
@@ -229,22 +216,19 @@ impl Spans {
         place: usize,
         word: Option<Answer>,
         decision: Option<&Decision>,
-        source: Source,
-        store: &'static str,
+        store: &str,
+        elapsed: Option<Duration>,
     ) {
         let Some(span) = self.spans.get(place) else { return };
         span.record("outcome", word.map_or("pass", Answer::as_str));
         if let Some(decision) = decision {
             span.record("remaining", decision.remaining);
         }
-        span.record("store", source_name(source, store));
-    }
-
-    #[cold]
-    fn record_time(&self, place: usize) {
-        let Some(span) = self.spans.get(place) else { return };
-        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        span.record("store_latency_us", micros);
+        span.record("store", store);
+        if let Some(elapsed) = elapsed {
+            let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+            span.record("store_latency_us", micros);
+        }
     }
 }
 

@@ -1,5 +1,3 @@
-//! The verdicts of nested layers.
-
 use http::Extensions;
 use tollgate_core::Verdict;
 

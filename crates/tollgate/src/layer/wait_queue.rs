@@ -46,22 +46,16 @@ pub struct WaitQueue {
     shared: Arc<Shared>,
 }
 
+/// The bounds are atomic, because each request reads the body window.
 struct Shared {
-    bounds: Bounds,
-    queue: Mutex<Queue>,
-}
-
-/// Atomic, because each request reads the body window.
-#[derive(Debug)]
-struct Bounds {
-    requests: AtomicUsize,
-    bytes: AtomicUsize,
+    max_requests: AtomicUsize,
+    max_bytes: AtomicUsize,
     body_window: AtomicUsize,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// How many requests have arrived.
     arrivals: Arrival,
     waiting: Held,
     /// The part of each key that is not global.
@@ -98,25 +92,26 @@ pub(super) struct Ticket {
 impl WaitQueue {
     /// Creates a wait queue with the default bounds.
     pub fn new() -> Self {
-        let bounds = Bounds {
-            requests: AtomicUsize::new(1_024),
-            bytes: AtomicUsize::new(64 << 20),
+        let shared = Shared {
+            max_requests: AtomicUsize::new(1_024),
+            max_bytes: AtomicUsize::new(64 << 20),
             body_window: AtomicUsize::new(1 << 20),
+            queue: Mutex::default(),
         };
-        Self { shared: Arc::new(Shared { bounds, queue: Mutex::default() }) }
+        Self { shared: Arc::new(shared) }
     }
 
     /// Sets how many requests can wait at once.
     #[must_use]
     pub fn max_requests(self, requests: usize) -> Self {
-        self.shared.bounds.requests.store(requests, Ordering::Relaxed);
+        self.shared.max_requests.store(requests, Ordering::Relaxed);
         self
     }
 
     /// Sets how many bytes the waiting requests can hold together.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
-        self.shared.bounds.bytes.store(bytes, Ordering::Relaxed);
+        self.shared.max_bytes.store(bytes, Ordering::Relaxed);
         self
     }
 
@@ -125,13 +120,12 @@ impl WaitQueue {
     /// `usize::MAX`.
     #[must_use]
     pub fn body_window(self, bytes: usize) -> Self {
-        self.shared.bounds.body_window.store(bytes, Ordering::Relaxed);
+        self.shared.body_window.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// The bytes that a request holds while it waits.
     pub(super) fn bytes_of(&self, head: &RequestHead<'_>) -> usize {
-        let body_window = self.shared.bounds.body_window.load(Ordering::Relaxed);
+        let body_window = self.shared.body_window.load(Ordering::Relaxed);
         let headers = head.headers;
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
         let stated = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
@@ -168,15 +162,15 @@ impl WaitQueue {
         mut member: Member,
         denying: u64,
     ) -> Result<Option<Ticket>, u64> {
-        let Shared { bounds, queue, .. } = &*self.shared;
+        let Shared { max_requests, max_bytes, queue, .. } = &*self.shared;
         let mut queue = queue.lock();
         let waits_for = denying | queue.lanes.behind(&member);
         if waits_for == 0 {
             return Ok(None);
         }
         let most = Held {
-            requests: bounds.requests.load(Ordering::Relaxed),
-            bytes: bounds.bytes.load(Ordering::Relaxed),
+            requests: max_requests.load(Ordering::Relaxed),
+            bytes: max_bytes.load(Ordering::Relaxed),
         };
         let waiting = queue.waiting.with(bytes, most).ok_or(waits_for)?;
         let part = Held { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
@@ -206,22 +200,18 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 const REST: usize = 1024;
 
 impl Ticket {
-    /// Whether the request still waits, if these keys deny it.
     pub(super) fn waits(&mut self, denying: u64) -> bool {
         self.shared.queue.lock().lanes.place(&mut self.member, denying)
     }
 
-    /// The units that earlier requests wait for under a key of this request.
     pub(super) fn units_ahead(&self, number: usize) -> u64 {
         self.shared.queue.lock().lanes.units_ahead(&self.member, number)
     }
 
-    /// The keys that the request waits for.
     pub(super) fn waits_for(&self) -> u64 {
         self.member.joined
     }
 
-    /// Completes when the request has become the first of a lane.
     pub(super) async fn woken(&self) {
         self.member.first.notified().await;
     }
@@ -250,12 +240,13 @@ impl Default for WaitQueue {
 
 impl fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { bounds, queue, .. } = &*self.shared;
+        let Shared { max_requests, max_bytes, queue, .. } = &*self.shared;
         let queue = queue.lock();
         let (waiting, lanes) = (queue.waiting.requests, queue.lanes.len());
         drop(queue);
         f.debug_struct("WaitQueue")
-            .field("bounds", bounds)
+            .field("max_requests", max_requests)
+            .field("max_bytes", max_bytes)
             .field("waiting", &waiting)
             .field("lanes", &lanes)
             .finish_non_exhaustive()

@@ -1,5 +1,3 @@
-//! A request that waits for its limits.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +12,6 @@ use super::lanes::{Arrival, LaneKey, Member, bits};
 use super::telemetry::WaitTimer;
 use super::wait_queue::{Ticket, WaitQueue};
 
-/// A request that may wait.
 pub(super) struct Waiter<St> {
     store: St,
     charges: Arc<[OwnedCharge]>,
@@ -29,17 +26,14 @@ pub(super) struct Waiter<St> {
 pub(super) struct Denied(Box<[Option<Instant>]>);
 
 impl Denied {
-    /// The charges that are denied.
     pub(super) fn keys(&self) -> u64 {
         self.keys_after(None)
     }
 
-    /// The charges that are still denied after an instant.
     fn keys_after(&self, now: Option<Instant>) -> u64 {
         bits_where(self.0.len(), |number| self.0[number] > now)
     }
 
-    /// When the first of the charges that are still denied may pass.
     fn next_after(&self, now: Instant) -> Option<Instant> {
         self.0.iter().flatten().filter(|until| **until > now).min().copied()
     }
@@ -70,7 +64,6 @@ impl<St: Store> Waiter<St> {
         self.charges.iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
     }
 
-    /// Enters the queue; see [`WaitQueue::enter`].
     pub(super) fn enter(
         &self,
         queue: &WaitQueue,
@@ -93,7 +86,6 @@ impl<St: Store> Waiter<St> {
         queue.enter(bytes, member, denying)
     }
 
-    /// The shortest wait of its limits.
     fn max_wait(&self) -> Duration {
         let shortest = self.max_waits.iter().flatten().min().copied().unwrap_or_default();
         // So that no sum with it overflows. No request takes longer to pass.
@@ -237,7 +229,6 @@ fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Opt
     Some(Micros::new(wait.get().saturating_add(u64::try_from(more).unwrap_or(u64::MAX))))
 }
 
-/// The verdict with a denial under these keys.
 fn denied_under(
     keys: u64,
     verdict: &Verdict,
@@ -259,7 +250,6 @@ fn denied_under(
     Verdict::new(false, verdict.decided_at(), decisions).with_source(verdict.source())
 }
 
-/// A bit for each number below `len` that meets a condition.
 fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
     (0..len).filter(|number| is_set(*number)).fold(0, |bits, number| bits | 1 << number)
 }

@@ -1,37 +1,24 @@
 //! The names of endpoints. Each name becomes series of metrics, so their number is bounded.
 
-use std::hash::BuildHasher;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 
+use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 
 /// Numbers names in the order of their arrival, up to a bound. A look-up takes no lock and
 /// allocates nothing.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    hasher: RandomState,
-    /// Open addressing with twice as many slots as names.
-    slots: Box<[Slot]>,
+    numbers: ArcSwap<HashMap<Box<str>, usize, RandomState>>,
     bound: usize,
-    taken: AtomicUsize,
 }
-
-/// A name and its number.
-type Slot = OnceLock<(Box<str>, usize)>;
 
 /// The number of all names beyond the bound.
 pub(crate) const OTHER: usize = 0;
 
 impl Endpoints {
     pub(super) fn new(bound: usize) -> Self {
-        let slots = (2 * bound).max(1).next_power_of_two();
-        Self {
-            hasher: RandomState::default(),
-            slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            bound,
-            taken: AtomicUsize::new(0),
-        }
+        Self { numbers: ArcSwap::default(), bound }
     }
 
     /// The count of numbers, including [`OTHER`].
@@ -39,36 +26,32 @@ impl Endpoints {
         self.bound + 1
     }
 
-    /// The number of a name, which it keeps.
     pub(super) fn number(&self, name: &str) -> usize {
-        let mask = self.slots.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "only some bits are wanted")]
-        let first = self.hasher.hash_one(name) as usize;
-        // One slot is always empty.
-        for step in 0..self.slots.len() {
-            let slot = &self.slots[(first + step) & mask];
-            let (found, number) = match slot.get() {
-                Some(entry) => entry,
-                None if self.taken.load(Ordering::Relaxed) >= self.bound => return OTHER,
-                None => slot.get_or_init(|| {
-                    // Two names can arrive at once for the last number; the later name becomes
-                    // `OTHER`.
-                    let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
-                    (name.into(), if number > self.bound { OTHER } else { number })
-                }),
-            };
-            if **found == *name {
-                return *number;
-            }
+        let numbers = self.numbers.load();
+        match numbers.get(name) {
+            Some(number) => *number,
+            None if numbers.len() < self.bound => self.add(name),
+            None => OTHER,
         }
-        OTHER
     }
 
-    /// The name of a number.
-    pub(super) fn name(&self, number: usize) -> &str {
-        let mut taken = self.slots.iter().filter_map(OnceLock::get);
-        let found = taken.find(|(_, taken)| number != OTHER && *taken == number);
-        found.map_or("other", |(name, _)| name)
+    #[cold]
+    fn add(&self, name: &str) -> usize {
+        self.numbers.rcu(|numbers| {
+            let mut numbers = HashMap::clone(numbers);
+            let next = numbers.len() + 1;
+            if next <= self.bound {
+                numbers.entry(name.into()).or_insert(next);
+            }
+            numbers
+        });
+        self.numbers.load().get(name).copied().unwrap_or(OTHER)
+    }
+
+    pub(super) fn name(&self, number: usize) -> String {
+        let numbers = self.numbers.load();
+        let name = numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name);
+        name.unwrap_or("other").to_owned()
     }
 }
 
@@ -99,7 +82,7 @@ mod tests {
         for (n, number) in numbers.iter().enumerate() {
             assert!(*number <= 50);
             assert!(*number == OTHER || endpoints.name(*number) == n.to_string());
-            // One that lost the race for a number at first may not have one later either.
+            // Without a number at first, a name may not have one later either.
             assert!(seen.iter().all(|seen| seen[n] == *number || seen[n] == OTHER));
         }
     }

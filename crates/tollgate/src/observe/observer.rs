@@ -1,5 +1,3 @@
-//! The counts of layers.
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -43,7 +41,6 @@ impl Observer {
         Self(Arc::new(Inner { endpoints, policies: Mutex::default() }))
     }
 
-    /// The counts of the policies with this name.
     pub(crate) fn policy(&self, name: &str) -> Arc<ObservedPolicy> {
         let mut policies = self.0.policies.lock();
         if let Some((_, policy)) = policies.iter().find(|(known, _)| **known == *name) {
@@ -73,7 +70,6 @@ impl Observer {
         self.0.policies.lock().iter().map(of).collect()
     }
 
-    /// The number of an endpoint.
     #[inline]
     pub(crate) fn endpoint(&self, name: &str) -> usize {
         self.0.endpoints.number(name)

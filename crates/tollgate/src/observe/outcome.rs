@@ -1,10 +1,7 @@
-//! The outcome of a request at one policy.
-
 use tollgate_core::{Decision, Outcome, Source};
 
 use crate::Limit;
 
-/// The word for the source of a decision: the name of the store, or its stand-in.
 pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static str {
     match source {
         Source::Store => store,
@@ -14,7 +11,6 @@ pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static
     }
 }
 
-/// The outcome of a request at one policy: few values, for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Allow,
@@ -26,7 +22,6 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// All of them, in the order of their numbers.
     #[cfg(feature = "metrics")]
     pub(crate) const ALL: [Self; 6] = [
         Self::Allow,
@@ -37,7 +32,6 @@ impl Answer {
         Self::Local,
     ];
 
-    /// The word for metrics, spans and status.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",

@@ -1,5 +1,3 @@
-//! The counts of one policy.
-
 #[cfg(feature = "admin")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +25,6 @@ use crate::metrics::name;
 pub(crate) struct ObservedPolicy {
     policy: Arc<str>,
     endpoints: Arc<Endpoints>,
-    /// By endpoint and kind.
     cells: Box<[OnceLock<Box<ByKind>>]>,
     /// By who decided.
     durations: [OnceLock<Histogram>; 4],
@@ -47,14 +44,12 @@ struct Cell {
     units: Counter,
 }
 
-/// The remainder of a global quota.
 #[derive(Debug)]
 struct Left {
     remaining: Gauge,
     limit: Gauge,
 }
 
-/// The gauge and the times of a queue.
 #[derive(Debug)]
 struct Waits {
     requests: Gauge,
@@ -85,7 +80,6 @@ impl ObservedPolicy {
         }
     }
 
-    /// Counts an outcome and the units that were charged.
     #[inline]
     pub(crate) fn count(
         &self,
@@ -118,13 +112,11 @@ impl ObservedPolicy {
         }
     }
 
-    /// A subject was denied.
     #[cfg(feature = "admin")]
     pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
         self.top.lock().count(key.clone(), kind, Instant::now());
     }
 
-    /// Records the time of a decision in seconds.
     #[inline]
     pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
         let histogram = self.durations[source as usize].get_or_init(|| {
@@ -135,7 +127,6 @@ impl ObservedPolicy {
         histogram.record(seconds);
     }
 
-    /// Sets the gauges of a global quota.
     pub(crate) fn remains(&self, decision: &Decision) {
         let left = self.left.get_or_init(|| Left {
             remaining: gauge!(name::REMAINING, vec![self.label()]),
@@ -163,9 +154,8 @@ impl ObservedPolicy {
     #[cold]
     fn new_cell(&self, endpoint: usize, kind: SubjectKind) -> Cell {
         let labels = || {
-            let endpoint = self.endpoints.name(endpoint).to_owned();
             let client = Label::from_static_parts("client", kind.as_str());
-            vec![self.label(), client, Label::new("endpoint", endpoint)]
+            vec![self.label(), client, Label::new("endpoint", self.endpoints.name(endpoint))]
         };
         let decisions = Answer::ALL.map(|answer| {
             let mut labels = labels();
@@ -184,7 +174,6 @@ impl ObservedPolicy {
     }
 }
 
-/// Counts since the start.
 #[cfg(feature = "admin")]
 #[derive(Debug, Default)]
 pub(crate) struct Counts([AtomicU64; Answer::ALL.len()]);
@@ -195,13 +184,11 @@ impl Counts {
         self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The outcomes with their counts.
     pub(crate) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
         Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
     }
 }
 
-/// Counts a request as waiting until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     policy: Arc<ObservedPolicy>,

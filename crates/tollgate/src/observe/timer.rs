@@ -1,5 +1,3 @@
-//! Times of decisions.
-
 use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// the clock would cost a tenth of such a decision, and recording them more.
 pub(crate) struct Timer {
     clock: quanta::Clock,
-    /// Whether the store is in memory.
     is_quick: AtomicBool,
 }
 
-/// The start of a decision that is timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started(NonZeroU64);
 
@@ -25,14 +21,12 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// The start of a decision; `None` if it is not timed.
     #[inline]
     pub(crate) fn start(&self) -> Option<Started> {
         let is_timed = !self.is_quick.load(Ordering::Relaxed) || chance();
         if is_timed { NonZeroU64::new(self.clock.raw()).map(Started) } else { None }
     }
 
-    /// The time since then in seconds.
     #[inline]
     pub(crate) fn stop(&self, started: Started, store: &str) -> f64 {
         self.is_quick.store(store == "memory", Ordering::Relaxed);

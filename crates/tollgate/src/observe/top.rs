@@ -14,7 +14,6 @@ use tollgate_core::Key;
 
 use crate::key::SubjectKind;
 
-/// The most denied clients of the last [`SPAN`] to twice that time.
 #[derive(Debug)]
 pub(crate) struct Top {
     current: Summary<(Key, SubjectKind)>,
@@ -22,21 +21,17 @@ pub(crate) struct Top {
     began: Instant,
 }
 
-/// A client that was denied.
 #[derive(Debug)]
 pub(crate) struct Denied {
     pub(crate) key: Key,
     pub(crate) kind: SubjectKind,
-    /// The highest possible count.
     pub(crate) count: u64,
     /// The largest possible error of `count`.
     pub(crate) error: u64,
 }
 
-/// Clients that are counted at a time.
 pub(crate) const SUBJECTS: usize = 128;
 
-/// Older counts are forgotten.
 const SPAN: Duration = Duration::from_secs(600);
 
 impl Top {
@@ -50,7 +45,6 @@ impl Top {
         self.current.count((key, kind));
     }
 
-    /// The most denied clients, highest first.
     pub(crate) fn read(&mut self, most: usize, now: Instant) -> Vec<Denied> {
         self.pass(now);
         let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| Denied {
@@ -74,7 +68,6 @@ impl Top {
     }
 }
 
-/// Sums the counts of each client, highest first.
 pub(crate) fn first(all: impl IntoIterator<Item = Denied>, most: usize) -> Vec<Denied> {
     let mut sums: HashMap<(Key, SubjectKind), (u64, u64)> = HashMap::new();
     for Denied { key, kind, count, error } in all {
@@ -93,45 +86,37 @@ pub(crate) fn first(all: impl IntoIterator<Item = Denied>, most: usize) -> Vec<D
     all
 }
 
-/// The summary.
+/// The counts of up to `bound` keys, and their errors.
 #[derive(Debug)]
 struct Summary<K> {
     bound: usize,
-    places: HashMap<K, usize>,
-    keys: Vec<K>,
-    /// Apart from the keys, because the smallest count is searched.
-    counts: Vec<u64>,
-    errors: Vec<u64>,
+    counts: HashMap<K, (u64, u64)>,
 }
 
 impl<K: Clone + Eq + Hash> Summary<K> {
     fn new(bound: usize) -> Self {
-        let (places, keys) = (HashMap::new(), Vec::new());
-        Self { bound, places, keys, counts: Vec::new(), errors: Vec::new() }
+        Self { bound, counts: HashMap::new() }
     }
 
     fn count(&mut self, key: K) {
-        if let Some(place) = self.places.get(&key) {
-            self.counts[*place] += 1;
-        } else if self.keys.len() < self.bound {
-            self.places.insert(key.clone(), self.keys.len());
-            self.keys.push(key);
-            self.counts.push(1);
-            self.errors.push(0);
-        } else if let Some((place, smallest)) =
-            self.counts.iter().copied().enumerate().min_by_key(|(_, count)| *count)
-        {
-            self.places.remove(&self.keys[place]);
-            self.places.insert(key.clone(), place);
-            self.keys[place] = key;
-            self.counts[place] = smallest + 1;
-            self.errors[place] = smallest;
+        if let Some((count, _)) = self.counts.get_mut(&key) {
+            *count += 1;
+            return;
         }
+        let mut error = 0;
+        if self.counts.len() >= self.bound {
+            let smallest = self.counts.iter().min_by_key(|(_, (count, _))| *count);
+            let Some((smallest, (count, _))) = smallest.map(|(key, it)| (key.clone(), *it)) else {
+                return;
+            };
+            self.counts.remove(&smallest);
+            error = count;
+        }
+        self.counts.insert(key, (error + 1, error));
     }
 
     fn iter(&self) -> impl Iterator<Item = (&K, u64, u64)> {
-        let numbers = self.counts.iter().zip(&self.errors);
-        self.keys.iter().zip(numbers).map(|(key, (count, error))| (key, *count, *error))
+        self.counts.iter().map(|(key, (count, error))| (key, *count, *error))
     }
 }
 

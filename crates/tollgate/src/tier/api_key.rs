@@ -1,5 +1,3 @@
-//! Tiers by lists of API keys.
-
 use std::fmt;
 
 use super::{Tier, TierSource};

@@ -1,5 +1,3 @@
-//! Tiers that a token claims.
-
 use super::{Tier, TierSource};
 use crate::RequestHead;
 use crate::key::JwtUser;

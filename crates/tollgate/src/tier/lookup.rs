@@ -1,7 +1,4 @@
-//! Tiers from a database or another service.
-
 use std::error::Error;
-use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
@@ -159,8 +156,4 @@ where
     }
 }
 
-impl fmt::Debug for TierLookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TierLookup").finish_non_exhaustive()
-    }
-}
+debug_fields!(TierLookup);

@@ -78,7 +78,6 @@ impl Address {
         Self(Self::MAPPED << 32 | u128::from(bits))
     }
 
-    /// The IPv4 address, if it is one.
     #[inline]
     pub(super) fn v4(self) -> Option<u32> {
         self.in_prefix(Self::MAPPED)
@@ -90,20 +89,17 @@ impl Address {
         self.in_prefix(Self::NAT64)
     }
 
-    /// The last 32 bits after this prefix.
     #[inline]
     fn in_prefix(self, prefix: u128) -> Option<u32> {
         #[expect(clippy::cast_possible_truncation, reason = "the others were compared")]
         (self.0 >> 32 == prefix).then_some(self.0 as u32)
     }
 
-    /// The bytes of an IPv6 address.
     #[inline]
     pub(super) fn octets(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// The same as an `IpAddr`.
     #[inline]
     pub(super) fn ip(self) -> IpAddr {
         match self.v4() {
@@ -123,7 +119,6 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// The bits of an address that count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Masks {
     v4: u8,
@@ -152,7 +147,6 @@ impl Masks {
         Ok(())
     }
 
-    /// The network that counts as one.
     #[inline]
     pub(super) fn apply(&self, address: Address) -> Address {
         // No shift is by the whole width, since no prefix is empty.

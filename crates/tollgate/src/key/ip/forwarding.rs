@@ -16,7 +16,6 @@ const MAX_HOPS: usize = 32;
 /// The bytes that are read from the right end. 32 addresses fit.
 const MAX_BYTES: usize = 4 * 1024;
 
-/// The header that is read, and its form.
 #[derive(Clone, Debug)]
 pub(super) enum Forwarding {
     /// `X-Forwarded-For`: each proxy appends an address.
@@ -89,7 +88,6 @@ fn walk(
     known
 }
 
-/// The end of `line` that may be read, and its start in `line`.
 fn within(line: &[u8], room: usize) -> (usize, &[u8]) {
     let start = line.len().saturating_sub(room);
     (start, &line[start..])

@@ -5,7 +5,6 @@ mod forwarding;
 mod peer;
 mod proxies;
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -73,7 +72,6 @@ pub struct ClientIp {
 
 type PeerFn = Arc<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync>;
 
-/// The rule for a Unix socket as the peer.
 #[derive(Clone, Copy, Debug)]
 enum Unix {
     Refuse,
@@ -255,17 +253,7 @@ impl KeySource for ClientIp {
     }
 }
 
-impl fmt::Debug for ClientIp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientIp")
-            .field("peer_from_fn", &self.peer.is_some())
-            .field("proxies", &self.proxies)
-            .field("forwarding", &self.forwarding)
-            .field("unix", &self.unix)
-            .field("masks", &self.masks)
-            .finish()
-    }
-}
+debug_fields!(ClientIp, proxies, forwarding, unix, masks);
 
 #[cfg(test)]
 mod tests;

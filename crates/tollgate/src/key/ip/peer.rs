@@ -1,7 +1,7 @@
-//! The peer of the connection.
-
 use std::net::SocketAddr;
 
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 use http::Extensions;
 
 use super::address::Address;
@@ -14,7 +14,6 @@ use super::address::Address;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnixPeer;
 
-/// The peer in the extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Address(Address),
@@ -25,11 +24,7 @@ pub(super) enum Peer {
 impl Peer {
     #[inline(always)]
     pub(super) fn of(extensions: &Extensions) -> Self {
-        let address = of_axum(extensions)
-            .or_else(|| of_tonic(extensions))
-            .or_else(|| extensions.get::<SocketAddr>().copied())
-            .or_else(|| of_axum_test(extensions));
-        match address {
+        match socket_address(extensions) {
             Some(address) => Self::Address(address.ip().into()),
             None if is_unix(extensions) => Self::Unix,
             None => Self::Unknown,
@@ -37,38 +32,27 @@ impl Peer {
     }
 }
 
-#[cfg(feature = "axum")]
-fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
-    use axum::extract::ConnectInfo;
-    extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)
-}
-
-#[cfg(not(feature = "axum"))]
-fn of_axum(_: &Extensions) -> Option<SocketAddr> {
-    None
-}
-
-/// axum's own replacement for a connection in tests of a router.
-#[cfg(feature = "axum")]
-fn of_axum_test(extensions: &Extensions) -> Option<SocketAddr> {
-    use axum::extract::connect_info::MockConnectInfo;
-    extensions.get::<MockConnectInfo<SocketAddr>>().map(|info| info.0)
-}
-
-#[cfg(not(feature = "axum"))]
-fn of_axum_test(_: &Extensions) -> Option<SocketAddr> {
-    None
-}
-
-/// Over TLS tonic sets this too, beside its own type.
-#[cfg(feature = "tonic")]
-fn of_tonic(extensions: &Extensions) -> Option<SocketAddr> {
-    use tonic::transport::server::TcpConnectInfo;
-    extensions.get::<TcpConnectInfo>()?.remote_addr()
-}
-
-#[cfg(not(feature = "tonic"))]
-fn of_tonic(_: &Extensions) -> Option<SocketAddr> {
+#[inline(always)]
+fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(ConnectInfo(address)) = extensions.get() {
+        return Some(*address);
+    }
+    // Over TLS tonic sets this too, beside its own type.
+    #[cfg(feature = "tonic")]
+    if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>()
+        && let Some(address) = info.remote_addr()
+    {
+        return Some(address);
+    }
+    if let Some(address) = extensions.get() {
+        return Some(*address);
+    }
+    // axum's own replacement for a connection in tests of a router.
+    #[cfg(feature = "axum")]
+    if let Some(MockConnectInfo(address)) = extensions.get() {
+        return Some(*address);
+    }
     None
 }
 

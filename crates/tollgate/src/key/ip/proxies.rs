@@ -1,5 +1,3 @@
-//! Trusted proxies.
-
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -41,7 +39,6 @@ impl TrustedProxies {
         Ok(Self(networks.into()))
     }
 
-    /// Whether the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -107,5 +104,4 @@ fn as_v4(network: IpNet) -> Option<IpNet> {
     }
 }
 
-/// The first of ::ffff:0:0/96.
 const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);

@@ -1,5 +1,3 @@
-//! Errors of keys.
-
 /// The error of a verification key, or of a set of keys, that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

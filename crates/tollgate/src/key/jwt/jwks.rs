@@ -40,7 +40,7 @@ fn usable(jwk: &Jwk) -> Option<JwtKey> {
     if matches!(jwk.common.key_algorithm, Some(other) if other != named) {
         return None;
     }
-    let key = JwtKey::new(algorithm, DecodingKey::from_jwk(jwk).ok()?).ok()?;
+    let key = JwtKey::new(algorithm, DecodingKey::from_jwk(jwk)).ok()?;
     Some(match &jwk.common.key_id {
         Some(kid) => key.with_kid(kid),
         None => key,

@@ -1,8 +1,7 @@
-//! Keys for tokens, each for one algorithm.
-
 use std::fmt;
 use std::panic::catch_unwind;
 
+use jsonwebtoken::errors::Error;
 use jsonwebtoken::{DecodingKey, DecodingKeyKind, crypto};
 
 use super::JwtKeyError;
@@ -54,7 +53,7 @@ impl JwtKey {
         if secret.len() < 32 {
             return Err(JwtKeyError::ShortSecret { bytes: secret.len() });
         }
-        Self::new(Algorithm::Hs256, DecodingKey::from_secret(secret))
+        Self::new(Algorithm::Hs256, Ok(DecodingKey::from_secret(secret)))
     }
 
     /// Reads a public RSA key in PEM, for RS256.
@@ -62,7 +61,7 @@ impl JwtKey {
     /// # Errors
     /// It is another key, a private one, or shorter than 2048 bits (RFC 7518 §3.3).
     pub fn rs256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
-        Self::from_pem(Algorithm::Rs256, pem)
+        Self::new(Algorithm::Rs256, DecodingKey::from_rsa_pem(pem))
     }
 
     /// Reads a public P-256 key in PEM, for ES256.
@@ -70,7 +69,7 @@ impl JwtKey {
     /// # Errors
     /// It is another key, a private one, or on another curve.
     pub fn es256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
-        Self::from_pem(Algorithm::Es256, pem)
+        Self::new(Algorithm::Es256, DecodingKey::from_ec_pem(pem))
     }
 
     /// Reads a public Ed25519 key in PEM, for EdDSA.
@@ -78,7 +77,7 @@ impl JwtKey {
     /// # Errors
     /// It is another key, or a private one.
     pub fn eddsa_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
-        Self::from_pem(Algorithm::EdDsa, pem)
+        Self::new(Algorithm::EdDsa, DecodingKey::from_ed_pem(pem))
     }
 
     /// Sets the name of the key (`kid`) in tokens.
@@ -87,17 +86,11 @@ impl JwtKey {
         Self { kid: Some(kid.into()), ..self }
     }
 
-    fn from_pem(algorithm: Algorithm, pem: &[u8]) -> Result<Self, JwtKeyError> {
-        let key = match algorithm {
-            Algorithm::Hs256 => return Err(JwtKeyError::PemAsSecret),
-            Algorithm::Rs256 => DecodingKey::from_rsa_pem(pem),
-            Algorithm::Es256 => DecodingKey::from_ec_pem(pem),
-            Algorithm::EdDsa => DecodingKey::from_ed_pem(pem),
-        };
-        Self::new(algorithm, key.map_err(|_| unusable(algorithm))?)
-    }
-
-    pub(super) fn new(algorithm: Algorithm, decoding: DecodingKey) -> Result<Self, JwtKeyError> {
+    pub(super) fn new(
+        algorithm: Algorithm,
+        decoding: Result<DecodingKey, Error>,
+    ) -> Result<Self, JwtKeyError> {
+        let decoding = decoding.map_err(|_| unusable(algorithm))?;
         let sound = match algorithm {
             Algorithm::Hs256 => true,
             // jsonwebtoken looks at nothing of it before the first token.
@@ -121,7 +114,6 @@ impl JwtKey {
     }
 }
 
-/// Checks the size of an RSA key.
 fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
     let modulus = match key.kind() {
         DecodingKeyKind::RsaModulusExponent { n, .. } => n,
@@ -206,7 +198,6 @@ impl JwtKeys {
         Ok(Self(keys))
     }
 
-    /// No keys yet.
     pub(super) const fn none() -> Self {
         Self(Vec::new())
     }
@@ -216,7 +207,6 @@ impl JwtKeys {
         self.0.iter().filter_map(|key| key.kid.as_deref())
     }
 
-    /// The key for a token.
     pub(super) fn find(&self, kid: Option<&str>) -> Option<&JwtKey> {
         match (&*self.0, kid) {
             ([only], None) => Some(only),

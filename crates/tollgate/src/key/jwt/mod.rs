@@ -81,10 +81,6 @@ impl KeySource for JwtUser {
         Ok(claims.map(|claims| claims.subject()))
     }
 
-    fn can_be_missing(&self) -> bool {
-        true
-    }
-
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let SubjectName::User { issuer, name } = name else { return None };
         let fixed = self.0.rules[0].iss.iter().flatten().next().map(String::as_str);

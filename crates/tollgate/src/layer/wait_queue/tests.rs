@@ -72,7 +72,7 @@ fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
     drop(first);
     for queue in [&queue, &clone] {
         assert!(deny(queue, "a", 11).is_err(), "ten bytes");
-        assert_eq!(queue.shared.bounds.body_window.load(Ordering::Relaxed), 5);
+        assert_eq!(queue.shared.body_window.load(Ordering::Relaxed), 5);
     }
     let wider = clone.max_requests(2).max_bytes(100);
     let _first = waiting(deny(&queue, "a", 11));

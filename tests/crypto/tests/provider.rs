@@ -1,0 +1,63 @@
+//! The program chooses the cryptography of jsonwebtoken, and the feature `jwt` of tollgate none.
+
+#![cfg(test)]
+
+use http::Request;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use tollgate::RequestHead;
+use tollgate::key::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, KeySource};
+
+const SECRET: &[u8] = b"at least thirty-two random bytes";
+
+macro_rules! pem {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../crates/tollgate/src/key/testdata/", $name, ".pem"))
+    };
+}
+
+#[test]
+fn the_only_provider_of_a_program_verifies_tokens_of_each_algorithm() {
+    if cfg!(feature = "aws-lc-rs") == cfg!(feature = "rust-crypto") {
+        return;
+    }
+    for (algorithm, key, signer) in [
+        (Algorithm::HS256, JwtKey::hs256(SECRET), EncodingKey::from_secret(SECRET)),
+        (
+            Algorithm::RS256,
+            JwtKey::rs256_pem(pem!("rsa.public")),
+            EncodingKey::from_rsa_pem(pem!("rsa.private")).unwrap(),
+        ),
+        (
+            Algorithm::ES256,
+            JwtKey::es256_pem(pem!("ec.public")),
+            EncodingKey::from_ec_pem(pem!("ec.private")).unwrap(),
+        ),
+        (
+            Algorithm::EdDSA,
+            JwtKey::eddsa_pem(pem!("ed.public")),
+            EncodingKey::from_ed_pem(pem!("ed.private")).unwrap(),
+        ),
+    ] {
+        let keys = JwtKeys::new([key.unwrap()]).unwrap();
+        let user = JwtUser::new(JwtVerifier::new(keys));
+        let accepts = |token: &str| {
+            let request = Request::builder().header("authorization", format!("Bearer {token}"));
+            user.subject(&RequestHead::of(&request.body(()).unwrap())).unwrap().is_some()
+        };
+        let claims = serde_json::json!({"sub": "ann", "exp": 4_102_444_800_u64});
+        let token = encode(&Header::new(algorithm), &claims, &signer).unwrap();
+        assert!(accepts(&token), "{algorithm:?}");
+        let others = serde_json::json!({"sub": "bob", "exp": 4_102_444_800_u64});
+        let others = encode(&Header::new(algorithm), &others, &signer).unwrap();
+        let (signed, _) = token.rsplit_once('.').unwrap();
+        let (_, signature) = others.rsplit_once('.').unwrap();
+        assert!(!accepts(&format!("{signed}.{signature}")), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_program_with_no_provider_or_with_two_gets_an_error_when_it_makes_a_key() {
+    let has_one = cfg!(feature = "aws-lc-rs") != cfg!(feature = "rust-crypto");
+    let key = JwtKey::hs256(SECRET);
+    assert_eq!(matches!(key, Err(JwtKeyError::NoCryptoProvider)), !has_one);
+}

@@ -62,7 +62,7 @@ impl LayerHandle {
         self.0.tier_of(name)
     }
 
-    /// Forgets the state of `key` under a limit.
+    /// Forgets the used units of `key` under a limit.
     pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
         self.0.reset(limit, key)
     }

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 use crate::config::{self, Source};
 use crate::plan::{LogFormat, LogPlan, Plan};
-use crate::replay::{ReplayArgs, SuggestArgs};
+use crate::replay::{Count, ReplayArgs, SuggestArgs};
 use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
 use crate::{check, log, replay, schema, serve};
@@ -299,17 +299,18 @@ fn tell(source: &Source, report: &config::Report) {
     eprint!("{}", report.render(io::stderr().is_terminal()));
     let (errors, warnings) = (report.errors(), report.warnings());
     if errors + warnings > 0 {
-        eprintln!("{}: {}, {}", source.name, count(errors, "error"), count(warnings, "warning"));
+        eprintln!(
+            "{}: {}, {}",
+            source.name,
+            Count(errors as u64, "error"),
+            Count(warnings as u64, "warning")
+        );
     }
 }
 
 fn wrong(error: &dyn fmt::Display) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(WRONG)
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The exit code for a configuration that is not valid.

@@ -34,13 +34,13 @@ pub use self::rate_limits::{
     descriptor_key,
 };
 pub use self::secret::Secret;
-pub use self::server::{Front, Listen, PathRules, Route, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, Route, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
 
-use crate::proxy::path::{PathFault, in_all_readings};
+use crate::proxy::path::{Ambiguous, PathFault, in_all_readings};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -59,7 +59,7 @@ pub struct Plan {
     /// The proxies whose `X-Forwarded-*` and `Forwarded` are trusted and passed on. Other headers
     /// are replaced.
     pub trusted_proxies: TrustedProxies,
-    pub paths: PathRules,
+    pub ambiguous: Ambiguous,
     /// Where requests go; the first that matches.
     pub routes: Vec<Route>,
     /// Requests that pass without asking the store.

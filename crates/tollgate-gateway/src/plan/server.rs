@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::key::TrustedProxies;
 
 use super::{PathMatch, RouteLimits};
-use crate::proxy::Upstream;
+use crate::proxy::{self, Upstream};
 
 #[derive(Clone, Debug)]
 pub struct Listen {
@@ -49,27 +49,13 @@ pub struct TlsFiles {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    pub connect: Duration,
-    /// From the end of a request to the head of the target's response.
-    pub response: Duration,
-    /// Between two pieces of a body, in either direction.
-    pub idle: Duration,
-    /// Without a byte in either direction of an upgraded connection.
-    pub tunnel: Duration,
-    pub pool: Duration,
+    pub upstream: proxy::Timeouts,
     /// From the first byte of a request to the end of its head.
     pub request_header: Duration,
     /// Between two requests of a client's connection.
     pub keep_alive: Duration,
     /// From the signal to stop until connections are cut.
     pub drain: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathRules {
-    /// Whether `%2F`, `%5C` and broken escapes are answered with 400. Otherwise they stay as they
-    /// are.
-    pub reject_ambiguous: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ use tollgate_replay::{Answer, Bounds, Report};
 use self::differences::Differences;
 use self::progress::Progress;
 pub use self::suggest::{SuggestArgs, run as suggest};
+pub(crate) use self::words::Count;
 use crate::plan::{Plan, Whose};
 use crate::serve::recorded::{ASSUMPTIONS, Recorded};
 

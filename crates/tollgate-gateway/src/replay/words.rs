@@ -167,7 +167,7 @@ fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
     writeln!(out)
 }
 
-pub(super) struct Count(pub(super) u64, pub(super) &'static str);
+pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,7 +4,7 @@
 //! file is opened again at each reload, and within a second after it was moved.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{Metadata, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
@@ -44,7 +44,7 @@ enum Message {
 impl AccessLog {
     pub(super) fn start(plan: Option<&AccessLogPlan>) -> Result<Self, String> {
         let Some(plan) = plan else { return Ok(Self(None)) };
-        let file = open(plan.file.as_deref()).map_err(|error| {
+        let (file, opened) = open(plan.file.as_deref()).map_err(|error| {
             let file = plan.file.as_deref().unwrap_or_else(|| Path::new("stdout"));
             format!(
                 "cannot open the access log {}: {error}; change `accessLog.file`",
@@ -59,7 +59,7 @@ impl AccessLog {
             plan: plan.clone(),
             sampling: RandomState::new(),
         });
-        let writer = Writer { shared: Arc::clone(&shared), file, looked: Instant::now() };
+        let writer = Writer { shared: Arc::clone(&shared), file, opened, looked: Instant::now() };
         let spawned = thread::Builder::new().name("access-log".to_owned());
         let spawned = spawned.spawn(move || writer.run(&lines));
         spawned.map_err(|error| format!("cannot start the thread of the access log: {error}"))?;
@@ -251,43 +251,30 @@ fn shortened(text: &str) -> String {
 
 struct Writer {
     shared: Arc<Shared>,
-    file: Box<dyn Output>,
+    file: Box<dyn Write + Send>,
+    opened: Option<Identity>,
     looked: Instant,
 }
 
-trait Output: Write + Send {
-    /// Whether `path` names another file by now.
-    fn has_moved(&self, path: &Path) -> bool;
+/// Tells apart files that have the same path one after the other.
+type Identity = (u64, u64);
+
+#[cfg(unix)]
+fn identity(file: &Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    (file.dev(), file.ino())
 }
 
-impl Output for io::Stdout {
-    fn has_moved(&self, _: &Path) -> bool {
-        false
-    }
+#[cfg(not(unix))]
+const fn identity(_: &Metadata) -> Identity {
+    (0, 0)
 }
 
-impl Output for File {
-    #[cfg(unix)]
-    fn has_moved(&self, path: &Path) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        let identity = |it: std::fs::Metadata| (it.dev(), it.ino());
-        match (self.metadata(), path.metadata()) {
-            (Ok(own), Ok(other)) => identity(own) != identity(other),
-            (own, other) => own.is_ok() && other.is_err(),
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn has_moved(&self, path: &Path) -> bool {
-        !path.exists()
-    }
-}
-
-fn open(path: Option<&Path>) -> io::Result<Box<dyn Output>> {
-    Ok(match path {
-        None => Box::new(io::stdout()),
-        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path)?),
-    })
+fn open(path: Option<&Path>) -> io::Result<(Box<dyn Write + Send>, Option<Identity>)> {
+    let Some(path) = path else { return Ok((Box::new(io::stdout()), None)) };
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let opened = file.metadata().ok().as_ref().map(identity);
+    Ok((Box::new(file), opened))
 }
 
 impl Writer {
@@ -331,9 +318,9 @@ impl Writer {
             return;
         }
         self.looked = Instant::now();
-        if is_asked || self.file.has_moved(path) {
+        if is_asked || path.metadata().ok().as_ref().map(identity) != self.opened {
             match open(Some(path)) {
-                Ok(file) => self.file = file,
+                Ok((file, opened)) => (self.file, self.opened) = (file, opened),
                 Err(error) => tracing::error!(%error, "cannot open the access log again"),
             }
         }

@@ -32,10 +32,9 @@ use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
 use crate::plan::{Connections, Front, Plan};
-use crate::proxy::path::Ambiguous;
 use crate::proxy::{
     Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
-    Received, Timeouts, Tunnels, Via, admit,
+    Received, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
@@ -91,7 +90,7 @@ impl<St: Inspect> App<St> {
     ) -> Result<Self, BuildError> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(persistent.files)?;
-        let timeouts = timeouts(&plan);
+        let timeouts = plan.timeouts.upstream;
         let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
         let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
@@ -180,7 +179,7 @@ impl<St: Inspect> App<St> {
             keep_alive: timeouts.keep_alive,
             // A silent upstream is given up after one idle time. So after two idle times, the
             // reason for the stall is a client that does not read.
-            stall: 2 * timeouts.idle,
+            stall: 2 * timeouts.upstream.body,
         }
     }
 
@@ -222,9 +221,7 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let ambiguous =
-            if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
-        let Meaning { host, upgrade } = match admit(&mut request, ambiguous) {
+        let Meaning { host, upgrade } = match admit(&mut request, self.plan.ambiguous) {
             Ok(meaning) => meaning,
             Err(fault) => return refuse(fault, request.version()),
         };
@@ -278,8 +275,8 @@ impl<St: Inspect> App<St> {
             };
             if limiter.is_some() {
                 let client = self.identity.find(&head(&request));
-                if client.is_nobody() {
-                    self.summary.nobody();
+                if client.is_unknown() {
+                    self.summary.unknown_client();
                 }
                 request.extensions_mut().insert(client);
             }
@@ -340,14 +337,4 @@ fn nothing() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
-}
-
-fn timeouts(plan: &Plan) -> Timeouts {
-    Timeouts {
-        connect: plan.timeouts.connect,
-        response: plan.timeouts.response,
-        body: plan.timeouts.idle,
-        tunnel: plan.timeouts.tunnel,
-        pool: plan.timeouts.pool,
-    }
 }

@@ -32,7 +32,7 @@ impl ClientIdentity {
         }
     }
 
-    pub(super) const fn is_nobody(&self) -> bool {
+    pub(super) const fn is_unknown(&self) -> bool {
         matches!(self.found, Ok(None))
     }
 }

@@ -17,7 +17,7 @@ use super::keys::KeySets;
 use super::{lists, redis};
 use crate::check;
 use crate::plan::{ApiPlan, LimitPlan, Plan, Route, StorePlan, Whose};
-use crate::proxy::path::{Ambiguous, normalise};
+use crate::proxy::path::normalise;
 
 /// A request in words.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,9 +70,8 @@ impl Described {
 /// Describes the decision for the request, one sentence a line. The request is not charged.
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
-    let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let path = described.path.split('?').next().unwrap_or_default();
-    let path = match normalise(path, ambiguous) {
+    let path = match normalise(path, plan.ambiguous) {
         Ok(path) => path.into_owned(),
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };

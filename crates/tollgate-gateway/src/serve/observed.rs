@@ -119,7 +119,7 @@ pub(super) async fn keep_small(metrics: PrometheusHandle) {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody reloads 2^53 times")]
+#[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 reloads")]
 fn describe(history: &History) {
     let loaded_at = history.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     gauge!("tollgate_config_version").set(history.version as f64);

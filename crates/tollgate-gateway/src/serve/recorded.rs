@@ -21,7 +21,7 @@ use super::client_identity::{ClientIdentity, Identity};
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
-use crate::proxy::path::{Ambiguous, normalise};
+use crate::proxy::path::normalise;
 
 /// The replay assumes these things, because logs do not have them.
 pub(crate) const ASSUMPTIONS: [&str; 9] = [
@@ -175,9 +175,8 @@ fn met<'a>(
     if record.method.is_empty() {
         return Met::Free("(not HTTP)");
     }
-    let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let (host, path) = parts(record);
-    let Ok(path) = normalise(path, ambiguous) else { return Met::Free("(bad path)") };
+    let Ok(path) = normalise(path, plan.ambiguous) else { return Met::Free("(bad path)") };
     let host = host.and_then(|host| host.parse().ok());
     let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],

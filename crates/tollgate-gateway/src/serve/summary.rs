@@ -12,12 +12,13 @@ use tollgate::Observer;
 use tollgate::status::Denials;
 
 use crate::proxy::Failures;
+use crate::replay::Count;
 
 #[derive(Clone)]
 pub(super) struct Summary {
     observer: Observer,
     failures: Failures,
-    nobody: Arc<AtomicU64>,
+    unknown: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
 }
 
@@ -29,11 +30,11 @@ struct Told {
 impl Summary {
     pub(super) fn new(observer: Observer, failures: Failures) -> Self {
         let told = Told { at: Instant::now(), denials: HashMap::new() };
-        Self { observer, failures, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
+        Self { observer, failures, unknown: Arc::default(), told: Arc::new(Mutex::new(told)) }
     }
 
-    pub(super) fn nobody(&self) {
-        self.nobody.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn unknown_client(&self) {
+        self.unknown.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) async fn keep_telling(self) {
@@ -47,12 +48,12 @@ impl Summary {
     pub(super) fn tell(&self) {
         let mut told = self.told.lock();
         let passed = told.at.elapsed();
-        let nobody = self.nobody.swap(0, Ordering::Relaxed);
-        if nobody > 0 {
+        let unknown = self.unknown.swap(0, Ordering::Relaxed);
+        if unknown > 0 {
             let seconds = passed.as_secs_f64().round().max(1.0);
             tracing::info!(
                 target: "tollgate",
-                "`identity` found no client in {} in the last {seconds} s", requests(nobody)
+                "`identity` found no client in {} in the last {seconds} s", Count(unknown, "request")
             );
         }
         for line in told.news(self.observer.denials(), passed) {
@@ -79,7 +80,7 @@ impl Told {
             ] {
                 let count = now.saturating_sub(before);
                 if count > 0 {
-                    let requests = requests(count);
+                    let requests = Count(count, "request");
                     lines.push(format!(
                         "{what} {requests} under `{policy}` in the last {seconds} s"
                     ));
@@ -88,10 +89,6 @@ impl Told {
         }
         lines
     }
-}
-
-fn requests(count: u64) -> String {
-    format!("{count} request{}", if count == 1 { "" } else { "s" })
 }
 
 /// Short enough for an operator who watches the log, and long enough to keep the log small.

@@ -69,7 +69,7 @@ struct Queue {
     lanes: Lanes,
 }
 
-/// What waiting requests hold.
+/// The places and bytes that waiting requests take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     requests: usize,

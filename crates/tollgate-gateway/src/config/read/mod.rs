@@ -28,7 +28,7 @@ use self::identity::Identity;
 use self::policy::Names;
 use super::tables::{File, RateLimiter};
 use super::typed::{Checked, Either, Key, Reported};
-use crate::plan::{PathRules, Plan, StorePlan};
+use crate::plan::{Plan, StorePlan};
 
 struct Shared<'a> {
     limiter: &'a RateLimiter,
@@ -51,8 +51,8 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let limits = limits::limits(&shared);
     let routes = routes::routes(root, &shared, &limits);
     let identity = identity::identity(limiter, &tiers);
-    let reject_ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
-    let exempt = paths::exempt(limiter, reject_ambiguous);
+    let ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
+    let exempt = paths::exempt(limiter, ambiguous);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
     let admin = server::admin(limiter);
@@ -78,7 +78,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         timeouts: timeouts?,
         max_tunnels: limiter.max_tunnels.value()?,
         trusted_proxies: identity.proxies,
-        paths: PathRules { reject_ambiguous: reject_ambiguous? },
+        ambiguous: ambiguous?,
         routes: routes?,
         exempt: exempt?,
         exempt_preflights: limiter.exempt_preflights.value()?,

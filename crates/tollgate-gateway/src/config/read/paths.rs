@@ -2,6 +2,7 @@ use super::super::format;
 use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Checked, Either, Item, Key, Kind, Spot, all, values};
 use crate::plan::{Methods, PathMatch};
+use crate::proxy::path::Ambiguous;
 
 pub(super) fn path(path: &<tables::Path as Kind>::Value, spot: &Spot) -> Checked<PathMatch> {
     let section = match path {
@@ -95,7 +96,7 @@ pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<M
 
 pub(super) fn exempt(
     limiter: &RateLimiter,
-    reject_ambiguous: Checked<bool>,
+    ambiguous: Checked<Ambiguous>,
 ) -> Checked<Vec<PathMatch>> {
     let mut has_patterns = false;
     let paths = all(limiter.exempt.items()?, |item| {
@@ -110,7 +111,7 @@ pub(super) fn exempt(
         Ok(path)
     });
     if let Ok(keys) = limiter.paths.get()
-        && reject_ambiguous == Ok(false)
+        && ambiguous == Ok(Ambiguous::Keep)
         && has_patterns
     {
         keys.ambiguous.warn(

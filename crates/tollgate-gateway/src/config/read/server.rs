@@ -11,6 +11,7 @@ use super::super::typed::{Checked, Either, Item, Key, Spot, values};
 use super::identity::networks;
 use super::{MILLISECOND, MINUTE, routes, within};
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
+use crate::proxy;
 
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     match limiter.forward_auth.get()? {
@@ -182,12 +183,15 @@ pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
         [&keys.connect, &keys.response, &keys.idle, &keys.tunnel].map(span);
     let [pool, request_header, keep_alive, drain] =
         [&keys.pool, &keys.request_header, &keys.keep_alive, &keys.drain].map(span);
-    Ok(Timeouts {
+    let upstream = proxy::Timeouts {
         connect: connect?,
         response: response?,
-        idle: idle?,
+        body: idle?,
         tunnel: tunnel?,
         pool: pool?,
+    };
+    Ok(Timeouts {
+        upstream,
         request_header: request_header?,
         keep_alive: keep_alive?,
         drain: drain?,

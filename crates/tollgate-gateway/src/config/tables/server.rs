@@ -1,5 +1,6 @@
 use super::super::{format, spec, typed};
 use super::{Api, Policy, Target};
+use crate::proxy::path::Ambiguous;
 use typed::{Either, List, OneOrMore, Time, Whole, Written, section, words};
 
 /// A path, or a section that tells how the path is meant.
@@ -129,10 +130,10 @@ words! {
         "regex" => true,
     }
 
-    AmbiguousPaths -> bool {
+    AmbiguousPaths -> Ambiguous {
         /// They are answered with 400.
-        "reject" => true,
+        "reject" => Ambiguous::Refuse,
         /// They stay as they are.
-        "keep" => false,
+        "keep" => Ambiguous::Keep,
     }
 }

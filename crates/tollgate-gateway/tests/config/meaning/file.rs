@@ -7,6 +7,7 @@ use http::Method;
 use tollgate::{OnMissingKey, OnStoreError};
 use tollgate_gateway::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
 use tollgate_gateway::proxy::Address;
+use tollgate_gateway::proxy::path::Ambiguous;
 
 use super::with;
 use crate::support::{files, plan, read_text};
@@ -60,10 +61,11 @@ fn defaults_are_those_of_the_table() {
     assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
     assert_eq!(plan.store, StorePlan::MEMORY);
     assert_eq!((plan.on_missing_key, plan.missing_key_status.as_u16()), (OnMissingKey::Deny, 403));
-    assert!(plan.paths.reject_ambiguous);
+    assert_eq!(plan.ambiguous, Ambiguous::Refuse);
     let seconds = |span: Duration| span.as_secs();
     let t = plan.timeouts;
-    let timeouts = [t.connect, t.response, t.idle, t.tunnel, t.pool, t.request_header];
+    let up = t.upstream;
+    let timeouts = [up.connect, up.response, up.body, up.tunnel, up.pool, t.request_header];
     assert_eq!(timeouts.map(seconds), [5, 60, 60, 3_600, 30, 10]);
     assert_eq!([t.keep_alive, t.drain].map(seconds), [75, 30]);
     // A section that says nothing of a key means the same.

@@ -15,7 +15,7 @@ pub struct CalendarWindowCounter {
     calendar: Calendar,
 }
 
-/// `used` units were charged in `period`.
+/// The state of a calendar window counter: `used` units were charged in `period`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     period: Period,

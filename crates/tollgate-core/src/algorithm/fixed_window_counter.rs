@@ -16,7 +16,8 @@ pub struct FixedWindowCounter {
     window: u64,
 }
 
-/// `used` units were charged in window number `index` since the epoch.
+/// The state of a fixed window counter: `used` units were charged in window number `index` since
+/// the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The number of the window since the epoch.

@@ -25,7 +25,7 @@ pub struct LeakyBucket {
     full: u64,
 }
 
-/// The level, scaled, as of the last charge.
+/// The state of a leaky bucket: the scaled level at the last charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The units in the bucket, scaled.

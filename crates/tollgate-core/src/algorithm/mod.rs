@@ -56,7 +56,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// A state as it is at one instant.
     type View<'a>: Copy + fmt::Debug;
 
-    /// The state of a key never charged.
+    /// Returns the state of a key that was never charged.
     fn fresh(&self) -> Self::State;
 
     // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
@@ -69,7 +69,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Lets time pass up to `now`, without touching the state.
     fn refresh<'a>(&self, state: &'a Self::State, now: Timestamp) -> Self::View<'a>;
 
-    /// Decides on `cost`, as if it were charged if allowed; changes nothing.
+    /// Decides on `cost` as if it were charged; changes no state.
     fn assess(&self, view: Self::View<'_>, now: Timestamp, cost: Cost) -> Decision;
 
     /// Takes `cost`, more than zero, which [`assess`](Rule::assess) has allowed at `now`.
@@ -85,27 +85,27 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
         now: Timestamp,
     ) -> u64;
 
-    /// Charges `units` whether there is room or not, up to a debt of one capacity, and
-    /// says how many were charged.
+    /// Charges `units` even beyond the quota, up to a debt of one capacity, and returns the number
+    /// of charged units.
     fn owe(&self, state: &mut Self::State, units: u64, now: Timestamp) -> u64;
 
-    /// The units that count at `now`, rounded up.
+    /// Returns the units that count at `now`, rounded up.
     fn consumed(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// The state of a key of which `units` count at `now` and nothing else is known.
+    /// Returns the state of a key of which only the number of units that count at `now` is known.
     fn resume(&self, units: u64, now: Timestamp) -> Self::State;
 
     /// Reads a state that was written under the rule `from` of the same algorithm:
     /// what was consumed is kept, rounded up.
     ///
-    /// So two versions of a quota side by side admit no more than the larger alone. Of
-    /// counters that is true if one window is a multiple of the other; else what has run out
-    /// with a window of one may lie in that of the other, and be admitted again.
+    /// Therefore two versions of a quota side by side admit no more than the larger quota alone.
+    /// For counters this holds if one window is a multiple of the other. Otherwise units that have
+    /// expired in one window may still be inside the other window, and be admitted again.
     fn convert(&self, from: &Self, state: &Self::State, now: Timestamp) -> Self::State {
         self.resume(from.consumed(state, now), now)
     }
 
-    /// Whether the state cannot be told from [`fresh`](Rule::fresh), now or later.
+    /// Returns whether the state equals [`fresh`](Rule::fresh), now and later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
 
     /// The last instant at which units charged now, or any time until then, count as they do

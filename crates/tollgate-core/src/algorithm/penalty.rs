@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::{Form, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// Blocks for strikes.
+/// The rule of a penalty, which blocks a key after a number of strikes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Penalty {
     strikes: u64,
@@ -36,7 +36,7 @@ pub struct Terms {
     pub counts_denials: bool,
 }
 
-/// The strikes that may still count, and the last block.
+/// The state of a penalty: the strikes that may still count, and the last block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Oldest first.

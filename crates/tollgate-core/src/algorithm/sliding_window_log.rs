@@ -22,7 +22,7 @@ pub struct SlidingWindowLog {
     grid: u64,
 }
 
-/// The charges that may still count, oldest first.
+/// The state of a sliding window log: the charges that may still count, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     entries: VecDeque<Entry>,

@@ -33,8 +33,7 @@ pub struct TokenBucket {
     full: u64,
 }
 
-/// `missing` tokens, scaled, as of `at`: the last charge or, with refill in intervals,
-/// the start of the interval.
+/// The state of a token bucket: `missing` tokens, scaled, at the instant `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The tokens that are missing, scaled.

@@ -117,7 +117,7 @@ impl AdminBuilder {
         self
     }
 
-    /// Which part of a subject `GET /top` shows.
+    /// Sets how `GET /top` shows the keys of clients: hashed, masked or in clear.
     pub const fn show_subjects(mut self, shown: Shown) -> Self {
         self.shown = shown;
         self

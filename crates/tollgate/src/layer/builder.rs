@@ -320,7 +320,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Builds the layer.
+    /// Checks the limits and options and builds the layer.
     ///
     /// # Errors
     /// See [`LayerError`].
@@ -534,7 +534,7 @@ pub enum LayerError {
 tollgate_core::debug_as_display!(LayerError);
 
 impl LayerError {
-    /// The most limits of one layer.
+    /// The largest number of limits of one layer.
     pub const MAX_LIMITS: usize = 64;
 }
 

@@ -64,7 +64,7 @@ impl LayerHandle {
         self.0.view().tiers?.named(name)
     }
 
-    /// Forgets the state of `key` under a limit.
+    /// Forgets the used units of `key` under a limit.
     pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
         self.0.store().reset(limit.policy(), key)
     }

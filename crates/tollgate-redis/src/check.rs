@@ -242,8 +242,8 @@ async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
 }
 
-/// Asks about a key, in a call that may have keys of several slots. Whoever is between, the answer
-/// says whether the server takes such calls.
+/// Asks about a key, in a call that may have keys of several slots. The answer says whether the
+/// server takes such calls, and a proxy in front of it too.
 async fn takes_cross_slot(node: &Arc<Node>, names: &Names) -> bool {
     let nonce = rand();
     let Ok(policy) = Policy::fixed_window_counter("self-check", Quota::per_second(1)) else {

@@ -15,9 +15,8 @@ use crate::ticket::{Answer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
-    /// Hands out the answers, and returns the requests that are to be sent again at once: those whose
-    /// keys are elsewhere, and those that were rejected as late although they were in time by the
-    /// clock here. No deadline is checked for them in the queue.
+    /// Hands out the answers, and returns the requests that are to be sent again at once: their keys are
+    /// elsewhere, or they were rejected as late although they were in time by the clock here. No deadline is checked for them in the queue.
     pub(super) fn distribute(
         &self,
         batch: &Batch,

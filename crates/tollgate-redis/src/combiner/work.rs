@@ -30,7 +30,7 @@ pub(super) struct Work {
 /// The most work of a call that has several requests.
 const MOST: u64 = 1_000;
 
-/// Of a script after the first one.
+/// The work of starting another script in a call.
 const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;

@@ -21,7 +21,7 @@ pub(super) struct Demand {
     is_hot: bool,
 }
 
-/// The number of decisions within the time of a lease from which a key gets blocks. Below it,
+/// A key gets blocks if it has so many decisions within the time of a lease. Below this number,
 /// blocks save no calls: a block costs one call, as a decision does.
 pub(super) const HOT: u32 = 16;
 /// Units of a first block.

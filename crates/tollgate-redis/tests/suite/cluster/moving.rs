@@ -62,7 +62,7 @@ fn rounds() -> usize {
     if std::env::var_os("TOLLGATE_LONG").is_some_and(|it| it == "1") { 30 } else { 3 }
 }
 
-/// A call for several slots, some of which the node does not have.
+/// The node does not have all slots of the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() {
     let cluster = masters();

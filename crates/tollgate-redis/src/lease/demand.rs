@@ -21,8 +21,8 @@ pub(super) struct Demand {
     is_hot: bool,
 }
 
-/// A key gets blocks if it has so many decisions within the time of a lease. Below this number,
-/// blocks save no calls: a block costs one call, as a decision does.
+/// A key with fewer decisions within the time of a lease gets no blocks: a block costs one call, as
+/// a decision does.
 pub(super) const HOT: u32 = 16;
 /// Units of a first block.
 const FIRST: u64 = 8;

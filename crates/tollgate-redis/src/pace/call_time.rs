@@ -7,12 +7,14 @@ use super::{Bounds, Call};
 /// An estimate from the calls so far.
 ///
 /// * *The time of a call* is smoothed as TCP smooths the time of a round trip, and so is the
-///   deviation, of calls that took longer.
+///   deviation, of calls that took longer. Hardly a call takes longer than the longest of late.
 /// * *The number of calls* follows TCP Vegas. Among the calls under way, `calls × (1 − base /
-/// time)`
-///   wait for the server or keep it busy, where `base` is the time of a small call to an idle
-///   server. Between one and two are enough. The time in the network is part of `base`, so a
+///   time)` wait for the server or keep it busy, where `base` is the time of a small call to an
+///   idle server. Between one and two are enough. The time in the network is part of `base`, so a
 ///   distant server gets more calls.
+/// * *While requests wait here*, calls may wait at the server for as long. If other clients keep it
+///   busy, more is answered then, and if these calls do, no less. Calls that take a third of the
+///   timeout leave no room for this.
 /// * *The size of a call* is what the server answers in an eighth of the timeout.
 #[derive(Debug)]
 pub(super) struct CallTime {
@@ -20,6 +22,8 @@ pub(super) struct CallTime {
     /// In seconds, as are those below.
     smoothed: Option<f64>,
     deviation: f64,
+    /// The longest call of late: it comes nearer to each shorter call by a part of 32.
+    longest: f64,
     base: f64,
     /// When `base` began anew.
     base_since: Option<Instant>,
@@ -35,8 +39,8 @@ pub(super) struct CallTime {
 /// The interval at which `base` is measured again, because the way to the server may have become
 /// longer. For this, one call is sent alone.
 const BASE_LASTS: Duration = Duration::from_secs(10);
-/// The number of calls of a new store: the server has the next call while the answers of the last
-/// call are handed out.
+/// The number of calls of a new store, and the fewest while they are in time: the server has the
+/// next call while the answers of the last call are handed out.
 const FIRST_CALLS: f64 = 2.0;
 
 /// Calls with fewer requests hardly take longer if they are larger.
@@ -48,6 +52,7 @@ impl CallTime {
             bounds,
             smoothed: None,
             deviation: 0.0,
+            longest: 0.0,
             base: f64::INFINITY,
             base_since: None,
             calls: FIRST_CALLS,
@@ -59,7 +64,8 @@ impl CallTime {
 
     /// The time that a call is expected to take.
     pub(super) fn expected(&self) -> Duration {
-        seconds(self.smoothed.map_or(0.0, |smoothed| smoothed + 2.0 * self.deviation))
+        let Some(smoothed) = self.smoothed else { return Duration::ZERO };
+        seconds((smoothed + 2.0 * self.deviation).min(1.25 * self.longest))
     }
 
     /// The time until calls with `waiting` requests have been sent.
@@ -93,6 +99,7 @@ impl CallTime {
     pub(super) const fn forget(&mut self) {
         self.smoothed = None;
         self.deviation = 0.0;
+        self.longest = 0.0;
     }
 
     /// Begins again with few calls at a time, after no call was under way. Many at once would be a
@@ -117,7 +124,7 @@ impl CallTime {
     }
 
     /// A call was answered or lost. While it was under way, `answered` requests were answered.
-    pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, is_busy: bool) {
+    pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, queued: usize) {
         if answered == 0 {
             // The server stood still, which says how long that took, and not how long calls
             // take. But it may have been the call that was too large.
@@ -135,9 +142,10 @@ impl CallTime {
         let smoothed = before + (took - before) / 4.0;
         self.smoothed = Some(smoothed);
         let later = (took - before).max(0.0) - self.deviation;
+        self.longest = took.max(self.longest + (took - self.longest) / 32.0);
         self.deviation += later / if later > 0.0 { 4.0 } else { 32.0 };
         self.learn_rate(call, answered, took, before);
-        self.learn_calls(smoothed, is_busy);
+        self.learn_calls(smoothed, queued);
     }
 
     fn learn_rate(&mut self, call: &Call, answered: usize, took: f64, usual: f64) {
@@ -150,7 +158,7 @@ impl CallTime {
         // The time of the other calls depends on how many requests came, not on how many the
         // server can answer.
         let is_late = took > self.bounds.timeout.as_secs_f64() * 0.6 && own.is_some();
-        if call.is_full && took <= usual && self.batch() < SMALL {
+        if call.is_full && took <= usual * 1.02 && self.batch() < SMALL {
             // Its size is not what takes the time: another client keeps the server busy.
             self.rate = self.rate.map(|rate| rate * 1.125);
         } else if call.is_full || is_late {
@@ -161,16 +169,22 @@ impl CallTime {
         }
     }
 
-    fn learn_calls(&mut self, smoothed: f64, is_busy: bool) {
-        let waiting = self.calls * (1.0 - self.base.min(smoothed) / smoothed);
-        let is_late = smoothed > f64::midpoint(self.base, self.bounds.timeout.as_secs_f64());
-        self.is_starting &= waiting < 1.0 && !is_late;
-        if waiting > 2.0 || is_late {
-            self.calls -= (waiting - 1.0).max(1.0) / self.calls;
-        } else if waiting < 1.0 && is_busy {
+    fn learn_calls(&mut self, smoothed: f64, queued: usize) {
+        let timeout = self.bounds.timeout;
+        let beyond = |time: f64| self.calls * (1.0 - time.min(smoothed) / smoothed);
+        let waiting = beyond(self.base);
+        let waits_here = self.to_send(queued).min(timeout / 4).as_secs_f64();
+        let surplus = beyond(self.base.max(waits_here));
+        let is_late = smoothed > f64::midpoint(self.base, timeout.as_secs_f64());
+        let is_early = self.expected() < timeout / 3;
+        self.is_starting &= surplus < 1.0 && !is_late;
+        if surplus > 2.0 || is_late {
+            self.calls -= (surplus - 1.0).max(1.0) / self.calls;
+        } else if queued > 0 && surplus < 1.0 && (waiting < 1.0 || is_early) {
             self.calls += if self.is_starting { 0.5 } else { 1.0 / self.calls };
         }
-        self.calls = self.calls.clamp(1.0, number(self.bounds.calls));
+        let fewest = if is_late { 1.0 } else { FIRST_CALLS.min(number(self.bounds.calls)) };
+        self.calls = self.calls.clamp(fewest, number(self.bounds.calls));
     }
 }
 

@@ -265,7 +265,7 @@ impl<T> Pace<T> {
         }
         if ended != Ended::Refused {
             let answered = self.answered - call.answered;
-            self.time.learn(&call, took, answered, !self.queue.is_empty());
+            self.time.learn(&call, took, answered, self.queue.len());
         }
     }
 

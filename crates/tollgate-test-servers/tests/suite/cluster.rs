@@ -85,8 +85,10 @@ fn a_replica_takes_over_on_command_and_after_a_crash() {
     let key = keys.into_iter().find(|key| cluster.master_of(cluster.slot_of(key)) == 0);
     let key = key.expect("one of eight");
     let slot = cluster.slot_of(key);
-    cluster.node(0).cmd(&["SET", key, "old"]);
-    assert_eq!(cluster.node(0).cmd(&["WAIT", "1", "5000"]), Value::Number(1));
+    // WAIT waits for the writes of its own connection.
+    let mut master = cluster.node(0).connect().expect("a connection");
+    master.cmd(&["SET", key, "old"]);
+    assert_eq!(master.cmd(&["WAIT", "1", "5000"]), Value::Number(1));
     cluster.node(3).stop();
     cluster.node(0).cmd(&["CLIENT", "KILL", "TYPE", "REPLICA"]);
     cluster.node(0).cmd(&["SET", key, "new"]);

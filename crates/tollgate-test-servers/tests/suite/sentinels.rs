@@ -9,7 +9,8 @@ fn sentinels_replace_a_killed_master_by_a_replica() {
     assert_eq!(sentinels.master(), 0);
     assert!(sentinels.url().starts_with("redis-sentinel://:secret@127.0.0.1:"));
     assert!(sentinels.url().contains("?sentinelServiceName=mymaster&node=127.0.0.1:"));
-    let master = sentinels.node(0);
+    // WAIT waits for the writes of its own connection.
+    let mut master = sentinels.node(0).connect().expect("a connection");
     master.cmd(&["SET", "key", "value"]);
     assert_eq!(master.cmd(&["WAIT", "2", "5000"]), Value::Number(2));
 

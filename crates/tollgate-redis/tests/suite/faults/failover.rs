@@ -15,7 +15,10 @@ async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged
     let load = scene.load();
     sleep(CALM).await;
     let [master, replica] = [sentinels.node(0), sentinels.node(1)];
-    assert_eq!(master.cmd(&["WAIT", "1", "1000"]).number(), 1);
+    // WAIT waits for the writes of its own connection, and so for all before them.
+    let mut writes = master.connect().expect("a connection");
+    writes.cmd(&["SET", "mark", "1"]);
+    assert_eq!(writes.cmd(&["WAIT", "1", "1000"]).number(), 1);
     // Later charges never reach the replica.
     replica.stop();
     master.cmd(&["CLIENT", "KILL", "TYPE", "REPLICA"]);

@@ -201,7 +201,10 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
     let verdict = loop {
         match store.charge(&policy, &Key::GLOBAL, Cost::ONE).await {
             Ok(verdict) => break verdict,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+            Err(error) => {
+                assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+                assert!(began.elapsed() < PATIENCE, "{error}");
+            }
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };

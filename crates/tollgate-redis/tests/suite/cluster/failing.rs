@@ -196,13 +196,15 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
         cluster.wait_until_ok();
     });
     store.connected().await;
-    // A node that the machine starves may take the others for dead once more.
+    // A node that the machine starves may take the others for dead once more. The client ends the
+    // connection on that answer, and has none for the requests that follow at once.
     let began = Instant::now();
     let verdict = loop {
         match store.charge(&policy, &Key::GLOBAL, Cost::ONE).await {
             Ok(verdict) => break verdict,
             Err(error) => {
-                assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+                let is_down = error.to_string().contains("CLUSTERDOWN");
+                assert!(is_down || !error.may_have_charged(), "{error}");
                 assert!(began.elapsed() < PATIENCE, "{error}");
             }
         }

@@ -16,7 +16,7 @@ mod paths;
 
 use std::hash::BuildHasher;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 use serde::Serialize;
 use tollgate_core::{Key, Micros, Timestamp};
 
@@ -44,6 +44,7 @@ impl Default for Bounds {
 pub struct Suggest {
     bounds: Bounds,
     window: Micros,
+    /// Single bits of the faster hash may be the same for clients with similar names.
     hasher: RandomState,
     paths: Paths,
     requests: Vec<Seen>,

@@ -1,6 +1,7 @@
 //! One connection of a client, from the first byte to the last.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +14,11 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::conn::auto;
 use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -50,8 +52,15 @@ pub(super) async fn serve<St: Inspect>(
         let stream = TcpStream::from_std(stream)?;
         // Answers are written in few large pieces, so waiting for more only adds delay.
         stream.set_nodelay(true)?;
+        let mut client = Client { peer, slot, is_tls: settings.tls.is_some(), is_http1: false };
         match &settings.proxy_protocol {
-            None => behind_proxies(&gateway, stream, peer, slot, &settings, terms).await,
+            None => {
+                if !client.has_room(&gateway, &settings) {
+                    return Ok(());
+                }
+                client.is_http1 = !client.is_tls && begins_as_http1(&stream).await;
+                decrypted(&gateway, stream, client, &settings, terms).await
+            }
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
                     let error = "the peer is not in `proxyProtocol`";
@@ -61,9 +70,13 @@ pub(super) async fn serve<St: Inspect>(
                 let stream = ProxiedStream::create_from_tokio(stream, config);
                 let stream = timeout(terms.patience.head, stream).await??;
                 // Without a client's address, the proxy connects for itself, for a health check.
-                let client = stream.proxy_header().proxied_address();
-                let client = client.map_or(peer, |addresses| addresses.source);
-                Box::pin(behind_proxies(&gateway, stream, client, slot, &settings, terms)).await
+                if let Some(addresses) = stream.proxy_header().proxied_address() {
+                    client.peer = addresses.source;
+                }
+                if !client.has_room(&gateway, &settings) {
+                    return Ok(());
+                }
+                Box::pin(decrypted(&gateway, stream, client, &settings, terms)).await
             }
         }
     };
@@ -72,33 +85,26 @@ pub(super) async fn serve<St: Inspect>(
     }
 }
 
-async fn behind_proxies<St: Inspect, S>(
+async fn decrypted<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
-    peer: SocketAddr,
-    mut slot: Slot,
+    mut client: Client,
     settings: &ListenerSettings,
     terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // A trusted proxy in front connects for all of its clients, so the limit per address would be
-    // wrong. On the other listeners every peer is such a proxy.
-    let is_trusted =
-        settings.front != Front::Proxy || gateway.app().plan.trusted_proxies.contains(peer.ip());
-    if !is_trusted && !slot.belongs_to(peer.ip(), settings.most_per_address) {
-        return Ok(());
-    }
     let Some(tls) = &settings.tls else {
-        return http(gateway, stream, (peer, false), slot, terms).await;
+        return http(gateway, stream, client, terms).await;
     };
     // Boxed, because a task always has the size of its largest future, and TLS is much larger than
     // the rest.
     Box::pin(async move {
         let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
         let stream = timeout(terms.patience.head, stream).await??;
-        http(gateway, stream, (peer, true), slot, terms).await
+        client.is_http1 = stream.get_ref().1.alpn_protocol() == Some(b"http/1.1");
+        http(gateway, stream, client, terms).await
     })
     .await
 }
@@ -106,8 +112,7 @@ where
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
-    (peer, is_tls): (SocketAddr, bool),
-    slot: Slot,
+    Client { peer, slot, is_tls, is_http1 }: Client,
     terms: &Terms,
 ) -> io::Result<()>
 where
@@ -124,10 +129,51 @@ where
         // head of the response.
         Box::pin(answer(Arc::clone(&served), request, working, front))
     });
-    let builder = builder(terms.patience);
-    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let stream = TokioIo::new(stream);
+    if is_http1 {
+        let mut builder = http1::Builder::new();
+        // hyper's timeout would include the time between requests, which has a longer limit.
+        builder.header_read_timeout(None).max_buf_size(HEAD_BYTES);
+        let serving = builder.serve_connection(stream, service).with_upgrades();
+        let stop = http1::UpgradeableConnection::graceful_shutdown;
+        return drive(serving, stop, &activity, &gateway.draining, terms).await;
+    }
+    // Boxed, because it has room for both versions, and most connections know theirs.
+    Box::pin(async {
+        let builder = builder(terms.patience);
+        let serving = builder.serve_connection_with_upgrades(stream, service);
+        let stop = auto::UpgradeableConnection::graceful_shutdown;
+        drive(serving, stop, &activity, &gateway.draining, terms).await
+    })
+    .await
+}
+
+/// Whether the first bytes that arrive are of HTTP/1. `false` also if there are none in time.
+///
+/// hyper can find out by itself, but then it reads the first bytes twice, and its buffer grows to
+/// double the size for as long as the connection lasts.
+async fn begins_as_http1(stream: &TcpStream) -> bool {
+    let mut first = [0; PREFACE.len()];
+    match timeout(LAST_CALL, stream.peek(&mut first)).await {
+        Ok(Ok(length)) => length > 0 && !PREFACE.starts_with(&first[..length]),
+        _ => false,
+    }
+}
+
+/// Serves a connection until its end. `stop` lets the requests under way end, and no more begin.
+async fn drive<C, E>(
+    serving: C,
+    stop: fn(Pin<&mut C>),
+    activity: &Activity,
+    draining: &Drain,
+    terms: &Terms,
+) -> io::Result<()>
+where
+    C: Future<Output = Result<(), E>>,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
     let mut serving = std::pin::pin!(serving);
-    let mut leaving = Leaving::new(&gateway.draining);
+    let mut leaving = Leaving::new(draining);
     let mut look = std::pin::pin!(sleep_until(Instant::now() + terms.patience.head));
     loop {
         let event = poll_fn(|cx| {
@@ -148,7 +194,7 @@ where
                 // already be on its way. So the next response has `Connection: close`, and only
                 // connections without a further request stay open.
                 if activity.is_h2() {
-                    serving.as_mut().graceful_shutdown();
+                    stop(serving.as_mut());
                 }
                 look.as_mut().reset(Instant::now() + LAST_CALL);
             }
@@ -158,7 +204,7 @@ where
                 // The protocol of a connection that was new at the beginning of the drain may be
                 // known only now. In HTTP/2, no answer has `Connection: close`.
                 if leaving.begun && activity.is_h2() || leaving.over {
-                    serving.as_mut().graceful_shutdown();
+                    stop(serving.as_mut());
                 }
                 match activity.deadline(patience) {
                     Some(deadline) if deadline <= now => {
@@ -166,7 +212,7 @@ where
                             return Err(io::ErrorKind::TimedOut.into());
                         }
                         leaving.over = true;
-                        serving.as_mut().graceful_shutdown();
+                        stop(serving.as_mut());
                         look.as_mut().reset(now + LAST_CALL);
                     }
                     // A head may begin at any time, so the deadline is checked at least once in
@@ -259,14 +305,10 @@ impl Upload {
     }
 }
 
-fn builder(patience: Patience) -> Builder<Streams> {
-    let mut builder = Builder::new(Streams { stall: patience.stall, share: Share::default() });
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // This timeout would include the time between requests, which has a longer limit.
-        .header_read_timeout(None)
-        .max_buf_size(HEAD_BYTES);
+fn builder(patience: Patience) -> auto::Builder<Streams> {
+    let streams = Streams { stall: patience.stall, share: Share::default() };
+    let mut builder = auto::Builder::new(streams);
+    builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -279,6 +321,29 @@ fn builder(patience: Patience) -> Builder<Streams> {
         .keep_alive_interval(patience.keep_alive)
         .keep_alive_timeout(patience.head);
     builder
+}
+
+struct Client {
+    peer: SocketAddr,
+    slot: Slot,
+    is_tls: bool,
+    is_http1: bool,
+}
+
+impl Client {
+    /// Whether the address may have one more connection.
+    fn has_room<St: Inspect>(
+        &mut self,
+        gateway: &Gateway<St>,
+        settings: &ListenerSettings,
+    ) -> bool {
+        let address = self.peer.ip();
+        // A trusted proxy in front connects for all of its clients, so the limit per address would
+        // be wrong. On the other listeners every peer is such a proxy.
+        settings.front != Front::Proxy
+            || gateway.app().plan.trusted_proxies.contains(address)
+            || self.slot.belongs_to(address, settings.most_per_address)
+    }
 }
 
 struct Terms {
@@ -332,6 +397,9 @@ impl<'a> Leaving<'a> {
         self.begun
     }
 }
+
+/// What every connection of HTTP/2 begins with (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 64 * 1024;
 

@@ -1,14 +1,9 @@
 //! One connection of a client, from the first byte to the last.
 
 use std::convert::Infallible;
-use std::error::Error;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
@@ -23,15 +18,15 @@ use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tollgate::status::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::ListenerSettings;
-use super::drain::Drain;
 use super::gateway::Gateway;
-use super::slots::{Slot, Slots};
+use super::lifetime::{LAST_CALL, Lifetime};
+use super::slots::Slot;
 use super::streams::Streams;
 use super::{forward_auth, rate_limits};
 use crate::flow::{Paced, Share};
@@ -47,7 +42,7 @@ pub(super) async fn serve<St: Inspect>(
     slot: Slot,
 ) {
     let (patience, slots) = (gateway.app().patience(), slot.slots().clone());
-    let terms = &Terms { patience, slots, front: settings.front };
+    let lifetime = &Lifetime { patience, slots, draining: &gateway.draining };
     let served = async {
         let stream = TcpStream::from_std(stream)?;
         // Answers are written in few large pieces, so waiting for more only adds delay.
@@ -59,7 +54,7 @@ pub(super) async fn serve<St: Inspect>(
                     return Ok(());
                 }
                 client.is_http1 = !client.is_tls && begins_as_http1(&stream).await;
-                decrypted(&gateway, stream, client, &settings, terms).await
+                decrypted(&gateway, stream, client, &settings, lifetime).await
             }
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
@@ -68,7 +63,7 @@ pub(super) async fn serve<St: Inspect>(
                 }
                 let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
                 let stream = ProxiedStream::create_from_tokio(stream, config);
-                let stream = timeout(terms.patience.head, stream).await??;
+                let stream = timeout(lifetime.patience.head, stream).await??;
                 // Without a client's address, the proxy connects for itself, for a health check.
                 if let Some(addresses) = stream.proxy_header().proxied_address() {
                     client.peer = addresses.source;
@@ -76,7 +71,7 @@ pub(super) async fn serve<St: Inspect>(
                 if !client.has_room(&gateway, &settings) {
                     return Ok(());
                 }
-                Box::pin(decrypted(&gateway, stream, client, &settings, terms)).await
+                Box::pin(decrypted(&gateway, stream, client, &settings, lifetime)).await
             }
         }
     };
@@ -90,21 +85,21 @@ async fn decrypted<St: Inspect, S>(
     stream: S,
     mut client: Client,
     settings: &ListenerSettings,
-    terms: &Terms,
+    lifetime: &Lifetime<'_>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Some(tls) = &settings.tls else {
-        return http(gateway, stream, client, terms).await;
+        return http(gateway, stream, client, settings.front, lifetime).await;
     };
     // Boxed, because a task always has the size of its largest future, and TLS is much larger than
     // the rest.
     Box::pin(async move {
         let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
-        let stream = timeout(terms.patience.head, stream).await??;
+        let stream = timeout(lifetime.patience.head, stream).await??;
         client.is_http1 = stream.get_ref().1.alpn_protocol() == Some(b"http/1.1");
-        http(gateway, stream, client, terms).await
+        http(gateway, stream, client, settings.front, lifetime).await
     })
     .await
 }
@@ -113,7 +108,8 @@ async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     Client { peer, slot, is_tls, is_http1 }: Client,
-    terms: &Terms,
+    front: Front,
+    lifetime: &Lifetime<'_>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -122,7 +118,6 @@ where
     let served = Arc::new((Arc::clone(gateway), Arc::new(connection)));
     let activity = Activity::new();
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
-    let front = terms.front;
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         // Boxed, because a task always has the size of its largest future. The box is freed at the
@@ -136,14 +131,14 @@ where
         builder.header_read_timeout(None).max_buf_size(HEAD_BYTES);
         let serving = builder.serve_connection(stream, service).with_upgrades();
         let stop = http1::UpgradeableConnection::graceful_shutdown;
-        return drive(serving, stop, &activity, &gateway.draining, terms).await;
+        return lifetime.drive(serving, stop, &activity).await;
     }
     // Boxed, because it has room for both versions, and most connections know theirs.
     Box::pin(async {
-        let builder = builder(terms.patience);
+        let builder = builder(lifetime.patience);
         let serving = builder.serve_connection_with_upgrades(stream, service);
         let stop = auto::UpgradeableConnection::graceful_shutdown;
-        drive(serving, stop, &activity, &gateway.draining, terms).await
+        lifetime.drive(serving, stop, &activity).await
     })
     .await
 }
@@ -157,74 +152,6 @@ async fn begins_as_http1(stream: &TcpStream) -> bool {
     match timeout(LAST_CALL, stream.peek(&mut first)).await {
         Ok(Ok(length)) => length > 0 && !PREFACE.starts_with(&first[..length]),
         _ => false,
-    }
-}
-
-/// Serves a connection until its end. `stop` lets the requests under way end, and no more begin.
-async fn drive<C, E>(
-    serving: C,
-    stop: fn(Pin<&mut C>),
-    activity: &Activity,
-    draining: &Drain,
-    terms: &Terms,
-) -> io::Result<()>
-where
-    C: Future<Output = Result<(), E>>,
-    E: Into<Box<dyn Error + Send + Sync>>,
-{
-    let mut serving = std::pin::pin!(serving);
-    let mut leaving = Leaving::new(draining);
-    let mut look = std::pin::pin!(sleep_until(Instant::now() + terms.patience.head));
-    loop {
-        let event = poll_fn(|cx| {
-            // First, so that a request that has arrived is read before the timer fires. On a busy
-            // machine both may be late.
-            if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
-                return Poll::Ready(Event::Ended(ended.map_err(io::Error::other)));
-            }
-            if leaving.is_asked(cx) {
-                return Poll::Ready(Event::Asked);
-            }
-            look.as_mut().poll(cx).map(|()| Event::Look)
-        });
-        match event.await {
-            Event::Ended(ended) => return ended,
-            Event::Asked => {
-                // HTTP/2 can announce which requests it will still answer. In HTTP/1, a request may
-                // already be on its way. So the next response has `Connection: close`, and only
-                // connections without a further request stay open.
-                if activity.is_h2() {
-                    stop(serving.as_mut());
-                }
-                look.as_mut().reset(Instant::now() + LAST_CALL);
-            }
-            Event::Look => {
-                let now = Instant::now();
-                let patience = terms.now(leaving.begun);
-                // The protocol of a connection that was new at the beginning of the drain may be
-                // known only now. In HTTP/2, no answer has `Connection: close`.
-                if leaving.begun && activity.is_h2() || leaving.over {
-                    stop(serving.as_mut());
-                }
-                match activity.deadline(patience) {
-                    Some(deadline) if deadline <= now => {
-                        if leaving.over || activity.is_working() {
-                            return Err(io::ErrorKind::TimedOut.into());
-                        }
-                        leaving.over = true;
-                        stop(serving.as_mut());
-                        look.as_mut().reset(now + LAST_CALL);
-                    }
-                    // A head may begin at any time, so the deadline is checked at least once in
-                    // the time limit of a head.
-                    deadline => {
-                        let next = deadline.unwrap_or(now + patience.head);
-                        let latest = if leaving.begun { LAST_CALL } else { patience.head };
-                        look.as_mut().reset(next.min(now + latest));
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -346,58 +273,6 @@ impl Client {
     }
 }
 
-struct Terms {
-    patience: Patience,
-    slots: Slots,
-    front: Front,
-}
-
-impl Terms {
-    /// The time limits at this moment. Idle connections have less time if other clients wait for a
-    /// connection, or if the gateway drains.
-    fn now(&self, is_leaving: bool) -> Patience {
-        let Patience { keep_alive, .. } = self.patience;
-        let is_short = is_leaving || self.slots.is_full();
-        let keep_alive = if is_short { keep_alive.min(LAST_CALL) } else { keep_alive };
-        Patience { keep_alive, ..self.patience }
-    }
-}
-
-enum Event {
-    Ended(io::Result<()>),
-    Asked,
-    Look,
-}
-
-struct Leaving<'a> {
-    draining: &'a Drain,
-    begins: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
-    is_woken: bool,
-    begun: bool,
-    over: bool,
-}
-
-impl<'a> Leaving<'a> {
-    fn new(draining: &'a Drain) -> Self {
-        let begins = Box::pin(draining.begins());
-        Self { draining, begins, is_woken: false, begun: false, over: false }
-    }
-
-    /// Returns true once, when the gateway has begun to drain.
-    fn is_asked(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.begun {
-            return false;
-        }
-        if !self.is_woken {
-            // Polled once: the waker of a task stays the same, and polling takes a lock.
-            self.is_woken = true;
-            let _ = self.begins.as_mut().poll(cx);
-        }
-        self.begun = self.draining.has_begun();
-        self.begun
-    }
-}
-
 /// What every connection of HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -418,4 +293,3 @@ const RESETS: usize = 32;
 
 /// A body of up to this size usually arrives at once, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;
-const LAST_CALL: Duration = Duration::from_secs(1);

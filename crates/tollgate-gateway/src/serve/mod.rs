@@ -14,6 +14,7 @@ pub mod explain;
 mod forward_auth;
 mod gateway;
 mod keys;
+mod lifetime;
 mod linger;
 mod listener;
 mod lists;

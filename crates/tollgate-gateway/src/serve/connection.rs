@@ -143,7 +143,7 @@ where
     .await
 }
 
-/// Whether the first bytes that arrive are of HTTP/1. `false` also if there are none in time.
+/// Whether the first bytes that arrive are of HTTP/1. `false` also if none arrive in time.
 ///
 /// hyper can find out by itself, but then it reads the first bytes twice, and its buffer grows to
 /// double the size for as long as the connection lasts.
@@ -273,7 +273,7 @@ impl Client {
     }
 }
 
-/// What every connection of HTTP/2 begins with (RFC 9113, section 3.4).
+/// The first bytes of every connection of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 64 * 1024;

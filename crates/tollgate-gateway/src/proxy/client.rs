@@ -14,7 +14,8 @@ use tokio_rustls::rustls::{self, ClientConfig};
 use super::body::Sent;
 use super::failures::Failures;
 use super::group::Group;
-use super::pool::{Lease, Pool};
+use super::lease::{Lease, Unanswered};
+use super::pool::Pool;
 use super::settings::{Endpoint, Protocol, Servers, Timeouts};
 
 type Tcp = HttpsConnector<HttpConnector>;
@@ -148,7 +149,7 @@ impl Clients {
         *request.uri_mut() = parts.path_and_query.map_or_else(Uri::default, Uri::from);
         let mut lease = self.pool(&endpoint, Protocol::Http1)?.lease_new().await?;
         let sent = lease.send(request.map(|()| Sent::default()), None).await;
-        Ok((sent.map_err(|unanswered: super::pool::Unanswered| unanswered.error)?, lease))
+        Ok((sent.map_err(|unanswered: Unanswered| unanswered.error)?, lease))
     }
 }
 

@@ -8,8 +8,8 @@ use http::{Response, StatusCode};
 
 use super::body::{Body, BodyError};
 use super::entrance::MOST_FIELDS;
+use super::lease::SendError;
 use super::path::PathFault;
-use super::pool::SendError;
 
 /// The reason why no upstream answered a request.
 ///

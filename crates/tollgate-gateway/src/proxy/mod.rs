@@ -10,6 +10,7 @@ mod forward;
 mod forwarded;
 mod group;
 mod hop;
+mod lease;
 pub mod path;
 mod pool;
 mod rewrite;

@@ -8,11 +8,8 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{http1, http2};
 use hyper::rt::{Read, Write};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -21,9 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower_service::Service as _;
 
-use super::body::{Sent, Upload};
 use super::client::Connector;
-use super::group::Busy;
+use super::lease::{Kept, Lease, SendError, Sender};
 use super::settings::{Protocol, Timeouts};
 use super::socket::{Begun, Socket};
 
@@ -39,7 +35,7 @@ pub(crate) fn become_worker(number: usize) {
 pub(crate) struct Pool {
     protocol: Protocol,
     connector: Connector,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
     /// One for each connection that may be opened, whatever the protocol and the worker.
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
@@ -54,55 +50,6 @@ struct Shelf {
     kept: VecDeque<Box<Kept>>,
     borrowed: u32,
     is_swept: bool,
-}
-
-/// A connection that no request uses; over HTTP/2, any number of requests.
-#[derive(Debug)]
-struct Kept {
-    sender: Sender,
-    begun: Begun,
-    /// Set again only when it ends: most requests are answered long before.
-    timer: Pin<Box<Sleep>>,
-    home: usize,
-    used_at: Instant,
-}
-
-#[derive(Debug)]
-enum Sender {
-    Http1(http1::SendRequest<Sent>),
-    Http2(http2::SendRequest<Sent>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Lease {
-    /// In a box, because it moves with the body of the response.
-    kept: Box<Kept>,
-    pool: Arc<Pool>,
-    /// Whether it has carried other requests, so that the upstream may be closing it now.
-    is_reused: bool,
-    /// Where servers share requests by what they have to do.
-    busy: Option<Busy>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SendError {
-    /// The upstream has as many connections as it may have, and none became free in time.
-    #[error("all connections to the upstream are in use")]
-    Full,
-    #[error("no connection within {0:?}")]
-    ConnectTimeout(std::time::Duration),
-    #[error("no connection: {0}")]
-    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
-    #[error("no response within {0:?}")]
-    Silence(std::time::Duration),
-}
-
-pub(super) struct Unanswered {
-    pub(super) error: SendError,
-    /// The request, if not a byte of it was sent.
-    pub(super) unsent: Option<Request<Sent>>,
 }
 
 impl Pool {
@@ -246,7 +193,7 @@ impl Pool {
         Ok((sender, begun))
     }
 
-    fn timer(&self) -> Pin<Box<Sleep>> {
+    pub(super) fn timer(&self) -> Pin<Box<Sleep>> {
         Box::pin(sleep(self.timeouts.response))
     }
 
@@ -279,7 +226,7 @@ impl Pool {
         after.chain(before).find_map(|other| self.shelves[other].lock().take(self))
     }
 
-    fn put(self: &Arc<Self>, kept: Box<Kept>) {
+    pub(super) fn put(self: &Arc<Self>, kept: Box<Kept>) {
         let home = kept.home;
         {
             let mut shelf = self.shelves[home].lock();
@@ -349,116 +296,6 @@ impl Shelf {
     }
 }
 
-impl Kept {
-    fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
-        }
-    }
-
-    /// The same connection for one more request, if several may use it at once.
-    fn shared(&self, pool: &Pool) -> Option<Box<Self>> {
-        let Sender::Http2(sender) = &self.sender else { return None };
-        Some(Box::new(Self {
-            sender: Sender::Http2(sender.clone()),
-            begun: self.begun.clone(),
-            timer: pool.timer(),
-            home: self.home,
-            used_at: Instant::now(),
-        }))
-    }
-}
-
-impl Lease {
-    pub(super) const fn is_reused(&self) -> bool {
-        self.is_reused
-    }
-
-    /// Counts as a request under way until the response ends.
-    pub(super) fn counting(&mut self, busy: Option<Busy>) {
-        self.busy = busy;
-    }
-
-    pub(super) const fn take_busy(&mut self) -> Option<Busy> {
-        self.busy.take()
-    }
-
-    /// Whether the upstream had begun to answer the request that failed.
-    pub(super) fn has_begun(&self) -> bool {
-        self.kept.begun.get()
-    }
-
-    /// Sends a request. The time limit of the response begins now, and again with each piece of
-    /// `upload`.
-    pub(super) async fn send(
-        &mut self,
-        request: Request<Sent>,
-        upload: Option<&Upload>,
-    ) -> Result<Response<Incoming>, Unanswered> {
-        let (timer, limit) = (&mut self.kept.timer, self.pool.timeouts.response);
-        match &mut self.kept.sender {
-            Sender::Http1(sender) => {
-                answered(sender.try_send_request(request), timer, limit, upload).await
-            }
-            Sender::Http2(sender) => {
-                answered(sender.try_send_request(request), timer, limit, upload).await
-            }
-        }
-    }
-
-    /// Keeps the connection for other requests. Without this, it ends with the lease.
-    pub(super) fn release(mut self) {
-        let Sender::Http1(sender) = &mut self.kept.sender else { return };
-        if sender.is_ready() {
-            self.keep();
-        } else if !sender.is_closed() {
-            // The end of the response has not reached the connection.
-            tokio::spawn(async move {
-                if let Sender::Http1(sender) = &mut self.kept.sender
-                    && sender.ready().await.is_ok()
-                {
-                    self.keep();
-                }
-            });
-        }
-    }
-
-    fn keep(self) {
-        let Self { mut kept, pool, .. } = self;
-        kept.used_at = Instant::now();
-        pool.put(kept);
-    }
-}
-
-async fn answered(
-    sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Sent>>>>,
-    timer: &mut Pin<Box<Sleep>>,
-    limit: std::time::Duration,
-    upload: Option<&Upload>,
-) -> Result<Response<Incoming>, Unanswered> {
-    let sent = Instant::now();
-    let mut sending = std::pin::pin!(sending);
-    std::future::poll_fn(|cx| {
-        loop {
-            if let Poll::Ready(answer) = sending.as_mut().poll(cx) {
-                return Poll::Ready(answer.map_err(|mut error| Unanswered {
-                    unsent: error.take_message(),
-                    error: error.into_error().into(),
-                }));
-            }
-            std::task::ready!(timer.as_mut().poll(cx));
-            let begun = upload.map_or(sent, |upload| upload.complete_since().max(sent));
-            if begun + limit <= Instant::now() {
-                let error = SendError::Silence(limit);
-                return Poll::Ready(Err(Unanswered { error, unsent: None }));
-            }
-            timer.as_mut().reset(begun + limit);
-        }
-    })
-    .await
-}
-
 const HEAD_BYTES: usize = 64 << 10;
 
 /// How much of one response over HTTP/2 waits here for a client that reads slowly.
@@ -473,126 +310,4 @@ const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 const BORROWED: u32 = 32;
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use http::uri::Scheme;
-    use http_body_util::BodyExt;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-    use tokio::sync::mpsc;
-
-    use super::*;
-    use crate::proxy::{Clients, Endpoint};
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// An event that a server sees.
-    #[derive(Debug, PartialEq, Eq)]
-    enum Seen {
-        Opened,
-        Closed,
-    }
-
-    /// The pool of a server with at most `most` connections, and the events that the server sees.
-    async fn pool(
-        most: usize,
-        workers: usize,
-        idle: Duration,
-    ) -> (Arc<Pool>, mpsc::UnboundedReceiver<Seen>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
-        let (sees, seen) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let sees = sees.clone();
-                sees.send(Seen::Opened).unwrap();
-                tokio::spawn(async move {
-                    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {
-                        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-                        stream.write_all(answer).await.unwrap();
-                    }
-                    let _ = sees.send(Seen::Closed);
-                });
-            }
-        });
-        let timeouts =
-            Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle };
-        let clients = Clients::new(timeouts, false, most, workers).unwrap();
-        (clients.pool(&endpoint, Protocol::Http1).unwrap(), seen)
-    }
-
-    async fn use_once(mut lease: Lease) {
-        let mut request = Request::new(Sent::default());
-        request.headers_mut().insert("host", http::HeaderValue::from_static("a"));
-        let Ok(response) = lease.send(request, None).await else { panic!("no response") };
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
-        lease.release();
-    }
-
-    #[tokio::test]
-    async fn a_request_waits_for_a_connection_that_another_request_uses() {
-        let (pool, mut seen) = pool(1, 1, LONG).await;
-        let first = pool.lease().await.unwrap();
-        let waiting = tokio::spawn({
-            let pool = Arc::clone(&pool);
-            async move { use_once(pool.lease().await.unwrap()).await }
-        });
-        while pool.waiters.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-        use_once(first).await;
-        waiting.await.unwrap();
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-        assert!(seen.try_recv().is_err(), "one connection was enough");
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_ends_makes_room_for_another_one() {
-        let (pool, mut seen) = pool(1, 1, LONG).await;
-        let first = pool.lease().await.unwrap();
-        let waiting = tokio::spawn({
-            let pool = Arc::clone(&pool);
-            async move { use_once(pool.lease().await.unwrap()).await }
-        });
-        while pool.waiters.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-        drop(first);
-        waiting.await.unwrap();
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-        let rest = [seen.recv().await, seen.recv().await];
-        assert!(rest.contains(&Some(Seen::Closed)) && rest.contains(&Some(Seen::Opened)));
-        // The connection that is kept makes room for a request that needs a new one.
-        drop(pool.lease_new().await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_borrows_often_gets_a_connection_of_its_own() {
-        let (pool, mut seen) = pool(10, 2, LONG).await;
-        use_once(pool.lease().await.unwrap()).await;
-        become_worker(1);
-        for _ in 1..BORROWED {
-            use_once(pool.lease().await.unwrap()).await;
-        }
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-        assert!(seen.try_recv().is_err());
-        for _ in 0..2 * BORROWED {
-            use_once(pool.lease().await.unwrap()).await;
-        }
-        become_worker(0);
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-        assert!(seen.try_recv().is_err(), "it uses its own");
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_is_not_used_is_closed() {
-        let (pool, mut seen) = pool(10, 1, Duration::from_millis(50)).await;
-        use_once(pool.lease().await.unwrap()).await;
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-        assert_eq!(seen.recv().await, Some(Seen::Closed));
-        use_once(pool.lease().await.unwrap()).await;
-        assert_eq!(seen.recv().await, Some(Seen::Opened));
-    }
-}
+mod tests;

@@ -1,0 +1,127 @@
+use http::uri::Scheme;
+use tokio::time::advance;
+
+use super::super::settings::{Endpoint, Timeouts};
+use super::*;
+
+const RETRY: Duration = Duration::from_secs(10);
+
+fn group(count: u16, balance: Balance) -> Arc<Group> {
+    let address = |port: u16| {
+        let authority = format!("127.0.0.1:{port}").parse().unwrap();
+        let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
+        Address { endpoint, base_path: String::new() }
+    };
+    let servers = Servers {
+        addresses: (1..=count).map(address).collect(),
+        protocol: Protocol::Http1,
+        balance,
+        passive: Passive { failures: 2, retry_after: RETRY },
+        active: None,
+    };
+    let long = Duration::from_secs(60);
+    let timeouts = Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
+    let clients = Clients::new(timeouts, false, 1, 1).unwrap();
+    clients.group(&servers, &Failures::default()).unwrap()
+}
+
+/// The member of a new request.
+fn next(group: &Group) -> usize {
+    let chosen = group.choose(&mut Tried::default()).unwrap();
+    group.members.iter().position(|member| Arc::ptr_eq(member, chosen)).unwrap()
+}
+
+/// How many of `requests` each member gets.
+fn share(group: &Group, requests: usize) -> Vec<usize> {
+    let mut share = vec![0; group.members.len()];
+    (0..requests).for_each(|_| share[next(group)] += 1);
+    share
+}
+
+fn answer(group: &Group, member: usize) {
+    Group::answered(&group.members[member], StatusCode::OK, Duration::ZERO);
+}
+
+#[tokio::test]
+async fn servers_that_are_up_share_requests_evenly() {
+    let group = group(4, Balance::RoundRobin);
+    assert_eq!(share(&group, 12), [3; 4]);
+    group.members[1].is_down.store(true, Ordering::Relaxed);
+    assert_eq!(share(&group, 12), [4, 0, 4, 4]);
+}
+
+#[tokio::test]
+async fn the_server_with_the_fewest_requests_under_way_gets_the_next() {
+    let group = group(3, Balance::LeastBusy);
+    let busy: Vec<_> = [0, 0, 2].iter().map(|member| group.busy(&group.members[*member])).collect();
+    assert_eq!(share(&group, 5), [0, 5, 0]);
+    let one = group.busy(&group.members[1]);
+    drop(busy);
+    assert_eq!(share(&group, 6)[1], 0);
+    drop(one);
+    assert_eq!(share(&group, 6), [2; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_take_a_server_out_until_one_request_succeeds() {
+    let group = group(2, Balance::RoundRobin);
+    let failing = &group.members[0];
+    group.failed(failing);
+    answer(&group, 0);
+    group.failed(failing);
+    assert_eq!(share(&group, 4), [2, 2], "not in a row");
+    group.failed(failing);
+    assert_eq!(share(&group, 4), [0, 4]);
+    advance(RETRY).await;
+    assert_eq!(share(&group, 4), [1, 3], "one request shows whether it answers");
+    group.failed(failing);
+    assert_eq!(share(&group, 4), [0, 4]);
+    advance(RETRY).await;
+    assert_eq!(share(&group, 4), [1, 3]);
+    answer(&group, 0);
+    assert_eq!(share(&group, 4), [2, 2]);
+}
+
+#[tokio::test]
+async fn a_request_is_offered_to_each_server_once_also_if_all_are_down() {
+    for down in [false, true] {
+        let group = group(3, Balance::LeastBusy);
+        for member in &group.members {
+            member.is_down.store(down, Ordering::Relaxed);
+        }
+        let mut tried = Tried::default();
+        let mut offered: Vec<_> = std::iter::from_fn(|| group.choose(&mut tried)).collect();
+        offered.sort_by_key(|member| member.address.endpoint.to_string());
+        assert_eq!(offered.len(), 3);
+        offered.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        assert_eq!(offered.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_single_server_is_never_taken_out() {
+    let group = group(1, Balance::RoundRobin);
+    (0..9).for_each(|_| group.failed(&group.members[0]));
+    assert_eq!(share(&group, 3), [3]);
+}
+
+#[tokio::test]
+async fn routes_with_the_same_servers_share_what_is_known_of_them() {
+    let servers = Servers {
+        addresses: vec![Address {
+            endpoint: Endpoint::unix(std::path::Path::new("/run/app.sock")),
+            base_path: String::new(),
+        }],
+        protocol: Protocol::Http1,
+        balance: Balance::RoundRobin,
+        passive: Passive::default(),
+        active: None,
+    };
+    let long = Duration::from_secs(60);
+    let timeouts = Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
+    let (clients, failures) = (Clients::new(timeouts, false, 1, 1).unwrap(), Failures::default());
+    let first = clients.group(&servers, &failures).unwrap();
+    assert!(Arc::ptr_eq(&first, &clients.group(&servers, &failures).unwrap()));
+    let other = Servers { balance: Balance::LeastBusy, ..servers };
+    assert!(!Arc::ptr_eq(&first, &clients.group(&other, &failures).unwrap()));
+}

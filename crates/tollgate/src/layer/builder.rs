@@ -1,4 +1,4 @@
-//! The builder of a layer, and its checks.
+//! The builder of a layer.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 #[cfg(feature = "memory")]
 use tollgate_core::Quota;
-use tollgate_core::{Cost, OnStoreError, Policy, PolicyError, Store};
+use tollgate_core::{Cost, Policy, Store};
 #[cfg(feature = "memory")]
 use tollgate_memory::MemoryStore;
 
-use super::limits::{MAX_TIERS, tier_names};
+use super::checks::{LayerError, check};
 use super::options::Options;
 use super::service::RateLimitLayer;
 use super::state::LayerState;
@@ -329,213 +329,9 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         for limit in limits.iter_mut().filter(|limit| limit.key.can_be_missing()) {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
-        check(&limits)?;
-        check_local(&mut limits, &store)?;
-        check_tiers(&limits, options.tiers.is_some())?;
-        for limit in limits.iter().filter(|limit| limit.enforce) {
-            let costs = limit.costs.as_ref().unwrap_or(&options.costs);
-            if !costs.is_flat() {
-                let policy = limit.policy.name();
-                tracing::info!(target: "tollgate", policy, %costs, "costs of requests");
-            }
-            warn_of_costs(limit, costs);
-        }
+        check(&mut limits, &store, &options)?;
         Ok(RateLimitLayer::new(LayerState::new(store, limits, options)))
     }
-}
-
-fn check(limits: &[Limit]) -> Result<(), LayerError> {
-    if limits.is_empty() {
-        return Err(LayerError::NoLimit);
-    }
-    if limits.len() > LayerError::MAX_LIMITS {
-        return Err(LayerError::TooManyLimits(limits.len()));
-    }
-    let mut queue = None;
-    for (index, limit) in limits.iter().enumerate() {
-        let name = || limit.policy.name().to_owned();
-        if limits[..index].iter().any(|other| other.policy.name() == limit.policy.name()) {
-            return Err(LayerError::SameName(name()));
-        }
-        match (limit.key.can_be_missing(), limit.on_missing_key) {
-            (true, None) => return Err(LayerError::MissingKeyUndecided(name())),
-            (false, Some(_)) => return Err(LayerError::KeyNeverMissing(name())),
-            _ => {}
-        }
-        if limit.policy.is_concurrency() && limit.settling.settles() {
-            return Err(LayerError::SettlesInFlight(name()));
-        }
-        if limit.policy.is_penalty() {
-            check_penalty(limit, limits)?;
-        }
-        if limit.enforce
-            && limit.policy.queues()
-            && let Some(first) = queue.replace(name())
-        {
-            return Err(LayerError::TwoQueues(first, name()));
-        }
-    }
-    Ok(())
-}
-
-/// A policy that falls back to a local store needs one, and a local store needs such a policy.
-fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
-    let has_local = store.has_local_fallback();
-    let default = if has_local { OnStoreError::Local } else { OnStoreError::Open };
-    limits.iter_mut().for_each(|limit| limit.default_on_store_error(default));
-    match (limits.iter().find(|limit| limit.policy.may_fall_back()), has_local) {
-        (Some(limit), false) => Err(LayerError::NoLocalStore(limit.policy.name().to_owned())),
-        (None, true) => Err(LayerError::LocalStoreUnused),
-        _ => Ok(()),
-    }
-}
-
-/// A penalty needs strikes. A request that waits must not count as several denials.
-fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
-    let name = || limit.policy.name().to_owned();
-    let (denials, failures) = (limit.policy.counts_denials(), limit.settling.counts.is_some());
-    if limit.settling.reserve.is_some() || !(denials || failures) {
-        return Err(LayerError::NoFailures(name()));
-    }
-    let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
-    match waiting.filter(|_| denials) {
-        Some(waiting) => {
-            Err(LayerError::PenaltyBesideWaiting(name(), waiting.policy.name().to_owned()))
-        }
-        None => Ok(()),
-    }
-}
-
-fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
-    if let Some(limit) = limits.iter().find(|limit| limit.tiers().next().is_some())
-        && !has_source
-    {
-        return Err(LayerError::TiersUnknown(limit.policy.name().to_owned()));
-    }
-    let given = tier_names(limits).len();
-    if given > MAX_TIERS { Err(LayerError::TooManyTiers(given)) } else { Ok(()) }
-}
-
-fn warn_of_costs(limit: &Limit, costs: &Costs) {
-    if limit.policy.is_penalty() {
-        return;
-    }
-    let cost = costs.max_cost().get();
-    let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
-    for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
-        let capacity = policy.capacity();
-        if cost > capacity {
-            tracing::warn!(
-                target: "tollgate",
-                policy = policy.name(),
-                tier,
-                capacity,
-                cost,
-                "some requests cost more than the policy ever grants at once and will \
-                 always be refused with 403; raise the burst or lower the cost",
-            );
-        }
-    }
-}
-
-/// Why a layer cannot be built. The texts are names of policies.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayerError {
-    /// The quota of a short form does not fit its policy.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-
-    /// The layer has no limit.
-    #[error("the layer has no limit: add one with `.limit(..)`")]
-    NoLimit,
-
-    /// The layer has this number of limits.
-    #[error("{0} limits are more than the {max} of one layer: nest two layers", max = Self::MAX_LIMITS)]
-    TooManyLimits(usize),
-
-    /// Two policies have one name, so they would share their state.
-    #[error("two policies are named `{0}`: give each a name of its own")]
-    SameName(String),
-
-    /// The key can be missing, and the limit has no [`OnMissingKey`].
-    #[error(
-        "policy `{0}`: the key can be missing from a request; choose \
-         `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
-         source that always finds a key, such as `ClientIp`"
-    )]
-    MissingKeyUndecided(String),
-
-    /// The limit has an [`OnMissingKey`], and its key cannot be missing.
-    #[error(
-        "policy `{0}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
-         in every request or fails: remove it from the limit, or put it on the layer's builder as \
-         a default for limits that need it"
-    )]
-    KeyNeverMissing(String),
-
-    /// The limit has tiers, and the layer has no source of tiers.
-    #[error(
-        "policy `{0}` has quotas for tiers: add the source of the tier with \
-         `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token"
-    )]
-    TiersUnknown(String),
-
-    /// The layer has this number of tiers.
-    #[error("{0} tiers are more than the {MAX_TIERS} of one layer")]
-    TooManyTiers(usize),
-
-    /// A permit is returned when its request ends, so its cost cannot be corrected.
-    #[error(
-        "policy `{0}` is a concurrency limit, whose permits are returned at the end of each \
-         request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind"
-    )]
-    SettlesInFlight(String),
-
-    /// A penalty of failures needs a condition for failures.
-    #[error(
-        "penalty `{0}` has no strikes: choose the responses that are failures with \
-         `.count_only(|response| ..)`, without `.reserve(..)`, or use `Strikes::of_denials`"
-    )]
-    NoFailures(String),
-
-    /// The penalty counts denials, and requests that wait for the second policy are denied at first.
-    #[error(
-        "penalty `{0}` counts denials, and requests that wait for `{1}` are denied at first: put \
-         the penalty and its limits into a layer outside of this one"
-    )]
-    PenaltyBesideWaiting(String, String),
-
-    /// The policy has [`OnStoreError::Local`], and the store has no local store.
-    #[error(
-        "policy `{0}` has `OnStoreError::Local`, but the store has no local fallback: give the \
-         layer `store.or_local(MemoryStore::new())`, or choose `OnStoreError::Open` or \
-         `OnStoreError::Closed`"
-    )]
-    NoLocalStore(String),
-
-    /// The store has a local store that no policy uses.
-    #[error(
-        "the store has a local fallback, but no policy uses it: remove \
-         `.with_on_store_error(..)` from a policy, or give the layer the store without \
-         `.or_local(..)`"
-    )]
-    LocalStoreUnused,
-
-    /// Both policies would hold requests back.
-    #[error(
-        "`{0}` and `{1}` are both leaky buckets in queue mode, and a request can wait in one queue \
-         only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` with \
-         `LeakyMode::Meter`"
-    )]
-    TwoQueues(String, String),
-}
-
-tollgate_core::debug_as_display!(LayerError);
-
-impl LayerError {
-    /// The largest number of limits of one layer.
-    pub const MAX_LIMITS: usize = 64;
 }
 
 debug_fields!([St] RateLimitLayerBuilder<St>, limits, options);

@@ -24,6 +24,7 @@
 //! | `in_flight.rs` | `LeaseRenewer`: permits of concurrency limits |
 //! | `settlement.rs` | `OpenCharges`: charges that are corrected later |
 //! | `telemetry.rs`, `outage.rs` | `Telemetry`, `Observed`, `DecisionTimer`, `WaitTimer`; `Outage`, the log of failures |
+//! | `checks.rs` | `LayerError`: why a layer cannot be built |
 //! | `options.rs`, `state.rs` | `Options`, `LayerState`: the layer as data |
 //! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances`, `Allowance` |
 //! | `future.rs` | `HeldRequest`: a request that does not run yet |
@@ -31,6 +32,7 @@
 mod action;
 mod builder;
 mod cancel;
+mod checks;
 mod classify;
 mod conclude;
 mod decide;
@@ -53,7 +55,8 @@ mod verdicts;
 mod wait_queue;
 mod waiter;
 
-pub use self::builder::{LayerError, RateLimitLayerBuilder};
+pub use self::builder::RateLimitLayerBuilder;
+pub use self::checks::LayerError;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;

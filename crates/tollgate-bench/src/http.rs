@@ -17,9 +17,10 @@ kernel, a request.";
 
 const ROUNDS: usize = 16;
 
-const SERVERS: [(Wrapping, &str); 3] = [
+const SERVERS: [(Wrapping, &str); 4] = [
     (Wrapping::Bare, "bare router"),
     (Wrapping::GovernorHeaders, "tower_governor, headers"),
+    (Wrapping::DraftHeaders, "Tollgate, the defaults"),
     (Wrapping::Headers, "Tollgate, all fields"),
 ];
 
@@ -51,9 +52,9 @@ pub(crate) fn run() -> Result<(), Failure> {
             .collect();
         let measured = interleave(&mut peers, ROUNDS);
         drop(peers);
-        let [bare, governor, _] = &measured[..] else { continue };
+        let [bare, governor, ..] = &measured[..] else { continue };
         for (place, ((wrapping, name), micros)) in SERVERS.iter().zip(micros).enumerate() {
-            let ours = *wrapping == Wrapping::Headers;
+            let ours = matches!(wrapping, Wrapping::DraftHeaders | Wrapping::Headers);
             let target = |least| if ours { Target::AtLeast(least) } else { Target::None };
             let spread = Spread::of(measured[place].iter().map(|rate| rate / 1e3));
             let to_bare = Spread::of_ratios(&measured[place], bare);

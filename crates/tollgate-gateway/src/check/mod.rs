@@ -1,15 +1,18 @@
 //! A plan in words.
 
+mod limits;
+
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use tollgate::policy::{Algorithm, Kind, LeakyMode, Refill};
-use tollgate::{Micros, OnExceeded, OnMissingKey, OnStoreError, Policy};
+use tollgate::OnMissingKey;
 
+use self::limits::span;
+pub(crate) use self::limits::{amount, write_limit};
 use crate::plan::{
-    AccessLogPlan, Allowed, ApiPlan, CostTable, Descriptor, ForwardingHeader, Front,
-    IdentitySource, KeyOrigin, LimitPlan, Listen, Plan, RateLimitDomain, Route, SettleBy,
-    StorePlan, SubjectsPlan, Topology, TracingPlan, ValuePlan, Whose,
+    AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
+    KeyOrigin, Listen, Plan, RateLimitDomain, Route, StorePlan, SubjectsPlan, Topology,
+    TracingPlan, ValuePlan,
 };
 use crate::proxy::{Balance, Protocol, Upstream};
 
@@ -124,182 +127,6 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
     Ok(())
 }
 
-/// `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`
-pub(crate) fn write_limit(
-    out: &mut String,
-    plan: &Plan,
-    what: &str,
-    limit: &LimitPlan,
-) -> fmt::Result {
-    let whose = match limit.whose {
-        Whose::Everybody => "for all together".to_owned(),
-        Whose::Client => format!("per {}", client(&plan.identity)),
-    };
-    let fails = match (&plan.store, limit.on_store_error()) {
-        (StorePlan::Memory { .. }, _) => "memory",
-        (_, OnStoreError::Open) => "Redis, fail open",
-        (_, OnStoreError::Closed) => "Redis, fail closed",
-        (_, OnStoreError::Local) => "Redis, fail to a local share",
-    };
-    let fails = match (&plan.store, limit.shed()) {
-        (StorePlan::Redis(_), Some(shed)) => format!("{fails}, shed {}", shed.name()),
-        _ => fails.to_owned(),
-    };
-    write!(out, "  {}: {what}: ", limit.name)?;
-    match &limit.policy {
-        Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,
-        None => write!(out, "{whose}, {fails}")?,
-    }
-    if !limit.enforce {
-        write!(out, ", only watching")?;
-    }
-    writeln!(out)?;
-    let everybody: Vec<_> =
-        limit.also.iter().filter_map(|quota| quota.everybody.as_ref()).collect();
-    if !everybody.is_empty() {
-        writeln!(out, "    and at the same time {}", amounts(everybody))?;
-    }
-    for (number, (name, tier)) in plan.tiers.iter().zip(&limit.tiers).enumerate() {
-        let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
-        match tier {
-            Some(tier) => {
-                let amounts = amounts(std::iter::once(tier).chain(also));
-                writeln!(out, "    tier {name}: {amounts}")?;
-            }
-            None => writeln!(out, "    tier {name}: unlimited")?,
-        }
-    }
-    write_beside(out, plan, limit)?;
-    write_outcome(out, limit)?;
-    if *limit.costs != CostTable::flat(tollgate::Cost::ONE) {
-        writeln!(out, "    {}", costs(&limit.costs))?;
-    }
-    Ok(())
-}
-
-/// Writes the other parts of a limit (permits, blocks, leases) and how replicas share its quota.
-fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
-    if let Some(policy) = &limit.in_flight {
-        writeln!(out, "    {}: {}", policy.name(), amount(policy))?;
-    }
-    if let Some(penalty) = &limit.penalty {
-        write!(out, "    {}: {}", penalty.policy.name(), amount(&penalty.policy))?;
-        let statuses = penalty.failures.iter().flatten().map(ToString::to_string);
-        match statuses.collect::<Vec<_>>() {
-            of_denials if of_denials.is_empty() => writeln!(out, "; denials are strikes")?,
-            statuses => writeln!(out, "; responses with {} are strikes", statuses.join(", "))?,
-        }
-    }
-    let lease = limit.policy.as_ref().and_then(Policy::lease);
-    if let (Some(lease), StorePlan::Redis(_)) = (lease, &plan.store) {
-        let ((part, whole), ttl) = (lease.share(), span(lease.time_to_live()));
-        writeln!(out, "    a busy gateway holds up to {part}/{whole} of it for {ttl} at a time")?;
-    }
-    Ok(())
-}
-
-fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
-    if let OnExceeded::Wait { max } = limit.excess {
-        writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
-    }
-    if let Some(counts) = &limit.counts {
-        let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();
-        writeln!(out, "    counts only responses with {}", counts.join(", "))?;
-    }
-    if let Some(reserve) = &limit.reserve {
-        let actual = match reserve.settle {
-            SettleBy::Header => "x-tollgate-cost of the response".to_owned(),
-            SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
-            SettleBy::Bytes(bytes) => format!("the body, at a unit for {bytes} bytes,"),
-        };
-        let lapse = span(reserve.lapse.into());
-        writeln!(out, "    charged as an estimate, which {actual} corrects within {lapse}")?;
-    }
-    Ok(())
-}
-
-/// "100 units per 60 s and 20 units per 10 s"
-fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
-    let amounts: Vec<_> = policies.into_iter().map(amount).collect();
-    amounts.join(" and ")
-}
-
-/// "5 units per 60 s, 10 at once"
-pub(crate) fn amount(policy: &Policy) -> String {
-    let quota = policy.quota();
-    match policy.kind() {
-        Kind::Limit(Algorithm::ConcurrentRequests) => {
-            let lease = span(policy.window());
-            return format!("{} at once, for {lease} after their gateway died", quota.limit());
-        }
-        Kind::Limit(_) => {}
-        Kind::Penalty(_) => return blocks(policy),
-    }
-    let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    let window = match quota.calendar() {
-        Some(calendar) => format!("calendar {calendar}"),
-        None => span(policy.window()),
-    };
-    let amount = format!("{} {unit} per {window}", quota.limit());
-    match quota.burst_units() {
-        Some(burst) => format!("{amount}, {burst} at once"),
-        None => amount,
-    }
-}
-
-/// "10 strikes within 60 s block for 600 s, then 2 times as long up to 86400 s, …"
-fn blocks(policy: &Policy) -> String {
-    let Kind::Penalty(terms) = policy.kind() else { return String::new() };
-    let (strikes, within) = (policy.quota().limit(), span(policy.window()));
-    let (block, longest) = (span(terms.block), span(terms.max_block));
-    let (factor, forgotten) = (terms.factor, span(terms.forget_after));
-    let (noun, verb) = if strikes == 1 { ("strike", "blocks") } else { ("strikes", "block") };
-    let first = format!("{strikes} {noun} within {within} {verb} for {block}");
-    match factor == 1 || terms.block == terms.max_block {
-        true => first,
-        false => format!(
-            "{first}, then {factor} times as long each up to {longest}, until none for {forgotten}"
-        ),
-    }
-}
-
-fn span(span: Micros) -> String {
-    match (span.as_whole_secs(), span.get()) {
-        (Some(seconds), _) => format!("{seconds} s"),
-        (None, micros) if micros.is_multiple_of(1_000) => format!("{} ms", micros / 1_000),
-        (None, micros) => format!("{micros} µs"),
-    }
-}
-
-/// "sliding window counter"
-fn counted(policy: &Policy) -> String {
-    let Some(algorithm) = policy.algorithm() else { return String::new() };
-    let words = algorithm.name().replace('_', " ");
-    match algorithm {
-        Algorithm::TokenBucket { refill: Refill::Interval } => {
-            format!("{words} that refills at intervals")
-        }
-        Algorithm::LeakyBucket { mode: LeakyMode::Meter } => format!("{words} without a queue"),
-        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(wait) } } => {
-            format!("{words} (a queue of at most {})", span(wait))
-        }
-        Algorithm::LeakyBucket { .. } => format!("{words} (a queue)"),
-        _ => words,
-    }
-}
-
-fn costs(costs: &CostTable) -> String {
-    let mut parts = Vec::new();
-    for rule in &costs.paths {
-        parts.push(format!("{} {} {}", rule.methods, rule.path, rule.cost.get()));
-    }
-    for (method, cost) in &costs.methods {
-        parts.push(format!("{method} {}", cost.get()));
-    }
-    parts.push(format!("any other {}", costs.other.get()));
-    format!("units: {}", parts.join(", "))
-}
-
 fn subjects(list: &SubjectsPlan) -> String {
     let kinds = [
         ("network", list.addresses.len()),
@@ -322,15 +149,6 @@ pub(crate) fn without_key(plan: &Plan) -> String {
         }
         OnMissingKey::Pass => "passes limits per client".to_owned(),
         OnMissingKey::Share => "shares one quota with all requests without a client".to_owned(),
-    }
-}
-
-fn client(chain: &[IdentitySource]) -> &'static str {
-    match chain {
-        [IdentitySource::Ip { .. }] => "client IP",
-        [IdentitySource::User(_)] => "user",
-        [IdentitySource::ApiKey(_)] => "API key",
-        _ => "client",
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::format;
 use super::problem::{Place, Problems};
+use super::secrets::looks_secret;
 use super::spec::{Field, Others, Presence, Section, Shape, one_of};
-use super::tree::{Entry, Node, Scalar, Value, looks_secret};
+use super::tree::{Entry, Node, Scalar, Value};
 
 /// Reports everything that is wrong with the form of a value. Whether values fit together is
 /// checked later.

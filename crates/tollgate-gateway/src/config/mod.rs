@@ -7,6 +7,7 @@ mod format;
 mod problem;
 mod rate_limits;
 mod read;
+mod secrets;
 mod source;
 pub mod spec;
 pub mod tables;

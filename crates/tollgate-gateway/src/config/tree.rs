@@ -1,15 +1,14 @@
 //! YAML as a tree of nodes that know where they stand.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
-use std::ops::Range;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan};
 
 use super::env::{self, Env};
 use super::problem::{Place, Problems, Span};
+use super::secrets::{hide_secrets, user, without_user};
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -141,52 +140,6 @@ fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
         start += line.chars().count();
     }
     None
-}
-
-/// Text that cannot be parsed may hold a secret. Its key is the only sign, and it may go on in the
-/// lines below.
-fn hide_secrets(text: &str, problems: &Problems) {
-    let (mut start, mut in_secret) = (0, false);
-    for line in text.split_inclusive('\n') {
-        let end = start + line.chars().count();
-        match line.split_once(':') {
-            Some((key, rest)) if looks_secret(key) || user(rest).is_some() => {
-                problems.hide(start + key.chars().count() + 1..end);
-                in_secret = true;
-            }
-            Some((_, rest)) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {
-                in_secret = false;
-            }
-            _ if in_secret => problems.hide(start..end),
-            _ => {}
-        }
-        start = end;
-    }
-}
-
-/// Removes user and password from a URL, and changes no other text.
-fn without_user(text: &str) -> Cow<'_, str> {
-    match user(text) {
-        Some(user) => Cow::Owned(format!("{}***{}", &text[..user.start], &text[user.end..])),
-        None => Cow::Borrowed(text),
-    }
-}
-
-/// The place of user and password in the first URL of a text.
-fn user(text: &str) -> Option<Range<usize>> {
-    let start = text.find("://")? + 3;
-    let rest = &text[start..];
-    // A password may have signs in it that should have been escaped.
-    let end = rest.find(|it: char| it.is_whitespace() || "'\"".contains(it)).unwrap_or(rest.len());
-    let host = rest[..end].rfind('@')?;
-    Some(start..start + host)
-}
-
-pub(super) fn looks_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["secret", "sekret", "passw", "token", "sha256", "url", "apikey"]
-        .iter()
-        .any(|word| key.contains(word))
 }
 
 struct Frame {

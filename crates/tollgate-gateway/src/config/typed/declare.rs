@@ -1,0 +1,197 @@
+//! Sections as structs: `section!` makes of one declaration the table of a section and a struct
+//! that holds its values and their places.
+//!
+//! ```text
+//! section! {
+//!     /// Where quotas are kept.
+//!     Memory = "store.memory" {
+//!         /// The most memory.
+//!         default max_megabytes: Whole<8, 1_000_000> = "256",
+//!     }
+//! }
+//! ```
+//!
+//! | a line begins with | meaning |
+//! |---|---|
+//! | `required`, `optional`, `default` | a key |
+//! | `implied` | an optional section whose defaults hold without it |
+//! | `group` | the keys of another section |
+//! | `others` | keys whose names the file chooses |
+//!
+//! The key in the file is the name of the field in camel case, or what follows `as`. The doc
+//! comments are the documentation.
+
+pub(in crate::config) const fn camel_case<const N: usize>(name: &str) -> [u8; N] {
+    let name = name.as_bytes();
+    let (mut out, mut from, mut to) = ([0; N], 0, 0);
+    while to < N {
+        let begins_word = name[from] == b'_';
+        from += begins_word as usize;
+        out[to] = if begins_word { name[from].to_ascii_uppercase() } else { name[from] };
+        from += 1;
+        to += 1;
+    }
+    out
+}
+
+pub(in crate::config) const fn camel_case_len(name: &str) -> usize {
+    let (mut len, mut at) = (0, 0);
+    while at < name.len() {
+        len += (name.as_bytes()[at] != b'_') as usize;
+        at += 1;
+    }
+    len
+}
+
+macro_rules! section {
+    (@key $field:ident) => {{
+        const NAME: &str = stringify!($field);
+        const KEY: [u8; typed::camel_case_len(NAME)] = typed::camel_case(NAME);
+        match std::str::from_utf8(&KEY) {
+            Ok(key) => key,
+            Err(_) => NAME,
+        }
+    }};
+    (@key $field:ident $key:literal) => { $key };
+
+    (@type optional $kind:ty) => { typed::Key<Option<<$kind as typed::Kind>::Value>> };
+    (@type group $kind:ty) => { $kind };
+    (@type others $kind:ty) => { $kind };
+    (@type $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
+
+    (@entry group $kind:ty, $key:expr, $doc:expr,) => { spec::Entry::Group(<$kind>::table) };
+    (@entry others $kind:ty, $key:expr, $doc:expr,) => {
+        spec::Entry::Others(<$kind>::others($doc))
+    };
+    (@entry $mode:ident $kind:ty, $key:expr, $doc:expr, $($default:literal)?) => {
+        spec::Entry::Key(spec::Field {
+            key: $key,
+            shape: <$kind as typed::Kind>::SHAPE,
+            presence: section!(@presence $mode $($default)?),
+            doc: $doc,
+            secret: <$kind as typed::Kind>::IS_SECRET,
+        })
+    };
+    (@presence required) => { spec::Presence::Required };
+    (@presence optional) => { spec::Presence::Optional };
+    (@presence implied) => { spec::Presence::Optional };
+    (@presence default $default:literal) => { spec::Presence::Default($default) };
+
+    (@read group $kind:ty, $entries:ident, $key:expr,) => { <$kind>::of($entries) };
+    (@read others $kind:ty, $entries:ident, $key:expr,) => { $entries.others() };
+    (@read default $kind:ty, $entries:ident, $key:expr, $default:literal) => {
+        $entries.default::<$kind>($key, $default)
+    };
+    (@read $mode:ident $kind:ty, $entries:ident, $key:expr,) => { $entries.$mode::<$kind>($key) };
+
+    ($(
+        $(#[doc = $about:literal])*
+        $name:ident = $title:literal $(either $([$($either:ident)*])*)? {
+            $(
+                $(#[doc = $doc:literal])*
+                $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?,
+            )*
+        }
+    )*) => { $(
+        $(#[doc = $about])*
+        pub(in crate::config) struct $name {
+            #[allow(dead_code, reason = "problems of a key need no more than its own place")]
+            pub(in crate::config) here: typed::Here,
+            $(
+                $(#[doc = $doc])*
+                pub(in crate::config) $field: section!(@type $mode $kind),
+            )*
+        }
+
+        impl $name {
+            pub(in crate::config) fn table() -> &'static spec::Section {
+                static TABLE: spec::Section = spec::Section {
+                    name: $title,
+                    doc: concat!($($about),*).trim_ascii_start(),
+                    entries: &[$(section!(
+                        @entry $mode $kind,
+                        section!(@key $field $($key)?),
+                        concat!($($doc),*).trim_ascii_start(),
+                        $($default)?
+                    )),*],
+                    either: &[$($(&[$(section!(@key $either)),*]),*)?],
+                };
+                &TABLE
+            }
+
+            pub(in crate::config) fn of(entries: &typed::Entries<'_>) -> Self {
+                Self {
+                    here: entries.here(),
+                    $($field: section!(
+                        @read $mode $kind, entries, section!(@key $field $($key)?), $($default)?
+                    ),)*
+                }
+            }
+        }
+
+        impl typed::Kind for $name {
+            type Value = Box<Self>;
+            const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
+
+            fn read(at: typed::At<'_>) -> typed::Checked<Box<Self>> {
+                Ok(Box::new(Self::of(&typed::Entries::of(at, Self::table())?)))
+            }
+        }
+    )* };
+}
+pub(in crate::config) use section;
+
+/// Words, each with its value and its meaning.
+macro_rules! words {
+    ($(
+        $(#[doc = $about:literal])*
+        $name:ident -> $value:ty {
+            $($(#[doc = $doc:literal])* $word:literal => $of:expr,)*
+        }
+    )*) => { $(
+        $(#[doc = $about])*
+        pub(in crate::config) struct $name;
+
+        impl typed::Kind for $name {
+            type Value = $value;
+            const SHAPE: spec::Shape = spec::Shape::Word(
+                &[$(($word, concat!($($doc),*).trim_ascii_start())),*]
+            );
+
+            fn read(at: typed::At<'_>) -> typed::Checked<$value> {
+                match at.text()? {
+                    $($word => Ok($of),)*
+                    _ => Err(typed::Reported),
+                }
+            }
+        }
+    )* };
+}
+pub(in crate::config) use words;
+
+/// Texts of some form: what it is, a pattern for the JSON Schema, and how to read it.
+macro_rules! texts {
+    (@pattern) => { None };
+    (@pattern $pattern:literal) => { Some($pattern) };
+    ($(
+        $(#[doc = $about:literal])*
+        $name:ident($text:ident) -> $value:ty: $what:literal $(, $pattern:literal)? => $parse:expr;
+    )*) => { $(
+        $(#[doc = $about])*
+        pub(in crate::config) struct $name;
+
+        impl typed::Text for $name {
+            type Value = $value;
+            const FORMAT: spec::Format = spec::Format {
+                what: $what,
+                pattern: texts!(@pattern $($pattern)?),
+                check: |text| <Self as typed::Text>::parse(text).map(drop),
+            };
+
+            fn parse($text: &str) -> Result<$value, String> {
+                $parse
+            }
+        }
+    )* };
+}
+pub(in crate::config) use texts;

@@ -30,8 +30,8 @@ pin_project! {
     }
 }
 
-/// Trailers, an error or nothing.
-type End<B> = Option<Result<Frame<Piece>, <B as Body>::Error>>;
+/// Trailers, an error or nothing. Boxed, because most bodies have neither.
+type End<B> = Option<Box<Result<Frame<Piece>, <B as Body>::Error>>>;
 
 impl<B: Body<Data = Bytes>> Paced<B> {
     pub(crate) fn response(body: B) -> Self {
@@ -68,7 +68,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
         loop {
             let is_empty = this.joined.is_empty() && this.rest.is_empty();
             if is_empty && let Some(end) = this.end {
-                return Poll::Ready(mem::take(end));
+                return Poll::Ready(mem::take(end).map(|end| *end));
             }
             let has_room = this.stream.as_ref().is_none_or(|stream| stream.has_room());
             if has_room && is_empty {
@@ -149,15 +149,16 @@ fn next<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> P
     loop {
         let frame = match ready!(body.as_mut().poll_frame(cx)) {
             Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Poll::Ready(Next::End(Some(Err(error)))),
+            Some(Err(error)) => return Poll::Ready(Next::End(Some(Box::new(Err(error))))),
             None => return Poll::Ready(Next::End(None)),
         };
         match frame.into_data() {
             Ok(data) if data.is_empty() => {}
             Ok(data) => return Poll::Ready(Next::Chunk(data)),
             Err(frame) => {
-                let trailers = frame.into_trailers().ok().map(|it| Ok(Frame::trailers(it)));
-                return Poll::Ready(Next::End(trailers));
+                let trailers = frame.into_trailers().ok();
+                let end = trailers.map(|trailers| Box::new(Ok(Frame::trailers(trailers))));
+                return Poll::Ready(Next::End(end));
             }
         }
     }

@@ -10,9 +10,9 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
 use hyper::body::Incoming;
 
-use super::body::Received;
 use super::fault::Fault;
 use super::path::{Ambiguous, PathFault, normalise};
+use super::upload::Received;
 use super::{Connection, hop};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
@@ -117,15 +117,15 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
 /// Whether an authority is a name or an address with at most a port. A user, a zone of an address
 /// and lists of hosts have another meaning to some services.
 fn is_host_and_port(authority: &Authority) -> bool {
-    let host = authority.host();
-    let port = authority.as_str().strip_prefix(host);
-    let is_port = port.is_some_and(|port| match port.strip_prefix(':') {
-        Some(digits) => {
-            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-            is_number && (digits.is_empty() || digits.parse::<u16>().is_ok())
-        }
-        None => port.is_empty(),
-    });
+    let text = authority.as_str();
+    // The colons of an IPv6 address are in brackets.
+    let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
+    let (host, port) = match text[address_end..].find(':') {
+        Some(colon) => (&text[..address_end + colon], &text[address_end + colon + 1..]),
+        None => (text, ""),
+    };
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = is_number && (port.is_empty() || port.parse::<u16>().is_ok());
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_name = |host: &str| {
         host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))

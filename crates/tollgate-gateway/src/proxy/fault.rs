@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::body::{Body, BodyError};
+use super::body::Body;
 use super::entrance::MOST_FIELDS;
 use super::lease::SendError;
 use super::path::PathFault;
+use super::timed::BodyError;
 
 /// The reason why no upstream answered a request.
 ///

@@ -2,37 +2,32 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::future::ready;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
-};
-use http::request::Parts;
-use http::uri::{Authority, PathAndQuery};
-use http::{Extensions, Method, Request, Response, StatusCode, Uri, Version};
-use http_body::Body as _;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::body::{Body, Sent, Timed, Upload};
-use super::client::Clients;
+use super::body::{Body, Sent};
 use super::entrance::Admitted;
-use super::failures::Failures;
 use super::fault::Fault;
-use super::forwarded::{self, TrustedProxies, Via};
 use super::group::{Group, Member, Tried};
 use super::hop;
 use super::lease::{Lease, SendError, Unanswered};
+use super::outgoing::{Common, Outgoing, Prefix, RequestRules, Upgrade};
 use super::path::{PathFault, ambiguity};
 use super::rewrite::{self, Edits};
 use super::settings::{Host, Protocol, Upstream};
 use super::source::Source;
-use super::tunnel::{Place, Tunnels};
+use super::timed::Timed;
 
 /// Forwards requests to one upstream. Clones share its connections.
 ///
@@ -45,28 +40,11 @@ pub struct Forward {
 #[derive(Debug)]
 struct Shared {
     group: Arc<Group>,
-    common: Common,
+    rules: RequestRules,
     host: Host,
-    strip_prefix: Option<Prefix>,
-    request_headers: Option<Arc<Edits>>,
     response_headers: Edits,
-    max_body: u64,
     /// Whether the request target over HTTP/1 differs from the target of the client.
     changes_target: bool,
-}
-
-#[derive(Debug)]
-struct Prefix(String, HeaderValue);
-
-#[derive(Clone, Debug)]
-pub struct Common {
-    pub trusted_proxies: TrustedProxies,
-    pub identity: Arc<[HeaderName]>,
-    pub clients: Clients,
-    pub tunnels: Tunnels,
-    pub failures: Failures,
-    /// The element of `Via`. A request that has it has passed this gateway before.
-    pub via: Via,
 }
 
 impl Forward {
@@ -79,19 +57,16 @@ impl Forward {
         let strip_prefix = upstream.strip_prefix.map(prefix).transpose()?;
         let changes_target = strip_prefix.is_some() || group.has_base_path();
         let edits = upstream.request_headers;
-        let request_headers = (!edits.is_empty()).then(|| Arc::new(edits));
-        Ok(Self {
-            shared: Arc::new(Shared {
-                group,
-                common,
-                host: upstream.host,
-                strip_prefix,
-                request_headers,
-                response_headers: upstream.response_headers,
-                max_body: upstream.max_body.unwrap_or(u64::MAX),
-                changes_target,
-            }),
-        })
+        let rules = RequestRules {
+            common,
+            protocol: group.protocol,
+            strip_prefix,
+            headers: (!edits.is_empty()).then(|| Arc::new(edits)),
+            max_body: upstream.max_body.unwrap_or(u64::MAX),
+        };
+        let (host, response_headers) = (upstream.host, upstream.response_headers);
+        let shared = Shared { group, rules, host, response_headers, changes_target };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
@@ -109,43 +84,27 @@ impl Service<Request<Admitted>> for Forward {
     }
 
     fn call(&mut self, request: Request<Admitted>) -> Self::Future {
+        // Not in the future, because it would then have room for the client's request, too.
+        let mut outgoing = match Outgoing::of(&self.shared.rules, request) {
+            Ok(outgoing) => outgoing,
+            Err(fault) => return Box::pin(ready(Ok(fault.response()))),
+        };
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let answer = shared.forward(request).await;
+            let answer = shared.forward(&mut outgoing).await;
             Ok(answer.unwrap_or_else(Fault::response))
         })
     }
 }
 
 impl Shared {
-    async fn forward(&self, mut request: Request<Admitted>) -> Result<Response<Body>, Fault> {
-        if self.common.via.is_in(request.headers()) {
-            return Err(Fault::Loop);
-        }
-        let upgrade = self.take_upgrade(&mut request)?;
-        let (mut parts, admitted) = request.into_parts();
-        self.describe(&mut parts, &admitted, upgrade.as_ref());
-        let Admitted { body, received, .. } = admitted;
-        let idle = self.common.clients.timeouts().body;
-        let (upload, release, body) = if body.is_end_stream() {
-            (None, None, Sent::default())
-        } else {
-            if body.size_hint().lower() > self.max_body {
-                return Err(Fault::TooLarge);
-            }
-            let edits = self.request_headers.clone();
-            let upload = Upload::new(received.clone().unwrap_or_default(), self.max_body, edits);
-            let (body, release) = Source::request(body);
-            let body = Timed::request(body, idle, Arc::clone(&upload));
-            (Some(upload), Some(release), Sent::of(body))
-        };
-        let request = Request::from_parts(parts, body);
-        let exchanged = self.exchange(request, upload.as_deref(), upgrade.is_some()).await;
-        let (mut response, lease, member) = exchanged?;
+    async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
+        let (mut response, lease, member) = self.exchange(outgoing).await?;
+        let Outgoing { upgrade, release, .. } = outgoing;
         // The version of the upstream's connection is not the version of the client's connection.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return self.switch(response, lease, member, upgrade);
+            return self.switch(response, lease, member, upgrade.take());
         }
         let headers = response.headers_mut();
         if headers.contains_key(TRANSFER_ENCODING) {
@@ -158,72 +117,23 @@ impl Shared {
             headers.remove(CONTENT_LENGTH);
         }
         hop::remove(headers, &[]);
-        let prefix = self.strip_prefix.as_ref().map_or("", |Prefix(prefix, _)| prefix);
+        let prefix = self.rules.strip_prefix.as_ref().map_or("", |Prefix(prefix, _)| prefix);
         rewrite::redirect(headers, &member.address, prefix);
         self.response_headers.apply(headers);
         // Some upstreams misread the connection after they have rejected an upgrade.
         let lease = upgrade.is_none().then_some(lease);
-        let release = release.filter(|_| !received.is_some_and(|it| it.is_whole()));
+        let idle = self.rules.common.clients.timeouts().body;
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);
             Body::of(Timed::response(Source::Response(body), idle, health, lease))
-                .releasing(release)
+                .releasing(release.take())
         }))
-    }
-
-    /// The client's upgrade request, if there is one.
-    ///
-    /// The place for the tunnel is reserved before the request is sent. Otherwise the upstream
-    /// might accept an upgrade while the gateway has no room.
-    fn take_upgrade(&self, request: &mut Request<Admitted>) -> Result<Option<Upgrade>, Fault> {
-        let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
-        let place = self.common.tunnels.room().ok_or(Fault::Crowded)?;
-        Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
-    }
-
-    fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
-        let Common { trusted_proxies, identity, via, .. } = &self.common;
-        // HTTP/2 has no upgrades of this kind.
-        let is_http1 = upgrade.is_some() || self.group.protocol == Protocol::Http1;
-        let (headers, body) = (&mut parts.headers, &admitted.body);
-        let reads_trailers = hop::reads_trailers(headers);
-        hop::remove(headers, identity);
-        let host = admitted.host.as_ref().map(Authority::as_str);
-        forwarded::write(headers, &admitted.connection, host, trusted_proxies);
-        via.append_to(headers, parts.version);
-        if !is_http1 {
-            headers.remove(HOST);
-        }
-        if let Some(Prefix(_, prefix)) = &self.strip_prefix {
-            headers.insert(forwarded::PATH_PREFIX, prefix.clone());
-        }
-        if let Some(edits) = &self.request_headers {
-            edits.apply(headers);
-        }
-        if reads_trailers {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
-        if is_http1 {
-            if let Some(Upgrade { protocols, .. }) = upgrade {
-                headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-                headers.insert(UPGRADE, protocols.clone());
-            } else if reads_trailers {
-                headers.insert(CONNECTION, HeaderValue::from_static("te"));
-            }
-            if !body.is_end_stream() && body.size_hint().exact().is_none() {
-                // Without this header, hyper does not send the body of a GET or HEAD.
-                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-            }
-        }
-        parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
-        // The extensions are not meant for the connection to the upstream.
-        parts.extensions = Extensions::new();
     }
 
     /// The path at the servers, if it differs from the path of the client.
     fn path(&self, sent: &Uri, base: &str) -> Result<Option<PathAndQuery>, Fault> {
         let path = sent.path_and_query().map_or("/", PathAndQuery::as_str);
-        let path = match &self.strip_prefix {
+        let path = match &self.rules.strip_prefix {
             Some(Prefix(prefix, _)) => {
                 // Another reading of the path could be outside the prefix and evade its limits.
                 if let Some(escape) = ambiguity(sent.path()) {
@@ -244,11 +154,10 @@ impl Shared {
     /// next server gets it.
     async fn exchange(
         &self,
-        mut request: Request<Sent>,
-        upload: Option<&Upload>,
-        is_upgrade: bool,
+        outgoing: &mut Outgoing,
     ) -> Result<(Response<Incoming>, Lease, &Arc<Member>), Fault> {
-        let group = &*self.group;
+        let Outgoing { request, upload, upgrade, .. } = outgoing;
+        let (group, upload, is_upgrade) = (&*self.group, upload.as_deref(), upgrade.is_some());
         let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
         let own_host =
             is_http1 && (self.host == Host::Target || !request.headers().contains_key(HOST));
@@ -292,7 +201,8 @@ impl Shared {
                 again
             });
             let begun = Instant::now();
-            let Unanswered { error, unsent } = match lease.send(request, upload).await {
+            let sending = lease.send(mem::take(request), upload);
+            let Unanswered { error, unsent } = match sending.await {
                 Ok(response) => {
                     Group::answered(member, response.status(), begun.elapsed());
                     return Ok((response, lease, member));
@@ -302,13 +212,13 @@ impl Shared {
             let again = again.filter(|_| broke_off(&error) && !lease.has_begun());
             match (unsent, again) {
                 // This idle connection was already closed. Other idle connections may be open.
-                (Some(unsent), _) if lease.is_reused() => request = unsent,
+                (Some(unsent), _) if lease.is_reused() => *request = unsent,
                 (unsent, again) => {
                     let may_stay = again.is_some();
                     let Some(next) = unsent.or(again) else {
                         return Err(self.fault(member, &error));
                     };
-                    (request, was_repeated) = (next, true);
+                    (*request, was_repeated) = (next, true);
                     match group.choose(&mut tried) {
                         Some(other) => {
                             self.fault(member, &error);
@@ -361,8 +271,8 @@ impl Shared {
             return Err(unasked());
         }
         let upstream = hyper::upgrade::on(&mut response);
-        let idle = self.common.clients.timeouts().tunnel;
-        self.common.tunnels.open(client, upstream, (place, lease.take_busy()), idle);
+        let idle = self.rules.common.clients.timeouts().tunnel;
+        self.rules.common.tunnels.open(client, upstream, (place, lease.take_busy()), idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();
         hop::remove(headers, &[]);
@@ -371,12 +281,6 @@ impl Shared {
         headers.extend(answered.map(|protocol| (UPGRADE, protocol)));
         Ok(response.map(|_| Body::empty()))
     }
-}
-
-struct Upgrade {
-    protocols: HeaderValue,
-    client: OnUpgrade,
-    place: Place,
 }
 
 fn is_harmless(method: &Method) -> bool {

@@ -1,6 +1,6 @@
 //! The use of one connection for one request.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -9,10 +9,11 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use tokio::time::{Instant, Sleep};
 
-use super::body::{Sent, Upload};
+use super::body::Sent;
 use super::group::Busy;
 use super::pool::Pool;
 use super::socket::Begun;
+use super::upload::Upload;
 
 /// A connection that no request uses; over HTTP/2, any number of requests.
 #[derive(Debug)]
@@ -113,10 +114,10 @@ impl Lease {
         let (timer, limit) = (&mut self.kept.timer, self.pool.timeouts.response);
         match &mut self.kept.sender {
             Sender::Http1(sender) => {
-                answered(sender.try_send_request(request), timer, limit, upload).await
+                answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
             }
             Sender::Http2(sender) => {
-                answered(sender.try_send_request(request), timer, limit, upload).await
+                answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
             }
         }
     }
@@ -145,14 +146,15 @@ impl Lease {
     }
 }
 
+type Outcome = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
+
 async fn answered(
-    sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Sent>>>>,
+    mut sending: Pin<&mut impl Future<Output = Outcome>>,
     timer: &mut Pin<Box<Sleep>>,
     limit: std::time::Duration,
     upload: Option<&Upload>,
 ) -> Result<Response<Incoming>, Unanswered> {
     let sent = Instant::now();
-    let mut sending = std::pin::pin!(sending);
     std::future::poll_fn(|cx| {
         loop {
             if let Poll::Ready(answer) = sending.as_mut().poll(cx) {

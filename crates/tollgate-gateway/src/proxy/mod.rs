@@ -11,36 +11,42 @@ mod forwarded;
 mod group;
 mod hop;
 mod lease;
+mod outgoing;
 pub mod path;
 mod pool;
 mod rewrite;
 mod settings;
 mod socket;
 mod source;
+mod timed;
 mod tunnel;
+mod upload;
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 use http::header::{HeaderValue, InvalidHeaderValue};
 
-pub use self::body::{Body, BodyError, Timed};
-pub(crate) use self::body::{Received, UntilItsEnd, Watch};
+pub use self::body::Body;
+pub(crate) use self::body::{UntilItsEnd, Watch};
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};
 pub use self::entrance::{Admitted, Meaning, admit};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
-pub use self::forward::{Common, Forward};
+pub use self::forward::Forward;
 pub use self::forwarded::{TrustedProxies, Via};
+pub use self::outgoing::Common;
 pub(crate) use self::pool::become_worker;
 pub use self::rewrite::{EditError, Edits};
 pub use self::settings::{
     Active, Address, Balance, Endpoint, Host, Passive, Protocol, Servers, Timeouts, Upstream,
 };
+pub use self::timed::{BodyError, Timed};
 pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
+pub(crate) use self::upload::Received;
 
 /// A connection of a client, with the values that all its requests share.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 
-use super::body::BodyError;
+use super::timed::BodyError;
 
 #[derive(Debug)]
 pub(super) enum Source {

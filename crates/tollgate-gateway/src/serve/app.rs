@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use super::access_log::AccessLog;
 use super::activity::Patience;
-use super::build::{self, Parts, ReadyRoute};
+use super::build::{self, Limiter, Parts, ReadyRoute};
 use super::client_identity::Identity;
 use super::denials::Denied;
 use super::error::BuildError;
@@ -198,7 +198,7 @@ impl<St: Inspect> App<St> {
             // Clients never see the cost, even if this request reserved no units. A gateway without
             // any reservation forwards the cost to a gateway in front of it.
             answer.headers_mut().remove(headers::COST);
-            answer = answer.map(|body| body.without_trailer(headers::COST));
+            answer = answer.map(|body| body.hiding_cost());
         }
         answer
     }
@@ -236,60 +236,48 @@ impl<St: Inspect> App<St> {
         let Some(route) = route else { return Fault::NoRoute.response() };
         trace::note_route(&route.plan.name);
         let began = Instant::now();
-        let request = request.map(|body| Admitted {
+        let mut request = request.map(|body| Admitted {
             body,
             received,
             connection: Arc::clone(connection),
             host,
             upgrade,
         });
-        let response = self.limited(route, request, admitted).await;
+        let allowed = self.limiter(route, &mut request).and_then(|limiter| {
+            let inner = admitted(route, limiter.map(|limiter| &limiter.prices));
+            Ok((limiter, inner.ok_or_else(|| Fault::NoRoute.response())?))
+        });
+        let answered = match allowed {
+            Ok((Some(limiter), inner)) => limiter.layer.layer(inner).call(request).await,
+            Ok((None, mut inner)) => inner.call(request).await,
+            Err(refused) => Ok(*refused),
+        };
+        let response = answered.unwrap_or_else(|never| match never {});
         route.meter.answered(response.status(), began.elapsed());
         response
     }
 
-    async fn limited<B, S>(
-        &self,
-        route: &ReadyRoute<St>,
-        mut request: Request<Admitted<B>>,
-        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
-    ) -> Response<Body>
-    where
-        B: Send,
-        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
-            + Clone
-            + Send,
-        S::Future: Send,
-    {
-        let listed = match self.listed(&request) {
-            Ok(listed) => listed,
-            Err(refused) => return *refused,
-        };
+    /// The limiter of a request, or the answer to a request that is refused before any limiter.
+    fn limiter<'a, B>(
+        &'a self,
+        route: &'a ReadyRoute<St>,
+        request: &mut Request<Admitted<B>>,
+    ) -> Result<Option<&'a Limiter<St>>, Box<Response<Body>>> {
+        let listed = self.listed(request)?;
         let path = request.uri().path();
-        let limiter = if listed == Listed::Allowed || self.plan.is_exempt(path) {
-            None
-        } else {
-            let limiter = match route.limiter(request.method(), path) {
-                Ok(limiter) => limiter,
-                Err(fault) => return Fault::from(fault).response(),
-            };
-            if limiter.is_some() {
-                let client = self.identity.find(&head(&request));
-                if client.is_unknown() {
-                    self.summary.unknown_client();
-                }
-                request.extensions_mut().insert(client);
+        if listed == Listed::Allowed || self.plan.is_exempt(path) {
+            return Ok(None);
+        }
+        let limiter = route.limiter(request.method(), path);
+        let limiter = limiter.map_err(|fault| Fault::from(fault).response())?;
+        if limiter.is_some() {
+            let client = self.identity.find(&head(request));
+            if client.is_unknown() {
+                self.summary.unknown_client();
             }
-            limiter
-        };
-        let Some(mut inner) = admitted(route, limiter.map(|limiter| &limiter.prices)) else {
-            return Fault::NoRoute.response();
-        };
-        let answered = match limiter {
-            Some(limiter) => limiter.layer.layer(inner).call(request).await,
-            None => inner.call(request).await,
-        };
-        answered.unwrap_or_else(|never| match never {})
+            request.extensions_mut().insert(client);
+        }
+        Ok(limiter)
     }
 
     fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {

@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use http_body_util::BodyExt;
 
 use super::*;
+use crate::proxy::upload::Received;
 
 /// A sender that sends one piece at each of these times, and nothing afterwards.
 struct Script {

@@ -1,0 +1,146 @@
+//! A request as it is sent to an upstream.
+
+use std::sync::Arc;
+
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{Extensions, Request, Version};
+use http_body::Body as _;
+use hyper::upgrade::OnUpgrade;
+
+use super::body::Sent;
+use super::client::Clients;
+use super::entrance::Admitted;
+use super::failures::Failures;
+use super::fault::Fault;
+use super::forwarded::{self, TrustedProxies, Via};
+use super::hop;
+use super::rewrite::Edits;
+use super::settings::Protocol;
+use super::source::{Release, Source};
+use super::timed::Timed;
+use super::tunnel::{Place, Tunnels};
+use super::upload::Upload;
+
+/// The values that all upstreams of a gateway share.
+#[derive(Clone, Debug)]
+pub struct Common {
+    pub trusted_proxies: TrustedProxies,
+    pub identity: Arc<[HeaderName]>,
+    pub clients: Clients,
+    pub tunnels: Tunnels,
+    pub failures: Failures,
+    /// The element of `Via`. A request that has it has passed this gateway before.
+    pub via: Via,
+}
+
+/// The settings for requests to one upstream.
+#[derive(Debug)]
+pub(super) struct RequestRules {
+    pub(super) common: Common,
+    pub(super) protocol: Protocol,
+    pub(super) strip_prefix: Option<Prefix>,
+    pub(super) headers: Option<Arc<Edits>>,
+    pub(super) max_body: u64,
+}
+
+/// A path prefix, also as the value of a header.
+#[derive(Debug)]
+pub(super) struct Prefix(pub(super) String, pub(super) HeaderValue);
+
+pub(super) struct Outgoing {
+    pub(super) request: Request<Sent>,
+    /// The progress of the body, if there is one.
+    pub(super) upload: Option<Arc<Upload>>,
+    /// Ends the body when the response has ended.
+    pub(super) release: Option<Release>,
+    pub(super) upgrade: Option<Upgrade>,
+}
+
+/// The client's request to change to another protocol.
+pub(super) struct Upgrade {
+    pub(super) protocols: HeaderValue,
+    pub(super) client: OnUpgrade,
+    pub(super) place: Place,
+}
+
+impl Outgoing {
+    pub(super) fn of(rules: &RequestRules, mut request: Request<Admitted>) -> Result<Self, Fault> {
+        if rules.common.via.is_in(request.headers()) {
+            return Err(Fault::Loop);
+        }
+        let upgrade = Upgrade::take(&rules.common.tunnels, &mut request)?;
+        let (mut parts, admitted) = request.into_parts();
+        rules.describe(&mut parts, &admitted, upgrade.as_ref());
+        let Admitted { body, received, .. } = admitted;
+        if body.is_end_stream() {
+            let request = Request::from_parts(parts, Sent::default());
+            return Ok(Self { request, upload: None, release: None, upgrade });
+        }
+        if body.size_hint().lower() > rules.max_body {
+            return Err(Fault::TooLarge);
+        }
+        let edits = rules.headers.clone();
+        let upload = Upload::new(received.unwrap_or_default(), rules.max_body, edits);
+        let (body, release) = Source::request(body);
+        let idle = rules.common.clients.timeouts().body;
+        let body = Sent::of(Timed::request(body, idle, Arc::clone(&upload)));
+        let request = Request::from_parts(parts, body);
+        Ok(Self { request, upload: Some(upload), release: Some(release), upgrade })
+    }
+}
+
+impl Upgrade {
+    /// The client's upgrade request, if there is one.
+    ///
+    /// The place for the tunnel is reserved before the request is sent. Otherwise the upstream
+    /// might accept an upgrade while the gateway has no room.
+    fn take(tunnels: &Tunnels, request: &mut Request<Admitted>) -> Result<Option<Self>, Fault> {
+        let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
+        let place = tunnels.room().ok_or(Fault::Crowded)?;
+        Ok(Some(Self { protocols, client: hyper::upgrade::on(request), place }))
+    }
+}
+
+impl RequestRules {
+    /// Writes the head that the upstream reads.
+    fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
+        let Common { trusted_proxies, identity, via, .. } = &self.common;
+        // HTTP/2 has no upgrades of this kind.
+        let is_http1 = upgrade.is_some() || self.protocol == Protocol::Http1;
+        let (headers, body) = (&mut parts.headers, &admitted.body);
+        let reads_trailers = hop::reads_trailers(headers);
+        hop::remove(headers, identity);
+        let host = admitted.host.as_ref().map(Authority::as_str);
+        forwarded::write(headers, &admitted.connection, host, trusted_proxies);
+        via.append_to(headers, parts.version);
+        if !is_http1 {
+            headers.remove(HOST);
+        }
+        if let Some(Prefix(_, prefix)) = &self.strip_prefix {
+            headers.insert(forwarded::PATH_PREFIX, prefix.clone());
+        }
+        if let Some(edits) = &self.headers {
+            edits.apply(headers);
+        }
+        if reads_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+        if is_http1 {
+            if let Some(Upgrade { protocols, .. }) = upgrade {
+                headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+                headers.insert(UPGRADE, protocols.clone());
+            } else if reads_trailers {
+                headers.insert(CONNECTION, HeaderValue::from_static("te"));
+            }
+            if !body.is_end_stream() && body.size_hint().exact().is_none() {
+                // Without this header, hyper does not send the body of a GET or HEAD.
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+        }
+        parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
+        // The extensions are not meant for the connection to the upstream.
+        parts.extensions = Extensions::new();
+    }
+}

@@ -1,0 +1,71 @@
+//! The progress of a request's body.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::rewrite::Edits;
+
+/// The progress of a request's body. The task that waits for the response reads it.
+#[derive(Debug)]
+pub(super) struct Upload {
+    began: Instant,
+    moved_at: AtomicU64,
+    waits: AtomicBool,
+    received: Received,
+    left: AtomicU64,
+    /// The changes to the header, which trailers must not undo.
+    pub(super) edits: Option<Arc<Edits>>,
+}
+
+/// Whether the whole body of a request has come. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received(Arc<AtomicBool>);
+
+impl Received {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Upload {
+    pub(super) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
+        let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (began, left) = (Instant::now(), AtomicU64::new(most));
+        Arc::new(Self { began, moved_at, waits, received, left, edits })
+    }
+
+    /// Subtracts a piece from the bytes that may still come. False if the body is too large.
+    pub(super) fn takes(&self, data: &Bytes) -> bool {
+        // Only one task reads the body.
+        let left = self.left.load(Ordering::Relaxed).checked_sub(data.len() as u64);
+        left.inspect(|left| self.left.store(*left, Ordering::Relaxed)).is_some()
+    }
+
+    /// The time since which only the response is missing: the time of the last piece, or now
+    /// while the client still has to send one.
+    pub(super) fn complete_since(&self) -> Instant {
+        if self.waits.load(Ordering::Relaxed) {
+            return Instant::now();
+        }
+        self.began + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn moved(&self) {
+        // Milliseconds in a `u64` last for 500 million years.
+        let passed = self.began.elapsed().as_millis() as u64;
+        self.moved_at.store(passed, Ordering::Relaxed);
+        self.waits.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn waits(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn ended(&self) {
+        self.received.0.store(true, Ordering::Relaxed);
+    }
+}

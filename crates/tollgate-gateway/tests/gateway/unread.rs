@@ -23,7 +23,8 @@ fn chunks() -> &'static [usize] {
     if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[1, 8_000] }
 }
 
-/// A target that answers every request with chunks of one size, without end.
+/// A target that answers every request with chunks of one size, without end. Only requests for
+/// [`SHORT`] get a short answer.
 struct Flood {
     address: SocketAddr,
     sent: Arc<AtomicU64>,
@@ -55,6 +56,9 @@ async fn flood(mut stream: TcpStream, many: Vec<u8>, sent: Arc<AtomicU64>) -> io
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);
     }
+    if head.starts_with(b"GET /ok ") {
+        return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    }
     stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     loop {
         stream.write_all(&many).await?;
@@ -72,15 +76,20 @@ fn shallow() -> TcpSocket {
     socket
 }
 
+/// Paths as HPACK encodes them: `/` and `/ok`.
+const ENDLESS: &[u8] = b"\x84";
+const SHORT: &[u8] = b"\x04\x03/ok";
+
 /// That many requests on a connection of HTTP/2, with the largest windows.
-fn over_http2(streams: u32) -> Vec<u8> {
+fn over_http2(streams: u32, path: &[u8]) -> Vec<u8> {
+    let head = [b"\x82\x86", path, b"\x01\x01a"].concat();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff");
     bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0");
     for number in 0..streams {
-        bytes.extend(b"\0\0\x06\x01\x05");
+        bytes.extend([0, 0, head.len() as u8, 1, 5]);
         bytes.extend((2 * number + 1).to_be_bytes());
-        bytes.extend(b"\x82\x86\x84\x01\x01a");
+        bytes.extend(&head);
     }
     bytes
 }
@@ -98,8 +107,25 @@ async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
     }
 }
 
+/// Lets every worker of the gateway answer a request, so that each has paid for its stack. The system
+/// chooses the worker of a connection, and so many are nearly never all on one.
+async fn warm_up(gateway: &Gateway) -> Vec<TcpStream> {
+    let mut answered = Vec::new();
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(&over_http2(1, SHORT)).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        answered.push(stream);
+    }
+    answered
+}
+
 /// The memory that each of `times` connections takes, which send this and read nothing, in KiB.
 async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -> u64 {
+    let _answered = warm_up(gateway).await;
     let mut unread = Vec::new();
     let mut before = 0;
     // The first one has to pay for what all share.
@@ -121,8 +147,8 @@ async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
         let flood = Flood::new(chunk);
         let mut costs = Vec::new();
         for (request, times, most) in [
-            (over_http2(100), 1, CONNECTION),
-            (over_http2(1), 4, STREAM),
+            (over_http2(100, ENDLESS), 1, CONNECTION),
+            (over_http2(1, ENDLESS), 4, STREAM),
             (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 4, STREAM),
         ] {
             let gateway = Gateway::start(&format!("target: http://{}\n", flood.address));

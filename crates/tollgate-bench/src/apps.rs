@@ -35,7 +35,7 @@ pub(crate) enum Wrapping {
     GovernorHeaders,
     /// Tollgate by address, with all fields.
     Headers,
-    /// Only `RateLimit-Policy` and `RateLimit`: the default.
+    /// With the fields of the default, `RateLimit-Policy` and `RateLimit`.
     DraftHeaders,
     /// Without fields.
     NoHeaders,
@@ -81,7 +81,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
         }
         Wrapping::Headers => router.layer(limited(all, vec![by_address()?])?),
         Wrapping::DraftHeaders => {
-            router.layer(limited(all.x_ratelimit(false), vec![by_address()?])?)
+            router.layer(limited(HeaderOptions::default(), vec![by_address()?])?)
         }
         Wrapping::NoHeaders => {
             let none = all.x_ratelimit(false).ratelimit(false);

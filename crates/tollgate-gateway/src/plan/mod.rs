@@ -94,7 +94,7 @@ impl Plan {
     /// # Errors
     /// Two readings take different routes.
     pub fn route(&self, host: Option<&Authority>, path: &str) -> Result<Option<usize>, PathFault> {
-        // Most files have no route for one host.
+        // Computed only if a route names a host. Most configurations have no such route.
         let host = LazyCell::new(|| host.map(|host| host.host().trim_end_matches('.')));
         in_all_readings(path, |path| {
             self.routes.iter().position(|route| {

@@ -237,6 +237,8 @@ mod tests {
             (Version::HTTP_2, "https://b:8/a?q", &[], "b:8", "/a?q"),
             (Version::HTTP_2, "https://b/a", &["B"], "b", "/a"),
             (Version::HTTP_11, "/", &["[2001:db8::1]:80"], "[2001:db8::1]:80", "/"),
+            (Version::HTTP_11, "/", &["[::1]:"], "[::1]:", "/"),
+            (Version::HTTP_11, "/", &["a:"], "a:", "/"),
         ] {
             let lines: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             let expected = Ok((host.to_owned(), path.to_owned()));
@@ -258,6 +260,11 @@ mod tests {
             (Version::HTTP_11, "/", &["a:+1"]),
             (Version::HTTP_11, "/", &["[fe80::1%25eth0]"]),
             (Version::HTTP_11, "/", &["[::1]a"]),
+            (Version::HTTP_11, "/", &["a[::1]"]),
+            (Version::HTTP_11, "/", &["[::1]@a"]),
+            (Version::HTTP_11, "/", &["[::1]:80@a"]),
+            (Version::HTTP_11, "/", &["a:1@b"]),
+            (Version::HTTP_11, "/", &[":80"]),
             (Version::HTTP_11, "http://user@a/", &["a"]),
             (Version::HTTP_2, "https://a/", &["b"]),
         ] {

@@ -84,7 +84,7 @@ impl Service<Request<Admitted>> for Forward {
     }
 
     fn call(&mut self, request: Request<Admitted>) -> Self::Future {
-        // Not in the future, because it would then have room for the client's request, too.
+        // Prepared here, because an async block would also store the client's request.
         let mut outgoing = match Outgoing::of(&self.shared.rules, request) {
             Ok(outgoing) => outgoing,
             Err(fault) => return Box::pin(ready(Ok(fault.response()))),

@@ -43,7 +43,7 @@ pub(super) fn write(
     for name in dropped {
         headers.remove(name);
     }
-    // At once, because each growth of the map moves all headers.
+    // Reserved in one step, because each growth of the map moves all headers.
     headers.reserve(WRITTEN);
     append(headers, &FOR, connection.ip.clone());
     append(headers, &FORWARDED, element(connection, host));
@@ -159,7 +159,7 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// How many headers a forwarded request gets: these, `Forwarded` and `Via`.
+/// The number of headers that every forwarded request gets: these three, `Forwarded` and `Via`.
 const WRITTEN: usize = 5;
 
 pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");

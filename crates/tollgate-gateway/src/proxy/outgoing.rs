@@ -49,7 +49,9 @@ pub(super) struct RequestRules {
 #[derive(Debug)]
 pub(super) struct Prefix(pub(super) String, pub(super) HeaderValue);
 
+/// A request to an upstream, and the parts that outlive it.
 pub(super) struct Outgoing {
+    /// Empty while it is sent and after the response.
     pub(super) request: Request<Sent>,
     /// The progress of the body, if there is one.
     pub(super) upload: Option<Arc<Upload>>,

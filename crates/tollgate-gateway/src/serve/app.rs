@@ -257,7 +257,11 @@ impl<St: Inspect> App<St> {
         response
     }
 
-    /// The limiter of a request, or the answer to a request that is refused before any limiter.
+    /// The limiter of a request, which finds its client in the extensions. `None` if the request is
+    /// not limited.
+    ///
+    /// # Errors
+    /// The response to a request that is refused before any limiter.
     fn limiter<'a, B>(
         &'a self,
         route: &'a ReadyRoute<St>,

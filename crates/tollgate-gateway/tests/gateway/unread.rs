@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::support::{Gateway, is_heavy};
 
@@ -23,8 +24,8 @@ fn chunks() -> &'static [usize] {
     if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[1, 8_000] }
 }
 
-/// A target that answers every request with chunks of one size, without end. Only requests for
-/// [`SHORT`] get a short answer.
+/// A target that answers `/ok` with a short body, and every other request with chunks of one size,
+/// without end.
 struct Flood {
     address: SocketAddr,
     sent: Arc<AtomicU64>,
@@ -107,11 +108,11 @@ async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
     }
 }
 
-/// Lets every worker of the gateway answer a request, so that each has paid for its stack. The system
-/// chooses the worker of a connection, and so many are nearly never all on one.
+/// Sends one request to each worker, because the first request of a worker needs memory for its stack.
+/// The gateway gives a connection to the worker with the fewest.
 async fn warm_up(gateway: &Gateway) -> Vec<TcpStream> {
     let mut answered = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..WORKERS {
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
         stream.write_all(&over_http2(1, SHORT)).await.unwrap();
         let mut answer = Vec::new();
@@ -123,9 +124,11 @@ async fn warm_up(gateway: &Gateway) -> Vec<TcpStream> {
     answered
 }
 
+const WORKERS: usize = 2;
+
 /// The memory that each of `times` connections takes, which send this and read nothing, in KiB.
 async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -> u64 {
-    let _answered = warm_up(gateway).await;
+    let _answered = timeout(PATIENCE, warm_up(gateway)).await.unwrap();
     let mut unread = Vec::new();
     let mut before = 0;
     // The first one has to pay for what all share.
@@ -151,7 +154,10 @@ async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
             (over_http2(1, ENDLESS), 4, STREAM),
             (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 4, STREAM),
         ] {
-            let gateway = Gateway::start(&format!("target: http://{}\n", flood.address));
+            let workers = WORKERS.to_string();
+            let variables = [("TOKIO_WORKER_THREADS", &*workers)];
+            let target = format!("target: http://{}\n", flood.address);
+            let gateway = Gateway::start_with_variables(&variables, &target);
             let cost = cost(&gateway, &flood.sent, &request, times).await;
             costs.push(cost);
             assert!(cost <= most, "chunks of {chunk} bytes: {costs:?} KiB");

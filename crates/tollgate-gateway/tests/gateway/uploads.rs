@@ -1,9 +1,13 @@
 //! Requests that are answered before their body has been read.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
+
+use http::Response;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::support::{Client, Gateway, Upstream};
 
@@ -159,4 +163,47 @@ async fn a_head_that_is_too_long_is_answered_though_more_of_it_comes() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
     }
+}
+
+/// A target of HTTP/2 that answers when the first window of a body is full, and takes the rest later.
+async fn answers_early(listener: TcpListener, goes_on: oneshot::Receiver<()>) {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+    tokio::spawn(async move { while connection.accept().await.is_some() {} });
+    let (mut body, mut length) = (request.into_body(), 0);
+    while length < WINDOW {
+        length += body.data().await.unwrap().unwrap().len();
+    }
+    let mut answer = respond.send_response(Response::new(()), false).unwrap();
+    goes_on.await.unwrap();
+    body.flow_control().release_capacity(length).unwrap();
+    while let Some(data) = body.data().await {
+        length += data.unwrap().len();
+    }
+    answer.send_data(format!("{length} bytes").into(), true).unwrap();
+}
+
+/// The first window of HTTP/2.
+const WINDOW: usize = 65_535;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_answers_early_gets_the_end_of_a_body_too() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let target = format!("{{url: 'http://{}', protocol: http2}}", listener.local_addr().unwrap());
+    let gateway = Gateway::start(&format!("target: {target}\n"));
+    let (go_on, goes_on) = oneshot::channel();
+    tokio::spawn(answers_early(listener, goes_on));
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // Its last piece is larger than the room that is left in the window.
+    let length = WINDOW + 30_000;
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), &vec![b'x'; length]].concat()).unwrap();
+    let mut answer = BufReader::new(stream).lines().map(Result::unwrap);
+    assert_eq!(answer.next().unwrap(), "HTTP/1.1 200 OK");
+    assert!(answer.any(|line| line.is_empty()), "the head has an end");
+    go_on.send(()).unwrap();
+    // After the length of the chunk.
+    assert_eq!(answer.nth(1), Some(format!("{length} bytes")));
 }

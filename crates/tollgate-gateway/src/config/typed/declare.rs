@@ -1,5 +1,5 @@
-//! Sections as structs: `section!` makes of one declaration the table of a section and a struct
-//! that holds its values and their places.
+//! Macros that declare sections and their values. `section!` turns one declaration into a table and
+//! a struct with the values and their places.
 //!
 //! ```text
 //! section! {

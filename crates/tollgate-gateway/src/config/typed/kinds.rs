@@ -1,4 +1,4 @@
-//! The forms of values.
+//! The general kinds of values.
 
 use std::marker::PhantomData;
 use std::rc::Rc;

@@ -1,6 +1,7 @@
 //! The values of a section and their places in the file.
 //!
-//! [`section!`] declares sections, and [`words!`] and [`texts!`] the forms of their values.
+//! [`section!`] declares sections. [`words!`] and [`texts!`] declare kinds of values; `kinds.rs` has
+//! the general kinds.
 
 mod declare;
 mod kinds;

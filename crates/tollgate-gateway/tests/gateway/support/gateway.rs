@@ -45,9 +45,15 @@ impl Gateway {
 
     /// The same as `start` with single denials in the log.
     pub(crate) fn start_telling(lines: &str) -> Self {
+        let level = ("RUST_LOG", "tollgate=debug,tollgate_gateway=info");
+        Self::start_with_variables(&[level], lines)
+    }
+
+    /// The same as `start` with these variables.
+    pub(crate) fn start_with_variables(variables: &[(&str, &str)], lines: &str) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();
-        Self::start_under(folder, FILE, &[("RUST_LOG", "tollgate=debug,tollgate_gateway=info")])
+        Self::start_under(folder, FILE, variables)
     }
 
     /// The same with a configuration that is in the folder already.

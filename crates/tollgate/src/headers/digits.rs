@@ -1,7 +1,5 @@
 //! Numbers as header values, without an allocation where they are small.
 
-use std::cell::RefCell;
-
 use http::HeaderValue;
 
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
@@ -84,31 +82,6 @@ pub(super) fn integer(number: u64) -> HeaderValue {
     }
 }
 
-/// Lends a header value of an instant in Unix seconds.
-///
-/// Clients get the same instants again and again, so each thread keeps the last values: a shared
-/// value costs a third of a new one.
-pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
-    const KEPT: usize = 64;
-    thread_local! {
-        static TOLD: RefCell<[Option<(u64, HeaderValue)>; KEPT]> =
-            const { RefCell::new([const { None }; KEPT]) };
-    }
-    // Less than `KEPT`, so it fits.
-    let place = (seconds % KEPT as u64) as usize;
-    let told = TOLD.try_with(|told| {
-        let mut told = told.borrow_mut();
-        match &told[place] {
-            Some((same, value)) if *same == seconds => put(value),
-            _ => put(&told[place].insert((seconds, integer(seconds))).1),
-        }
-    });
-    if told.is_err() {
-        // The values of a thread that ends are gone.
-        put(&integer(seconds));
-    }
-}
-
 #[inline]
 fn small(number: u64) -> Option<&'static str> {
     let number = usize::try_from(number).ok()?;
@@ -144,13 +117,6 @@ mod tests {
     fn small_numbers_are_written_like_all_others() {
         for n in (0..2_000).chain([u64::MAX, MAX_INTEGER, 10_u64.pow(12)]) {
             assert_eq!(integer(n), n.to_string());
-        }
-    }
-
-    #[test]
-    fn instants_that_share_a_place_are_told_apart() {
-        for seconds in [1_795_290_616, 1_795_290_616 + 64, 1_795_290_616, 7, u64::MAX, 7 + 64, 7] {
-            with_instant(seconds, |value| assert_eq!(value, &seconds.to_string()));
         }
     }
 

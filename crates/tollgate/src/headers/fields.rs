@@ -1,21 +1,21 @@
 //! The parts of the headers that are the same in all responses.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
 
-use super::digits::Line;
+use super::digits::{self, Line};
 use super::intern::interned;
+use super::{RATELIMIT, RATELIMIT_POLICY, Row, recent};
 
 /// The headers of one policy, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyFields {
     policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
-    quota: Box<[u8]>,
-    quota_value: Option<HeaderValue>,
-    limit_value: Option<HeaderValue>,
+    quota: Option<HeaderValue>,
     /// How the member of `RateLimit` begins: `"name";r=`.
-    item: Line,
+    item: Option<HeaderValue>,
+    limit_value: Option<HeaderValue>,
     full_after: Micros,
     terms: Terms,
 }
@@ -48,10 +48,9 @@ impl PolicyFields {
         }
         Self {
             policy: policy.clone(),
-            quota: quota.as_slice().into(),
-            quota_value: interned(quota.as_slice()),
+            quota: interned(quota.as_slice()),
+            item: interned(item.as_slice()),
             limit_value: interned(most.to_string().as_bytes()),
-            item,
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             terms,
         }
@@ -102,40 +101,68 @@ impl PolicyFields {
         (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
 
-    pub(super) fn quota(&self) -> &[u8] {
-        &self.quota
-    }
-
-    /// The value of `RateLimit-Policy` where this policy is alone.
-    pub(super) fn quota_value(&self) -> Option<HeaderValue> {
-        self.quota_value.clone()
-    }
-
     /// The value of `X-RateLimit-Limit`. A store may decide with a share of the quota, which has
     /// another value.
     pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }
+}
 
-    /// The member of `RateLimit`: `"name";r=99;t=60`.
-    pub(super) fn member(&self, decision: &Decision) -> Line {
-        let mut line = self.item.clone();
-        self.push_numbers(&mut line, decision);
-        line
+/// Adds `RateLimit-Policy` and `RateLimit`.
+#[inline]
+pub(super) fn append(headers: &mut HeaderMap, rows: &[Row<'_>]) {
+    let [(fields, decision)] = rows else { return append_several(headers, rows) };
+    let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { return };
+    headers.append(RATELIMIT_POLICY, quota.clone());
+    let (remaining, window) = (decision.remaining, fields.effective_window(decision));
+    let time = window.map_or(u64::MAX, |window| window.min(digits::MAX_INTEGER));
+    let make = || {
+        let mut line = Line::new();
+        push_member(&mut line, item, remaining, window);
+        digits::value(line.as_slice())
+    };
+    if let Some(state) = recent::value([recent::text(item), remaining, time], make) {
+        headers.append(RATELIMIT, state);
     }
+}
 
-    pub(super) fn push_member(&self, line: &mut Line, decision: &Decision) {
-        line.push(self.item.as_slice());
-        self.push_numbers(line, decision);
+fn append_several(headers: &mut HeaderMap, rows: &[Row<'_>]) {
+    let mut state = Line::new();
+    for (place, (fields, decision)) in rows.iter().enumerate() {
+        let Some(item) = &fields.item else { return };
+        state.push(if place == 0 { b"" } else { b", " });
+        push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
     }
-
-    #[inline]
-    fn push_numbers(&self, line: &mut Line, decision: &Decision) {
-        line.push_integer(decision.remaining);
-        if let Some(window) = self.effective_window(decision) {
-            line.push_word(*b";t= ", 3);
-            line.push_integer(window);
+    let quotas = || rows.iter().filter_map(|(fields, _)| fields.quota.as_ref());
+    let make = || {
+        let mut line = Line::new();
+        for (place, quota) in quotas().enumerate() {
+            line.push(if place == 0 { b"" } else { b", " });
+            line.push(quota.as_bytes());
         }
+        digits::value(line.as_slice())
+    };
+    let mut parts = recent::Parts::default();
+    let quotas = if rows.len() <= parts.len() {
+        parts.iter_mut().zip(quotas()).for_each(|(part, quota)| *part = recent::text(quota));
+        recent::value(parts, make)
+    } else {
+        make()
+    };
+    if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
+        headers.append(RATELIMIT_POLICY, quotas);
+        headers.append(RATELIMIT, state);
+    }
+}
+
+/// Appends a member of `RateLimit`: `"name";r=99;t=60`.
+#[inline]
+fn push_member(line: &mut Line, item: &HeaderValue, remaining: u64, window: Option<u64>) {
+    line.push(item.as_bytes());
+    line.push_integer(remaining);
+    if let Some(window) = window {
+        line.push_word(*b";t= ", 3);
+        line.push_integer(window);
     }
 }
 

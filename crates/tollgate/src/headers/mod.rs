@@ -36,6 +36,7 @@
 mod digits;
 mod fields;
 mod intern;
+mod recent;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -44,9 +45,9 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp, Verdict};
 
-use self::digits::Line;
 pub(crate) use self::fields::PolicyFields;
 pub(crate) use self::retry::seconds_to_wait;
 
@@ -138,42 +139,24 @@ impl HeaderOptions {
         is_denial: bool,
         rows: impl IntoIterator<Item = Row<'a>>,
     ) {
-        let mut rows =
-            rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Undecided);
-        let Some(first) = rows.next() else {
-            return;
-        };
-        let mut shown = first;
-        let mut state = first.0.member(first.1);
-        let mut quotas = None::<Line>;
+        let mut shown = SmallVec::<[Row<'a>; 4]>::new();
         for row in rows {
-            if self.ratelimit {
-                let quotas = quotas.get_or_insert_with(|| {
-                    let mut line = Line::new();
-                    line.push(first.0.quota());
-                    line
-                });
-                quotas.push(b", ");
-                quotas.push(row.0.quota());
-                state.push(b", ");
-                row.0.push_member(&mut state, row.1);
-            }
-            if is_tighter(row, shown) {
-                shown = row;
+            if row.1.outcome != Outcome::Undecided {
+                shown.push(row);
             }
         }
+        let [first, others @ ..] = &*shown else { return };
         if self.ratelimit {
-            let quotas = match quotas {
-                Some(quotas) => digits::value(quotas.as_slice()),
-                None => first.0.quota_value(),
-            };
-            if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
-                headers.append(RATELIMIT_POLICY, quotas);
-                headers.append(RATELIMIT, state);
-            }
+            fields::append(headers, &shown);
         }
         if self.sends_x_ratelimit(is_denial) {
-            write_x_ratelimit(headers, decided_at, shown);
+            let mut tightest = *first;
+            for row in others {
+                if is_tighter(*row, tightest) {
+                    tightest = *row;
+                }
+            }
+            write_x_ratelimit(headers, decided_at, tightest);
         }
     }
 
@@ -240,9 +223,10 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),
     };
-    digits::with_instant(reset_at(decided_at, shown), |value| {
-        headers.insert(X_RATELIMIT_RESET, value.clone());
-    });
+    let seconds = reset_at(decided_at, shown);
+    if let Some(value) = recent::value([0, seconds, 0], || Some(digits::integer(seconds))) {
+        headers.insert(X_RATELIMIT_RESET, value);
+    }
 }
 
 fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {

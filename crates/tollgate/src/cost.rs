@@ -51,6 +51,8 @@ struct Methods {
     call: Cost,
     others: Vec<(Method, Cost)>,
     any_other: Cost,
+    /// Whether all of them are the same.
+    are_equal: bool,
 }
 
 /// SEARCH is also QUERY: the old and the new name of one method.
@@ -63,6 +65,7 @@ impl Costs {
         let mut costs = Self::uniform(one);
         costs.methods.named = [one, one, three, five, five, five, ten];
         costs.methods.call = one;
+        costs.methods.are_equal = false;
         costs
     }
 
@@ -73,7 +76,8 @@ impl Costs {
 
     const fn uniform(cost: Cost) -> Self {
         let named = [cost; NAMED.len()];
-        let methods = Methods { named, call: cost, others: Vec::new(), any_other: cost };
+        let others = Vec::new();
+        let methods = Methods { named, call: cost, others, any_other: cost, are_equal: true };
         Self { methods, routes: Vec::new(), closure: None }
     }
 
@@ -92,6 +96,8 @@ impl Costs {
                 self.methods.others.push((method, cost));
             }
         }
+        let Methods { named, others, any_other, are_equal, .. } = &mut self.methods;
+        *are_equal = others.is_empty() && named.iter().all(|cost| cost == any_other);
         self
     }
 
@@ -140,16 +146,21 @@ impl Costs {
                 return *cost;
             }
         }
-        if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
+        if self.methods.are_equal {
+            self.methods.any_other
+        } else if grpc::is_call(head, is_grpc) {
+            self.methods.call
+        } else {
+            self.methods.of(head.method)
+        }
     }
 
-    pub(crate) fn is_flat(&self) -> bool {
-        let Methods { named, others, any_other, .. } = &self.methods;
-        others.is_empty() && named.iter().all(|cost| cost == any_other)
+    pub(crate) const fn is_flat(&self) -> bool {
+        self.methods.are_equal
     }
 
     pub(crate) fn max_cost(&self) -> Cost {
-        let Methods { named, call, others, any_other } = &self.methods;
+        let Methods { named, call, others, any_other, .. } = &self.methods;
         let listed = others.iter().map(|(_, cost)| cost).chain(self.routes.iter().map(|(_, c)| c));
         named.iter().chain([call, any_other]).chain(listed).copied().max().unwrap_or_default()
     }
@@ -168,14 +179,14 @@ impl Methods {
 
 #[inline]
 fn number(method: &Method) -> Option<usize> {
-    Some(match method.as_str() {
-        "GET" => 0,
-        "HEAD" => 1,
-        "SEARCH" | "QUERY" => 2,
-        "POST" => 3,
-        "PUT" => 4,
-        "PATCH" => 5,
-        "DELETE" => 6,
+    Some(match *method {
+        Method::GET => 0,
+        Method::HEAD => 1,
+        Method::POST => 3,
+        Method::PUT => 4,
+        Method::PATCH => 5,
+        Method::DELETE => 6,
+        _ if matches!(method.as_str(), "SEARCH" | "QUERY") => 2,
         _ => return None,
     })
 }

@@ -9,12 +9,14 @@ use crate::RequestHead;
 use crate::key::route;
 
 /// Whether a request is a gRPC call. [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule.
+#[inline]
 pub(crate) fn is_call(head: &RequestHead<'_>, is_grpc: Option<bool>) -> bool {
     let is_method =
         || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
     says_call(head) && is_grpc.unwrap_or_else(is_method)
 }
 
+#[inline]
 pub(crate) fn says_call(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }

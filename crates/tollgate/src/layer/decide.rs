@@ -33,7 +33,7 @@ impl<St: Store> LayerState<St> {
         head: &RequestHead<'_>,
         context: &mut RequestContext,
     ) -> Result<Answer, DecisionFuture> {
-        context.timer = self.telemetry.start(&self.limits, &context.resolved, head);
+        self.telemetry.start(&mut context.timer, &self.limits, &context.resolved, head);
         if let Some(queue) = &self.wait_queue
             && let Some(answer) = self.join(queue, head, context)
         {

@@ -78,19 +78,19 @@ impl Telemetry {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(super) fn start(
         &self,
+        timer: &mut DecisionTimer,
         limits: &[CompiledLimit],
         resolved: &[Resolved],
         head: &RequestHead<'_>,
-    ) -> DecisionTimer {
-        let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
-        DecisionTimer {
-            has_waited: false,
-            spans: wanted.then(|| Spans::new(limits, resolved)),
-            #[cfg(feature = "metrics")]
-            endpoint: self.endpoint_of(head),
+    ) {
+        if tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision") {
+            timer.spans = Some(Spans::new(limits, resolved));
+        }
+        #[cfg(feature = "metrics")]
+        {
+            timer.endpoint = self.endpoint_of(head);
             // Last, so that its own work is not counted as the store's.
-            #[cfg(feature = "metrics")]
-            started: self.timer.start(),
+            timer.started = self.timer.start();
         }
     }
 

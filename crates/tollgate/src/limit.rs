@@ -102,9 +102,11 @@ pub enum OnExceeded {
     /// # Bounds
     ///
     /// The [`WaitQueue`](crate::WaitQueue) bounds the number and the bytes of waiting requests. A
-    /// client that closes its connection leaves the queue and takes no units. A request that costs
-    /// more than the capacity gets 403 at once. Waiting needs a tokio runtime with its timer
-    /// enabled, and holds no permit of the inner service.
+    /// client that closes its connection leaves the queue and takes no units. A request that finds
+    /// no place, or whose time is over, gets the time until the quota is full again as
+    /// `Retry-After`, because an earlier time is not known. A request that costs more than the
+    /// capacity gets 403 at once. Waiting needs a tokio runtime with its timer enabled, and holds no
+    /// permit of the inner service.
     Wait {
         /// The longest wait.
         max: Duration,

@@ -130,72 +130,61 @@ impl Cli {
     /// # Errors
     /// Standard output is closed.
     pub fn run(&self) -> io::Result<ExitCode> {
-        let mut out = io::stdout().lock();
+        // Not locked while it serves: another thread writes the access log to standard output.
+        match self.output() {
+            Ok(text) => io::stdout().write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS),
+            Err(code) => Ok(code),
+        }
+    }
+
+    /// Runs the command and returns its output.
+    ///
+    /// # Errors
+    /// The exit code of a command that failed, or of a server that has ended.
+    fn output(&self) -> Result<String, ExitCode> {
+        let read = |file: &PathBuf| load(file, Checks { strict: false, files: true });
         match &self.command {
             Command::Serve { file, config, log_format } => {
                 // clap requires one of them.
                 let file = file.as_ref().or(config.as_ref());
-                let file = file.map_or_else(|| Path::new("-"), PathBuf::as_path);
-                return Ok(serve(file, *log_format));
+                Err(serve(file.map_or_else(|| Path::new("-"), PathBuf::as_path), *log_format))
             }
             Command::Explain { config, request } => {
-                let plan = match load(config, Checks { strict: false, files: true }) {
-                    Ok(plan) => plan,
-                    Err(code) => return Ok(code),
-                };
                 let mut words = String::new();
-                let explained = explain(&plan, request, &mut words);
-                out.write_all(words.as_bytes())?;
-                if let Err(error) = explained {
+                explain(&read(config)?, request, &mut words).map_err(|error| {
+                    // As far as it was explained.
+                    let _ = io::stdout().write_all(words.as_bytes());
                     eprintln!("error: {error}");
-                    return Ok(ExitCode::FAILURE);
-                }
+                    ExitCode::FAILURE
+                })?;
+                Ok(words)
             }
             Command::Replay { config, replay } => {
-                let read = |file| load(file, Checks { strict: false, files: true });
-                let plan = match read(config) {
-                    Ok(plan) => plan,
-                    Err(code) => return Ok(code),
-                };
-                let other = match replay.compare.as_deref().map(read).transpose() {
-                    Ok(other) => other,
-                    Err(code) => return Ok(code),
-                };
-                match replay::run(plan, other, replay) {
-                    Ok(report) => out.write_all(report.as_bytes())?,
-                    Err(error) => return Ok(wrong(&error)),
-                }
+                let plan = read(config)?;
+                let other = replay.compare.as_ref().map(read).transpose()?;
+                replay::run(plan, other, replay).map_err(|error| wrong(&error))
             }
-            Command::Suggest(args) => match replay::suggest(args) {
-                Ok(file) => out.write_all(file.as_bytes())?,
-                Err(error) => return Ok(wrong(&error)),
-            },
+            Command::Suggest(args) => replay::suggest(args).map_err(|error| wrong(&error)),
             Command::Check { config, strict, without_files } => {
-                let source = match Source::read(config) {
-                    Ok(source) => source,
-                    Err(error) => return Ok(wrong(&error)),
-                };
+                let source = Source::read(config).map_err(|error| wrong(&error))?;
                 if config::is_rate_limits(&source) {
                     let (domain, report) = config::read_rate_limits(&source);
                     tell(&source, &report);
-                    let Some(domain) = domain.filter(|_| !strict || report.warnings() == 0) else {
-                        return Ok(ExitCode::from(WRONG));
-                    };
-                    out.write_all(check::rate_limits_in_words(&domain).as_bytes())?;
-                    return Ok(ExitCode::SUCCESS);
+                    let domain = domain.filter(|_| !strict || report.warnings() == 0);
+                    let domain = domain.ok_or_else(|| ExitCode::from(WRONG))?;
+                    return Ok(check::rate_limits_in_words(&domain));
                 }
-                match plan(&source, Checks { strict: *strict, files: !without_files }) {
-                    Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
-                    Err(code) => return Ok(code),
-                }
+                let plan = plan(&source, Checks { strict: *strict, files: !without_files })?;
+                Ok(check::in_words(&plan))
             }
-            Command::Schema => writeln!(out, "{:#}", schema::schema())?,
-            Command::Init => out.write_all(STARTER.as_bytes())?,
+            Command::Schema => Ok(format!("{:#}\n", schema::schema())),
+            Command::Init => Ok(STARTER.to_owned()),
             Command::Completions { shell } => {
-                clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut out);
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut script);
+                Ok(String::from_utf8_lossy(&script).into_owned())
             }
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 

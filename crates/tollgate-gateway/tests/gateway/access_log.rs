@@ -31,6 +31,17 @@ async fn send(client: &Client, address: &str, path: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_a_file_lines_go_to_standard_output() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!("{}accessLog: {{format: json}}\n", upstream.target()));
+    let client = Client::new(gateway.address);
+    assert_eq!(send(&client, "203.0.113.1", "/hello").await, 200);
+    let lines = until("a line", PATIENCE, || Some(gateway.output()).filter(|it| it.contains('\n')));
+    let line: Value = serde_json::from_str(&lines).unwrap();
+    assert_eq!((&line["target"], &line["status"]), (&json!("/hello"), &json!(200)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replay_of_the_log_denies_what_serve_denied() {
     let upstream = Upstream::new().await;
     let log = "accessLog: {file: access.log}\n";

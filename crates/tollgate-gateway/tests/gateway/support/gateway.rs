@@ -25,6 +25,7 @@ pub(crate) struct Gateway {
     process: Child,
     folder: TempDir,
     log: Arc<Mutex<String>>,
+    output: Arc<Mutex<String>>,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// All addresses, by their names in the output.
@@ -90,19 +91,21 @@ impl Gateway {
             .spawn()
             .unwrap();
         let log = collect(process.stderr.take().unwrap());
-        let mut banner = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut banner = BufReader::new(process.stdout.take().unwrap());
         let mut fronts = HashMap::<String, SocketAddr>::new();
         // The last line.
         while !fronts.contains_key("admin") {
-            let line = banner.next().and_then(Result::ok);
-            let line = line.unwrap_or_else(|| panic!("it ended early: {}", log.lock().unwrap()));
+            let mut line = String::new();
+            let length = banner.read_line(&mut line).unwrap_or(0);
+            assert!(length > 0, "it ended early: {}", log.lock().unwrap());
             let (name, url) = line.split_once("http").unwrap();
-            let address = url.split_once("://").unwrap().1.parse().unwrap();
+            let address = url.split_once("://").unwrap().1.trim_end().parse().unwrap();
             fronts.entry(name.trim().to_owned()).or_insert(address);
         }
         let admin = fronts["admin"];
         let address = fronts.get("listening").copied().unwrap_or(admin);
-        Self { process, folder, log, address, admin, fronts }
+        let output = collect(banner);
+        Self { process, folder, log, output, address, admin, fronts }
     }
 
     /// Waits until it has logged this, which takes a moment to come through the pipe.
@@ -116,6 +119,11 @@ impl Gateway {
 
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// What it has written to standard output after the addresses.
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -305,11 +313,11 @@ pub(crate) fn whole(lines: &str) -> String {
     file
 }
 
-fn collect(stderr: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     let log = Arc::new(Mutex::new(String::new()));
     let written = Arc::clone(&log);
     thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             let mut log = written.lock().unwrap();
             log.push_str(&line);
             log.push('\n');

@@ -8,11 +8,11 @@ use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::access::Listed;
-use tollgate::key::{KeySource as _, Subject, SubjectName};
+use tollgate::key::Subject;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
-use tollgate::{Cost, Key, Policy, RequestHead, Store};
+use tollgate::{Cost, Key, OnMissingKey, Policy, RequestHead, Store};
 
-use super::client_identity::{Found, Identity};
+use super::client_identity::Identity;
 use super::keys::KeySets;
 use super::{lists, redis};
 use crate::check;
@@ -104,6 +104,15 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, api, described, &path, &client, out);
+    let is_per_client = |limit: &LimitPlan| limit.enforce && limit.whose == Whose::Client;
+    let mut all = route.limits.everywhere().chain(api.map(|api| &api.limit));
+    if client.subject.is_none()
+        && plan.on_missing_key == OnMissingKey::Deny
+        && all.any(is_per_client)
+    {
+        let status = plan.missing_key_status.as_u16();
+        return end(out, &format!("is answered with {status}: it has no client"));
+    }
     if limits.is_empty() {
         return end(out, "  no limit applies");
     }
@@ -169,23 +178,25 @@ impl Client {
     fn find(plan: &Plan, described: &Described, path: &str) -> Result<Self, String> {
         let identity =
             Identity::new(plan, &KeySets::default()).map_err(|error| error.to_string())?;
-        let request = described.request(path)?;
+        let mut request = described.request(path)?;
+        let client = match described.user.as_deref() {
+            None => identity.find(&RequestHead::of(&request)),
+            Some("") => return Err("`--user` is empty".to_owned()),
+            Some(user) => {
+                let tier = described.tier.as_ref().map(|name| {
+                    let tier = plan.tiers.iter().position(|tier| tier == name);
+                    tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
+                });
+                let client = identity.user(user, tier.transpose()?);
+                client.ok_or("`identity` has no users: leave out `--user`")?
+            }
+        };
+        // For the lists, which have users as well.
+        request.extensions_mut().insert(client.clone());
         let lists = lists::lists(plan, &identity).map_err(|error| error.to_string())?;
         let listed =
             lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));
         let listed = listed.map_err(|error| error.to_string())?;
-        if let Some(user) = &described.user {
-            let name: SubjectName =
-                format!("user:{user}").parse().map_err(|_| "`--user` is empty".to_owned())?;
-            let subject = Found(identity).named(&name);
-            let subject = subject.ok_or("`identity` has no users: leave out `--user`")?;
-            let tier = described.tier.as_ref().map(|name| {
-                let tier = plan.tiers.iter().position(|tier| tier == name);
-                tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
-            });
-            return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
-        }
-        let client = identity.find(&RequestHead::of(&request));
         let subject = client.subject().map_err(|error| error.to_string())?;
         Ok(Self { subject, tier: client.tier, listed })
     }

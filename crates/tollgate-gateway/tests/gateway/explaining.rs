@@ -105,6 +105,41 @@ counts for its api_key, in tier pro
 }
 
 #[test]
+fn it_says_what_lists_say_of_a_user() {
+    const USERS: &str = "rateLimiter:
+  target: http://localhost:3000
+  identity: [user, ip]
+  jwt: {secret: a-secret-of-at-least-32-characters}
+  client: {limit: 60, windowSeconds: 3600}
+  deny: {users: [mallory]}
+  allow: {users: [ann]}
+";
+    let of = |user| explained(USERS, &["--user", user, "--dry"]).unwrap();
+    assert!(of("mallory").ends_with("is answered with 403: a list denies it\n"));
+    assert!(of("ann").ends_with("is not limited: a list allows it\n"));
+    assert!(of("bob").contains("counts for its user, in no tier"), "{}", of("bob"));
+}
+
+#[test]
+fn a_request_without_a_client_is_not_said_to_pass() {
+    let yaml = |limit: &str| {
+        format!(
+            "rateLimiter:
+  target: http://localhost:3000
+  identity: [apiKey]
+  apiKeys: [{{sha256: {}}}]
+  {limit}: {{limit: 60, windowSeconds: 3600}}
+",
+            "0".repeat(64)
+        )
+    };
+    let said = explained(&yaml("client"), &["--dry"]).unwrap();
+    assert!(said.ends_with("is answered with 403: it has no client\n"), "{said}");
+    let said = explained(&yaml("global"), &["--dry"]).unwrap();
+    assert!(!said.contains("is answered"), "{said}");
+}
+
+#[test]
 fn it_says_what_the_store_would_say_and_charges_nothing() {
     let redis = Redis::builder().start();
     let runtime = tokio::runtime::Runtime::new().unwrap();

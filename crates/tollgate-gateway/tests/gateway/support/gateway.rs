@@ -121,7 +121,7 @@ impl Gateway {
         self.log.lock().unwrap().clone()
     }
 
-    /// What it has written to standard output after the addresses.
+    /// Its standard output after the addresses.
     pub(crate) fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }

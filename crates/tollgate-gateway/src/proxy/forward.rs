@@ -7,14 +7,12 @@ use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use tokio::time::Instant;
-use tower_service::Service;
 
 use super::body::{Body, Sent};
 use super::entrance::Admitted;
@@ -29,16 +27,11 @@ use super::settings::{Host, Protocol, Upstream};
 use super::source::Source;
 use super::timed::Timed;
 
-/// Forwards requests to one upstream. Clones share its connections.
+/// Forwards requests to one upstream.
 ///
 /// Requests must have passed [`admit`](super::admit) before.
-#[derive(Clone, Debug)]
-pub struct Forward {
-    shared: Arc<Shared>,
-}
-
 #[derive(Debug)]
-struct Shared {
+pub struct Forward {
     group: Arc<Group>,
     rules: RequestRules,
     host: Host,
@@ -46,6 +39,10 @@ struct Shared {
     /// Whether the request target over HTTP/1 differs from the target of the client.
     changes_target: bool,
 }
+
+/// A response that is under way.
+pub(crate) type Answering<'a> =
+    Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send + 'a>>;
 
 impl Forward {
     pub fn new(upstream: Upstream, common: Common) -> Result<Self, http::Error> {
@@ -65,39 +62,26 @@ impl Forward {
             max_body: upstream.max_body.unwrap_or(u64::MAX),
         };
         let (host, response_headers) = (upstream.host, upstream.response_headers);
-        let shared = Shared { group, rules, host, response_headers, changes_target };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { group, rules, host, response_headers, changes_target })
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
-        self.shared.group.servers()
-    }
-}
-
-impl Service<Request<Admitted>> for Forward {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+        self.group.servers()
     }
 
-    fn call(&mut self, request: Request<Admitted>) -> Self::Future {
+    /// Forwards a request. A fault becomes the response.
+    pub(crate) fn send(&self, request: Request<Admitted>) -> Answering<'_> {
         // Prepared here, because an async block would also store the client's request.
-        let mut outgoing = match Outgoing::of(&self.shared.rules, request) {
+        let mut outgoing = match Outgoing::of(&self.rules, request) {
             Ok(outgoing) => outgoing,
             Err(fault) => return Box::pin(ready(Ok(fault.response()))),
         };
-        let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let answer = shared.forward(&mut outgoing).await;
+            let answer = self.forward(&mut outgoing).await;
             Ok(answer.unwrap_or_else(Fault::response))
         })
     }
-}
 
-impl Shared {
     async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
         let (mut response, lease, member) = self.exchange(outgoing).await?;
         let Outgoing { upgrade, release, .. } = outgoing;

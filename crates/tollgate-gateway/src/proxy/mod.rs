@@ -35,6 +35,7 @@ pub use self::client::{Clients, RootsError};
 pub use self::entrance::{Admitted, Meaning, admit};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
+pub(crate) use self::forward::Answering;
 pub use self::forward::Forward;
 pub use self::forwarded::{TrustedProxies, Via};
 pub use self::outgoing::Common;

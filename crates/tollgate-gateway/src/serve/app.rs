@@ -191,7 +191,7 @@ impl<St: Inspect> App<St> {
     ) -> Response<Body> {
         let mut answer = self
             .decide(request, connection, received, |route, prices| {
-                Some(Settled::new(route.forward.clone()?, prices.cloned()))
+                Some(Settled { forward: route.forward.as_ref()?, prices })
             })
             .await;
         if self.reserves {
@@ -207,12 +207,12 @@ impl<St: Inspect> App<St> {
     /// itself. If `admitted` returns no service, the answer is that there is no route.
     ///
     /// The service must always be ready, because no layer waits for it.
-    pub(super) async fn decide<B, S>(
-        &self,
+    pub(super) async fn decide<'a, B, S>(
+        &'a self,
         mut request: Request<B>,
         connection: &Arc<Connection>,
         received: Option<Received>,
-        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
+        admitted: impl Fn(&'a ReadyRoute<St>, Option<&'a Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
         B: Send,

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, HeaderValue};
@@ -170,7 +171,8 @@ async fn answer<St: Inspect>(
     let traced = Traced::begin(&gateway.persistent.tracing, &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let log = &gateway.persistent.access_log;
-    let answered = async {
+    // Pinned here, because the future is large, and `within` would move it twice.
+    let answered = pin!(async {
         match front {
             Front::Proxy => {
                 let entry = log.begin(&request, connection);
@@ -184,7 +186,7 @@ async fn answer<St: Inspect>(
                 (Box::pin(rate_limits::answer(gateway, &app, request)).await, None)
             }
         }
-    };
+    });
     let (mut response, entry) = traced.within(answered).await;
     if let Some(entry) = &entry {
         entry.answered(&response);

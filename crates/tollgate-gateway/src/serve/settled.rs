@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -13,12 +12,12 @@ use tollgate::{Cost, Reservation, headers};
 use tower_service::Service;
 
 use crate::plan::{LimitPlan, SettleBy};
-use crate::proxy::{Admitted, Body, Forward, Watch};
+use crate::proxy::{Admitted, Answering, Body, Forward, Watch};
 
-#[derive(Clone, Debug)]
-pub(super) struct Settled {
-    forward: Forward,
-    prices: Option<Prices>,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled<'a> {
+    pub(super) forward: &'a Forward,
+    pub(super) prices: Option<&'a Prices>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,32 +41,27 @@ impl Prices {
     }
 }
 
-impl Settled {
-    pub(super) const fn new(forward: Forward, prices: Option<Prices>) -> Self {
-        Self { forward, prices }
-    }
-}
-
-impl Service<Request<Admitted>> for Settled {
+impl<'a> Service<Request<Admitted>> for Settled<'a> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = Answering<'a>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.forward.poll_ready(cx)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
-        let prices = self.prices.clone().filter(|prices| !prices.0.is_empty());
-        let Some(prices) = prices else { return self.forward.call(request) };
+        let prices = self.prices.filter(|prices| !prices.0.is_empty());
+        let Some(prices) = prices else { return self.forward.send(request) };
         let Some(reservation) = request.extensions_mut().remove::<Reservation>() else {
-            return self.forward.call(request);
+            return self.forward.send(request);
         };
         if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
             // Over HTTP/1, upstreams send trailers only if the request has this header.
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
-        let answer = self.forward.call(request);
+        let answer = self.forward.send(request);
+        let prices = prices.clone();
         Box::pin(async move {
             let response = answer.await?;
             // A tunnel has no body, so the estimated cost stays.

@@ -3,6 +3,7 @@
 use tollgate_core::{Decision, Policy, Source, Verdict};
 
 use super::{ALGORITHMS, Scene, ask, drain, policy, until_leased};
+use crate::store::layered;
 
 fn remaining(verdict: &Verdict) -> u64 {
     verdict.decisions()[0].remaining
@@ -35,6 +36,22 @@ async fn what_remains_is_as_of_the_last_block_and_others_show_with_the_next() {
             }
             tokio::task::yield_now().await;
         }
+    }
+}
+
+#[tokio::test]
+async fn header_fields_say_what_remains_as_of_the_last_block() {
+    for algorithm in ALGORITHMS {
+        let scene = Scene::start();
+        let (store, other) = (scene.store().await, scene.store().await);
+        let policy = policy(600, algorithm);
+        let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
+        let (first, _) = until_leased(&store, &policy).await;
+        assert!(ask(&other, &exact, 50).await.is_admitted());
+        let answer = layered::ask(&store, &[&policy], "GET").await;
+        let remains = remaining(&first) - 1;
+        let item = format!(r#""p";r={remains};"#);
+        assert!(answer.header("ratelimit").starts_with(&item), "{algorithm}: {answer:?}");
     }
 }
 

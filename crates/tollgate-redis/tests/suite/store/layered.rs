@@ -16,7 +16,7 @@ use super::denials::cached;
 
 /// A response, and how many answers came without asking Redis until then.
 #[derive(Debug)]
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     headers: HeaderMap,
     body: String,
@@ -24,7 +24,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers[name].to_str().unwrap()
     }
 
@@ -37,7 +37,7 @@ impl Answer {
 }
 
 /// Asks a layer whose only store is Redis.
-async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
+pub(crate) async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
     let layer = RateLimitLayer::builder(store.clone());
     let limits = policies.iter().map(|policy| Limit::global((*policy).clone()));
     let layer = limits.fold(layer, |layer, limit| layer.limit(limit)).build().unwrap();

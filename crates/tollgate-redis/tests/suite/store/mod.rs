@@ -6,7 +6,7 @@ mod combining;
 mod connecting;
 mod denials;
 mod ending;
-mod layered;
+pub(crate) mod layered;
 mod remembered;
 
 use std::time::Duration;

@@ -292,6 +292,7 @@ mod tests {
 
     use super::*;
     use crate::serve::slots::Slots;
+    use crate::serve::workers::Counted;
     use crate::trace::Tracing;
 
     const PATIENCE: Patience = Patience {
@@ -308,7 +309,7 @@ mod tests {
     async fn patience_depends_on_what_a_connection_does() {
         let activity = Activity::new();
         let (mut client, ours) = duplex(64);
-        let slot = Slots::new(1).take();
+        let slot = Slots::new(1).take(Counted::default());
         let mut ours = Watched::new(ours, Arc::clone(&activity), slot);
         assert_eq!(left(&activity), Some(75));
         advance(Duration::from_secs(5)).await;

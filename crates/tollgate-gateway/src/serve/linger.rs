@@ -61,6 +61,7 @@ mod tests {
 
     use super::super::activity::{Activity, Watched};
     use super::super::slots::Slots;
+    use super::super::workers::Counted;
     use super::*;
 
     fn pair(is_being_sent_more: bool) -> (DuplexStream, Watched<DuplexStream>) {
@@ -69,7 +70,7 @@ mod tests {
         if is_being_sent_more {
             activity.leaves_unread();
         }
-        (client, Watched::new(ours, activity, Slots::new(1).take()))
+        (client, Watched::new(ours, activity, Slots::new(1).take(Counted::default())))
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,9 +25,11 @@ pub(super) async fn accept<St: Inspect>(
 ) {
     let slots = Slots::new(settings.most);
     let serve = |stream, peer, settings: &ListenerSettings| {
+        let Some(worker) = workers.least_busy() else { return };
         let (gateway, settings) = (Arc::clone(&gateway), settings.clone());
-        let serving = connection::serve(gateway, stream, peer, settings, slots.take());
-        workers.spawn(&connections, serving);
+        let slot = slots.take(worker.count());
+        let serving = connection::serve(gateway, stream, peer, settings, slot);
+        connections.spawn_on(serving, &worker.runtime);
     };
     // A listener that the new configuration does not have keeps its old settings.
     let changed = || gateway.app().listeners.get(&key).cloned();

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use super::workers::Counted;
+
 #[derive(Clone, Debug)]
 pub(super) struct Slots(Arc<Shared>);
 
@@ -57,10 +59,10 @@ impl Slots {
         }
     }
 
-    pub(super) fn take(&self) -> Slot {
+    pub(super) fn take(&self, counted: Counted) -> Slot {
         self.0.taken.fetch_add(1, Ordering::Relaxed);
         gauge!(CONNECTIONS).increment(1);
-        Slot { slots: self.clone(), address: None }
+        Slot { slots: self.clone(), address: None, _counted: counted }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -72,6 +74,7 @@ impl Slots {
 pub(super) struct Slot {
     slots: Slots,
     address: Option<IpAddr>,
+    _counted: Counted,
 }
 
 impl Slot {
@@ -175,7 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_until_another_ends_or_more_are_allowed() {
         let slots = Slots::new(3);
-        let taken: Vec<_> = (0..2).map(|_| slots.take()).collect();
+        let taken: Vec<_> = (0..2).map(|_| slots.take(Counted::default())).collect();
         slots.free(|| 3).await;
         assert!(!slots.is_full());
         let waiting = tokio::spawn({
@@ -187,7 +190,7 @@ mod tests {
         drop(taken);
         waiting.await.unwrap();
 
-        let _slot = slots.take();
+        let _slot = slots.take(Counted::default());
         let asked_at = Instant::now();
         slots.free(|| if asked_at.elapsed() < Duration::from_secs(5) { 1 } else { 2 }).await;
         assert!(asked_at.elapsed() >= Duration::from_secs(5));
@@ -196,19 +199,20 @@ mod tests {
     #[test]
     fn an_address_has_so_many_and_ipv6_counts_by_network() {
         let slots = Slots::new(100);
+        let take = || slots.take(Counted::default());
         for (first, same, other) in [
             ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
             ("2001:db8:0:1::1", "2001:db8:0:1:ffff::9", "2001:db8:0:2::1"),
         ] {
             let [first, same, other] = [first, same, other].map(|it| it.parse().unwrap());
-            let mut kept = [slots.take(), slots.take(), slots.take()];
+            let mut kept = [take(), take(), take()];
             assert!(kept[0].belongs_to(first, 2) && kept[1].belongs_to(same, 2));
-            assert!(!slots.take().belongs_to(first, 2) && !slots.take().belongs_to(same, 2));
+            assert!(!take().belongs_to(first, 2) && !take().belongs_to(same, 2));
             assert!(kept[2].belongs_to(other, 2));
             drop(kept);
-            assert!(slots.take().belongs_to(same, 1));
+            assert!(take().belongs_to(same, 1));
         }
-        assert!(!slots.take().belongs_to("192.0.2.1".parse().unwrap(), 0));
+        assert!(!take().belongs_to("192.0.2.1".parse().unwrap(), 0));
         assert!(slots.0.addresses.lock().is_empty());
     }
 }

@@ -5,16 +5,11 @@
 //! beside them: listeners, reloads, the admin address and the store.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::thread;
 
-use pin_project_lite::pin_project;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
 use crate::proxy::become_worker;
 
@@ -23,10 +18,17 @@ use crate::proxy::become_worker;
 pub(super) struct Workers(Vec<Worker>);
 
 #[derive(Debug)]
-struct Worker {
-    runtime: Handle,
-    connections: Arc<AtomicUsize>,
+pub(super) struct Worker {
+    pub(super) runtime: Handle,
+    connections: Arc<()>,
     _end: oneshot::Sender<()>,
+}
+
+/// A connection of a worker. It counts until this is dropped: a tunnel lasts longer than the task
+/// that has served its request.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    _worker: Arc<()>,
 }
 
 impl Workers {
@@ -34,16 +36,9 @@ impl Workers {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    pub(super) fn spawn(
-        &self,
-        tasks: &TaskTracker,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let count = |worker: &&Worker| worker.connections.load(Ordering::Relaxed);
-        let Some(worker) = self.0.iter().min_by_key(count) else { return };
-        worker.connections.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(Arc::clone(&worker.connections));
-        tasks.spawn_on(Counting { task, _counted: counted }, &worker.runtime);
+    /// The worker with the fewest connections.
+    pub(super) fn least_busy(&self) -> Option<&Worker> {
+        self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.connections))
     }
 }
 
@@ -59,29 +54,25 @@ impl Worker {
         })?;
         Ok(Self { runtime: handle, connections: Arc::default(), _end: end })
     }
-}
 
-pin_project! {
-    /// A task that counts. An async block would have room for the task twice.
-    struct Counting<F> {
-        #[pin]
-        task: F,
-        _counted: Counted,
+    pub(super) fn count(&self) -> Counted {
+        Counted { _worker: Arc::clone(&self.connections) }
     }
 }
 
-impl<F: Future> Future for Counting<F> {
-    type Output = F::Output;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::slots::Slots;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().task.poll(cx)
-    }
-}
-
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    #[tokio::test]
+    async fn a_tunnel_counts_for_its_worker_when_the_task_of_its_request_has_ended() {
+        let (workers, slots) = (Workers::start(2).unwrap(), Slots::new(9));
+        let first = workers.least_busy().unwrap();
+        let slot = slots.take(first.count());
+        let upgraded = first.runtime.spawn(async { slot }).await.unwrap();
+        assert!(!std::ptr::eq(workers.least_busy().unwrap(), first));
+        drop(upgraded);
+        assert!(std::ptr::eq(workers.least_busy().unwrap(), first));
     }
 }

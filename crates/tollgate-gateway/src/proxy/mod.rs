@@ -1,5 +1,5 @@
-//! The reverse proxy: one request to one upstream and back. It is independent of routes, of limits
-//! and of the source of its settings.
+//! The reverse proxy: one request to one upstream and back. It does not know routes, limits or the
+//! source of its settings. Only its body has room for the permit of a limiter.
 
 mod body;
 mod client;

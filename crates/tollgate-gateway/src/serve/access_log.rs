@@ -1,7 +1,7 @@
 //! The access log: a line for each request, written by a thread of its own.
 //!
 //! No request waits for the file. Lines that find the queue full are dropped and counted. The
-//! file is opened again at each reload, and within a second after it was moved.
+//! file is opened again at SIGHUP, and within a second after it was moved.
 
 use std::fmt::Write as _;
 use std::fs::{Metadata, OpenOptions};

@@ -12,7 +12,8 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     }
     let wrong = |error: &dyn std::fmt::Display| BuildError(format!("`deny` or `allow`: {error}"));
     let lists = AccessLists::new()
-        .addresses_by(addresses(plan)?)
+        // A recorded line without an address has a Unix peer, see `Recorded`.
+        .addresses_by(addresses(plan)?.skip_unix_peer())
         .api_keys_in(place(api_keys(plan)))
         .users_by(Users(identity.clone()));
     let (deny, allow) = (list("deny", &plan.deny)?, list("allow", &plan.allow)?);

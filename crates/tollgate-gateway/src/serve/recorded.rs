@@ -12,7 +12,7 @@ use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
 use tollgate::access::{AccessLists, Listed};
-use tollgate::key::{Subject, SubjectKind};
+use tollgate::key::{Subject, SubjectKind, UnixPeer};
 use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError};
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
@@ -74,12 +74,15 @@ impl Recorded {
         drop(entered);
         let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
         let bounds = Bounds { waiting: plan.waiting.0, ..bounds };
+        let mut request = Request::new(());
+        // Only lines without an address have this peer. It keeps the other lists in force.
+        request.extensions_mut().insert(UnixPeer);
         Ok(Self {
             has_users: plan.identity.iter().any(is_user),
             plan,
             identity,
             lists,
-            request: Request::new(()),
+            request,
             replay: Replay::within(bounds),
             shared: Key::new([0]),
             hide: hides.then(RandomState::new),
@@ -186,7 +189,6 @@ fn met<'a>(
     match lists.map_or(Ok(Listed::Neither), |lists| lists.find(head)) {
         Ok(Listed::Blocked) => return Met::Forbidden(&route.name),
         Ok(Listed::Allowed) => return Met::Free(&route.name),
-        // Without an address in the line no list of addresses has it.
         Ok(Listed::Neither) | Err(_) => {}
     }
     let is_preflight = plan.exempt_preflights && *head.method == Method::OPTIONS;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::root;
@@ -99,6 +99,33 @@ fn each_line_meets_the_limits_that_a_request_would() {
     assert_eq!(report["exact"], true);
     let shown = report["unreadable_lines"][0].as_str().unwrap();
     assert!(shown.starts_with("line 13 of access.log: "), "{shown}");
+}
+
+/// The API key is `foo`.
+const LISTED: &str = "rateLimiter:
+  target: http://localhost:1
+  identity: [user, ip]
+  jwt: {secret: a-secret-of-at-least-32-characters}
+  global: {strategy: sliding_window_log, limit: 9, windowSeconds: 60}
+  deny:
+    addresses: [198.51.100.0/24]
+    apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]
+    users: [mallory]
+";
+
+#[test]
+fn lists_of_users_and_api_keys_apply_to_a_line_without_an_address() {
+    let folder = Folder::new("");
+    folder.write("limits.yaml", LISTED);
+    let mut log = String::new();
+    for (user, key) in [("mallory", "-"), ("-", "foo"), ("-", "bar"), ("ann", "-")] {
+        let line = json!({ "t": 1, "m": "GET", "u": "/", "s": 200, "user": user, "key": key });
+        writeln!(log, "{line}").unwrap();
+    }
+    folder.write("access.log", &log);
+    let format = "json:time=t,method=m,target=u,status=s,user=user,header.x-api-key=key";
+    let report = folder.json(&["--log", format]);
+    assert_eq!(report["forbidden"], 2, "{report}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct Admitted<B = Incoming> {
 pub(super) const MOST_FIELDS: usize = 100;
 
 /// In HTTP, `trace` and `TRACE` are different methods, but some services treat them alike.
-fn check_method(method: &Method) -> Result<(), Fault> {
+pub(crate) fn check_method(method: &Method) -> Result<(), Fault> {
     if method.as_str().eq_ignore_ascii_case("CONNECT") {
         return Err(Fault::Connect);
     }
@@ -116,7 +116,7 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
 
 /// Whether an authority is a name or an address with at most a port. A user, a zone of an address
 /// and lists of hosts have another meaning to some services.
-fn is_host_and_port(authority: &Authority) -> bool {
+pub(crate) fn is_host_and_port(authority: &Authority) -> bool {
     let text = authority.as_str();
     // The colons of an IPv6 address are in brackets.
     let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);

@@ -3,7 +3,7 @@
 
 mod body;
 mod client;
-mod entrance;
+pub(crate) mod entrance;
 mod failures;
 mod fault;
 mod forward;

@@ -21,6 +21,7 @@ use super::client_identity::{ClientIdentity, Identity};
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
+use crate::proxy::entrance::{check_method, is_host_and_port};
 use crate::proxy::path::normalise;
 
 /// The replay assumes these things, because logs do not have them.
@@ -179,8 +180,15 @@ fn met<'a>(
         return Met::Free("(not HTTP)");
     }
     let (host, path) = parts(record);
+    // `serve` refuses these requests before any limit, see `admit`.
+    if check_method(head.method).is_err() {
+        return Met::Free("(bad method)");
+    }
+    let Ok(host) = host.map(str::parse).transpose() else { return Met::Free("(bad host)") };
+    if host.as_ref().is_some_and(|host| !is_host_and_port(host)) {
+        return Met::Free("(bad host)");
+    }
     let Ok(path) = normalise(path, plan.ambiguous) else { return Met::Free("(bad path)") };
-    let host = host.and_then(|host| host.parse().ok());
     let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),

@@ -129,6 +129,31 @@ fn lists_of_users_and_api_keys_apply_to_a_line_without_an_address() {
 }
 
 #[test]
+fn no_limit_counts_a_line_that_serve_refuses_before_the_limits() {
+    let mut log = String::new();
+    for (method, host) in [
+        ("TRACE", "a"),
+        ("trace", "a"),
+        ("CONNECT", "a"),
+        ("GET", "a b"),
+        ("GET", "user@a"),
+        ("GET", "a,b"),
+        ("GET", "a:99999"),
+        ("GET", "a"),
+        ("GET", "[::1]:80"),
+        ("GET", "-"),
+    ] {
+        let line = json!({ "t": 1, "ip": "203.0.113.7", "m": method, "u": "/", "h": host });
+        writeln!(log, "{line}").unwrap();
+    }
+    let folder = Folder::new(&log);
+    let report = folder.json(&["--log", "json:time=t,address=ip,method=m,target=u,host=h"]);
+    assert_eq!(counts(&report["policies"]["global"])[0], 3, "{report}");
+    assert_eq!(report["routes"]["(bad method)"]["requests"], 3, "{report}");
+    assert_eq!(report["routes"]["(bad host)"]["requests"], 4, "{report}");
+}
+
+#[test]
 fn a_person_reads_the_same_numbers() {
     let output = Folder::new(&log()).tollgate(&["replay", "limits.yaml", "access.log"]);
     let words = String::from_utf8(output.stdout).unwrap();

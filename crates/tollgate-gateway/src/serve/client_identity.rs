@@ -44,46 +44,32 @@ pub(super) struct Identity {
     pub(super) key_sets: Arc<[Arc<KeySet>]>,
 }
 
-enum Link {
-    /// All clients of this source are in the same tier.
-    Source {
-        source: Box<dyn KeySource>,
-        tier: Option<usize>,
-    },
-    Tiered {
-        user: Box<JwtUser>,
-        claim: String,
-        tiers: Arc<[String]>,
-    },
+struct Link {
+    source: Box<dyn KeySource>,
+    /// The tier of all clients of this source, unless a claim determines it.
+    tier: Option<usize>,
+    claim: Option<TierClaim>,
+}
+
+struct TierClaim {
+    user: JwtUser,
+    name: String,
+    tiers: Arc<[String]>,
 }
 
 impl Link {
+    fn of(source: impl KeySource, tier: Option<usize>) -> Self {
+        Self { source: Box::new(source), tier, claim: None }
+    }
+
     fn find(&self, head: &RequestHead<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
-        match self {
-            Self::Source { source, tier } => {
-                Ok(source.subject(head)?.map(|subject| (subject, *tier)))
-            }
-            // An unknown tier counts as no tier.
-            Self::Tiered { user, claim, tiers } => {
-                Ok(user.with_claim(head, claim).map(|(subject, said)| {
-                    (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
-                }))
-            }
-        }
-    }
-
-    fn can_be_missing(&self) -> bool {
-        match self {
-            Self::Source { source, .. } => source.can_be_missing(),
-            Self::Tiered { user, .. } => user.can_be_missing(),
-        }
-    }
-
-    fn named(&self, name: &SubjectName) -> Option<Subject> {
-        match self {
-            Self::Source { source, .. } => source.named(name),
-            Self::Tiered { user, .. } => user.named(name),
-        }
+        let Some(TierClaim { user, name, tiers }) = &self.claim else {
+            return Ok(self.source.subject(head)?.map(|subject| (subject, self.tier)));
+        };
+        // An unknown tier counts as no tier.
+        Ok(user.with_claim(head, name).map(|(subject, said)| {
+            (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
+        }))
     }
 }
 
@@ -95,23 +81,20 @@ impl Identity {
             match source {
                 IdentitySource::User(jwt) => {
                     let user = user(jwt, known, &mut key_sets)?;
-                    links.push(match &jwt.tier_claim {
-                        Some(claim) if !plan.tiers.is_empty() => Link::Tiered {
-                            user: Box::new(user),
-                            claim: claim.clone(),
-                            tiers: plan.tiers.clone().into(),
-                        },
-                        _ => Link::Source { source: Box::new(user), tier: None },
+                    let claim = jwt.tier_claim.as_ref().filter(|_| !plan.tiers.is_empty());
+                    let claim = claim.map(|name| TierClaim {
+                        user: user.clone(),
+                        name: name.clone(),
+                        tiers: plan.tiers.clone().into(),
                     });
+                    links.push(Link { claim, ..Link::of(user, None) });
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
-                IdentitySource::Value(plan) => {
-                    links.push(Link::Source { source: Box::new(value(plan)), tier: None });
-                }
+                IdentitySource::Value(plan) => links.push(Link::of(value(plan), None)),
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
                     let source =
                         client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;
-                    links.push(Link::Source { source: Box::new(source), tier: None });
+                    links.push(Link::of(source, None));
                 }
             }
         }
@@ -121,21 +104,18 @@ impl Identity {
     /// The tier of the client that an operator names. `None` for users, because only their token
     /// has the tier.
     pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
-        match self.links.iter().find(|link| link.named(name).is_some())? {
-            Link::Source { tier, .. } => *tier,
-            Link::Tiered { .. } => None,
-        }
+        self.links.iter().find(|link| link.source.named(name).is_some())?.tier
     }
 
     /// The user in a log line, as if a token had named the user. `None` if no source has users.
     pub(super) fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
         let name: SubjectName = format!("user:{name}").parse().ok()?;
-        let subject = self.links.iter().find_map(|link| link.named(&name))?;
+        let subject = self.links.iter().find_map(|link| link.source.named(&name))?;
         Some(ClientIdentity { found: Ok(Some(subject)), tier })
     }
 
     pub(super) fn can_be_missing(&self) -> bool {
-        self.links.iter().all(Link::can_be_missing)
+        self.links.iter().all(|link| link.source.can_be_missing())
     }
 
     pub(super) fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
@@ -170,7 +150,7 @@ impl KeySource for Found {
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        self.0.links.iter().find_map(|link| link.named(name))
+        self.0.links.iter().find_map(|link| link.source.named(name))
     }
 }
 
@@ -203,7 +183,7 @@ impl KeySource for Users {
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        let subject = self.0.links.iter().find_map(|link| link.named(name))?;
+        let subject = self.0.links.iter().find_map(|link| link.source.named(name))?;
         (subject.kind == SubjectKind::User).then_some(subject)
     }
 }
@@ -240,7 +220,7 @@ fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildErr
     for tier in tiers {
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
         let source = place(&plan.place).one_of(ApiKeys::from_sha256_hex(digests)?);
-        links.push(Link::Source { source: Box::new(source), tier });
+        links.push(Link::of(source, tier));
     }
     Ok(())
 }

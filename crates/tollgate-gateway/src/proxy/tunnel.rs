@@ -82,42 +82,26 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let heard = Heard::now();
-    let mut client = InspectReader::new(client, |_| heard.again());
-    let mut upstream = InspectReader::new(upstream, |_| heard.again());
-    tokio::select! {
-        copied = copy_bidirectional(&mut client, &mut upstream) => {
-            copied?;
-            Ok(())
-        }
-        () = heard.silence(idle) => Err(format!("not a byte for {idle:?}").into()),
-    }
-}
-
-#[derive(Debug)]
-struct Heard {
-    began: Instant,
-    millis: AtomicU64,
-}
-
-impl Heard {
-    fn now() -> Self {
-        Self { began: Instant::now(), millis: AtomicU64::new(0) }
-    }
-
-    fn again(&self) {
-        // Milliseconds in a `u64` last for 500 million years.
-        self.millis.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
-    }
-
-    async fn silence(&self, idle: Duration) {
+    let (began, heard) = (Instant::now(), AtomicU64::new(0));
+    // Milliseconds in a `u64` last for 500 million years.
+    let hear = |_: &[u8]| heard.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    let silence = async {
         loop {
-            let last = self.began + Duration::from_millis(self.millis.load(Ordering::Relaxed));
+            let last = began + Duration::from_millis(heard.load(Ordering::Relaxed));
             if last.elapsed() >= idle {
                 return;
             }
             sleep_until(last + idle).await;
         }
+    };
+    let mut client = InspectReader::new(client, hear);
+    let mut upstream = InspectReader::new(upstream, hear);
+    tokio::select! {
+        copied = copy_bidirectional(&mut client, &mut upstream) => {
+            copied?;
+            Ok(())
+        }
+        () = silence => Err(format!("not a byte for {idle:?}").into()),
     }
 }
 

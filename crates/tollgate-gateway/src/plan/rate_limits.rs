@@ -62,19 +62,19 @@ impl Allowed {
     }
 }
 
-/// A unit of time. Windows begin at multiples of it since 1970.
+/// A unit of time, as a number of seconds. Windows begin at multiples of it since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
+    Second = 1,
+    Minute = 60,
+    Hour = 3_600,
+    Day = 86_400,
     /// Seven days.
-    Week,
+    Week = 7 * 86_400,
     /// Thirty days.
-    Month,
-    /// 365 days.
-    Year,
+    Month = 30 * 86_400,
+    Year = 365 * 86_400,
 }
 
 impl Unit {
@@ -94,15 +94,7 @@ impl Unit {
     }
 
     pub const fn window(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        })
+        Duration::from_secs(self as u64)
     }
 }
 

@@ -66,6 +66,14 @@ pub enum OnMissingKey {
     Share,
 }
 
+impl OnMissingKey {
+    /// Returns the key of all requests without a key, with [`Share`](Self::Share).
+    pub fn shared_key() -> Key {
+        // Keys of sources begin with a tag above zero.
+        Key::new([0, b'-'])
+    }
+}
+
 /// The treatment of a request that a limit denies: reject it, or let it wait.
 ///
 /// ```
@@ -407,11 +415,6 @@ fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError
         Some(lease) => other.with_lease(lease),
         None => Ok(other),
     }
-}
-
-/// The key that requests without a key share. Keys of sources begin with a tag above zero.
-pub(crate) fn shared_key() -> Key {
-    Key::new([0, b'-'])
 }
 
 debug_fields!(Limit, policy, tiers, enforce, on_exceeded, settling, on_missing_key);

@@ -234,13 +234,13 @@ fn limits<'a>(
         for policy in limit.quotas_in(client.tier) {
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
-            if let Some(key) = key(limit, client) {
+            if let Some(key) = key(limit, client, plan) {
                 met.push(Met { policy, key, cost, enforce: limit.enforce });
             }
         }
         let penalty = limit.penalty.as_ref().map(|penalty| &penalty.policy);
         for policy in limit.in_flight.iter().chain(penalty) {
-            if let Some(key) = key(limit, client) {
+            if let Some(key) = key(limit, client, plan) {
                 met.push(Met { policy, key, cost: Cost::ONE, enforce: limit.enforce });
             }
         }
@@ -248,10 +248,12 @@ fn limits<'a>(
     met
 }
 
-fn key(limit: &LimitPlan, client: &Client) -> Option<Key> {
-    match limit.whose {
-        Whose::Everybody => Some(Key::GLOBAL),
-        Whose::Client => client.subject.as_ref().map(|subject| subject.key.clone()),
+fn key(limit: &LimitPlan, client: &Client, plan: &Plan) -> Option<Key> {
+    match (limit.whose, &client.subject, plan.on_missing_key) {
+        (Whose::Everybody, ..) => Some(Key::GLOBAL),
+        (Whose::Client, Some(subject), _) => Some(subject.key.clone()),
+        (Whose::Client, None, OnMissingKey::Share) => Some(OnMissingKey::shared_key()),
+        (Whose::Client, None, _) => None,
     }
 }
 

@@ -85,7 +85,7 @@ impl Recorded {
             lists,
             request,
             replay: Replay::within(bounds),
-            shared: Key::new([0]),
+            shared: OnMissingKey::shared_key(),
             hide: hides.then(RandomState::new),
             _runtime: runtime,
         })
@@ -169,7 +169,7 @@ impl Recorded {
     }
 }
 
-/// The limits that a request meets, found as in `App::answer`.
+/// The limits that a request meets, found as in `App::decide`.
 fn met<'a>(
     plan: &'a Plan,
     lists: Option<&AccessLists>,

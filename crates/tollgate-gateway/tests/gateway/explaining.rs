@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
+use tollgate::{Cost, Key, OnMissingKey, Policy, Quota, RedisStore, StoreExt};
 use tollgate_gateway::cli::{Cli, Command};
 use tollgate_gateway::config::{Source, read};
 use tollgate_gateway::serve::explain;
@@ -140,16 +140,29 @@ fn a_request_without_a_client_is_not_said_to_pass() {
 }
 
 #[test]
+fn a_request_without_a_client_meets_the_quota_that_all_such_requests_share() {
+    let redis = Redis::builder().start();
+    charge(&redis, "client", &OnMissingKey::shared_key(), 8);
+    let yaml = format!(
+        "rateLimiter:
+  target: http://localhost:3000
+  identity: [apiKey]
+  apiKeys: [{{sha256: {}}}]
+  onMissingKey: share
+  store: {{redis: {{url: '{}', timeout: 5s}}}}
+  client: {{strategy: sliding_window_log, limit: 10, windowSeconds: 3600}}
+",
+        "0".repeat(64),
+        redis.url()
+    );
+    let said = explained(&yaml, &[]).unwrap();
+    assert!(said.contains("  client: 2 of 10 left; "), "{said}");
+}
+
+#[test]
 fn it_says_what_the_store_would_say_and_charges_nothing() {
     let redis = Redis::builder().start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let policy = Policy::sliding_window_log("global", Quota::per_hour(10)).unwrap();
-    runtime.block_on(async {
-        let builder = RedisStore::builder(&redis.url()).unwrap();
-        let store = builder.timeout(Duration::from_secs(10)).connect().unwrap();
-        store.connected().await;
-        store.charge(&policy, &Key::GLOBAL, Cost::new(7)).await.unwrap();
-    });
+    charge(&redis, "global", &Key::GLOBAL, 7);
     let yaml = format!(
         "rateLimiter:
   target: http://localhost:3000
@@ -175,4 +188,15 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
     let said = explained(&yaml, &[]).unwrap_err();
     assert!(said.contains("of 10 units per 3600 s this request takes 4\n"), "{said}");
     assert!(said.ends_with("; check `store.redis`, or leave it alone (`--dry`)"), "{said}");
+}
+
+/// Charges a sliding window log of 10 units an hour.
+fn charge(redis: &Redis, policy: &str, key: &Key, units: u64) {
+    let policy = Policy::sliding_window_log(policy, Quota::per_hour(10)).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let builder = RedisStore::builder(&redis.url()).unwrap();
+        let store = builder.timeout(Duration::from_secs(10)).connect().unwrap();
+        store.connected().await;
+        store.charge(&policy, key, Cost::new(units)).await.unwrap();
+    });
 }

@@ -27,7 +27,6 @@ use super::peers::EVENTS;
 use super::problem::Problem;
 use super::{page, peers};
 use crate::key::SubjectName;
-use crate::limit::shared_key;
 use crate::observe::{Denied, ObservedPolicy, SUBJECTS, first};
 use crate::status::{self, LayerHandle};
 use crate::tier::Tier;
@@ -313,7 +312,7 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
     match name {
         SubjectName::Key(key) => Some(key.clone()),
         SubjectName::Missing => {
-            (limit.on_missing_key == Some(OnMissingKey::Share)).then(shared_key)
+            (limit.on_missing_key == Some(OnMissingKey::Share)).then(OnMissingKey::shared_key)
         }
         name => limit.key.named(name).map(|subject| subject.key),
     }

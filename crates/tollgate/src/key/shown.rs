@@ -7,7 +7,7 @@ use tollgate_core::Key;
 
 use super::SubjectKind;
 use super::encode::{Decoded, decode};
-use crate::limit::shared_key;
+use crate::OnMissingKey;
 
 /// The part of a subject that operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Display {
         if *key == Key::GLOBAL {
             return "global".to_owned();
         }
-        if *key == shared_key() {
+        if *key == OnMissingKey::shared_key() {
             return "missing".to_owned();
         }
         match self.shown {

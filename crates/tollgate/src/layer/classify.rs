@@ -7,7 +7,6 @@ use super::limits::Resolved;
 use super::state::LayerState;
 use crate::denial::Denial;
 use crate::key::{KeyError, Subject, SubjectKind};
-use crate::limit::shared_key;
 use crate::{Limit, OnMissingKey, RequestHead};
 
 impl<St: Store> LayerState<St> {
@@ -68,7 +67,10 @@ impl<St: Store> LayerState<St> {
             }
             (None, Some(OnMissingKey::Pass)) => return Ok(None),
             (None, Some(OnMissingKey::Share)) => {
-                return Ok(Some(Subject { kind: SubjectKind::Other, key: shared_key() }));
+                return Ok(Some(Subject {
+                    kind: SubjectKind::Other,
+                    key: OnMissingKey::shared_key(),
+                }));
             }
             (None, Some(OnMissingKey::Deny) | None) => {
                 let (policy, shadow) = (limit.policy.name(), !limit.enforce);

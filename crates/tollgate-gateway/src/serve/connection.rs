@@ -198,7 +198,7 @@ async fn answer<St: Inspect>(
             working.leaves_unread();
         }
         let is_large = unread.is_some_and(|upload| !upload.is_small);
-        if gateway.draining.has_begun() || is_large {
+        if gateway.draining.initialized() || is_large {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(upgrade) = upgrade.filter(|_| is_large) {

@@ -7,12 +7,12 @@ use std::time::SystemTime;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::SetOnce;
 use tollgate::status::Inspect;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::app::{App, Persistent};
-use super::drain::Drain;
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
@@ -24,8 +24,9 @@ pub(super) struct Gateway<St> {
     history: Mutex<History>,
     pub(super) persistent: Persistent<St>,
     pub(super) health: HealthServer<HealthService>,
-    /// The drain: no new connections are accepted, and the open connections are asked to end.
-    pub(super) draining: Drain,
+    /// Set for the drain: no new connections are accepted, and the open connections are asked to
+    /// end.
+    pub(super) draining: SetOnce<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ impl<St: Inspect> Gateway<St> {
             started,
             history: Mutex::new(history),
             persistent,
-            draining: Drain::default(),
+            draining: SetOnce::new(),
         })
     }
 

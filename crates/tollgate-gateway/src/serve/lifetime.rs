@@ -7,16 +7,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::SetOnce;
 use tokio::time::{Instant, sleep_until};
 
 use super::activity::{Activity, Patience};
-use super::drain::Drain;
 use super::slots::Slots;
 
 pub(super) struct Lifetime<'a> {
     pub(super) patience: Patience,
     pub(super) slots: Slots,
-    pub(super) draining: &'a Drain,
+    pub(super) draining: &'a SetOnce<()>,
 }
 
 impl Lifetime<'_> {
@@ -104,7 +104,7 @@ enum Event {
 }
 
 struct Leaving<'a> {
-    draining: &'a Drain,
+    draining: &'a SetOnce<()>,
     begins: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
     is_woken: bool,
     begun: bool,
@@ -112,8 +112,8 @@ struct Leaving<'a> {
 }
 
 impl<'a> Leaving<'a> {
-    fn new(draining: &'a Drain) -> Self {
-        let begins = Box::pin(draining.begins());
+    fn new(draining: &'a SetOnce<()>) -> Self {
+        let begins = Box::pin(async { *draining.wait().await });
         Self { draining, begins, is_woken: false, begun: false, over: false }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Leaving<'a> {
             self.is_woken = true;
             let _ = self.begins.as_mut().poll(cx);
         }
-        self.begun = self.draining.has_begun();
+        self.begun = self.draining.initialized();
         self.begun
     }
 }

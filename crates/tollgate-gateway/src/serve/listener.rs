@@ -38,7 +38,7 @@ pub(super) async fn accept<St: Inspect>(
         let accepted = tokio::select! {
             // First, because a busy listener would otherwise never reach the drain.
             biased;
-            () = gateway.draining.begins() => break,
+            _ = gateway.draining.wait() => break,
             accepted = async {
                 slots.free(most).await;
                 listener.accept().await

@@ -8,7 +8,6 @@ mod build;
 mod client_identity;
 mod connection;
 mod denials;
-mod drain;
 mod error;
 pub mod explain;
 mod forward_auth;
@@ -171,7 +170,7 @@ async fn serve<St: Inspect>(
             // their tokens would not identify them.
             let first = gateway.app_to_keep();
             tokio::select! {
-                () = gateway.draining.begins() => {}
+                _ = gateway.draining.wait() => {}
                 () = first.key_sets_tried() => {}
             }
             drop(first);
@@ -185,7 +184,8 @@ async fn serve<St: Inspect>(
 
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
-    gateway.draining.begin();
+    // It was not set before.
+    let _ = gateway.draining.set(());
     let drained = async {
         listeners.close();
         listeners.wait().await;

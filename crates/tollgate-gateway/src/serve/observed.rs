@@ -104,7 +104,7 @@ pub(super) fn router<St: Inspect>(
         })
         .streams_until(move || {
             let gateway = Arc::clone(&draining);
-            async move { gateway.draining.begins().await }
+            async move { *gateway.draining.wait().await }
         })
         .further(config)
         .build();

@@ -70,7 +70,7 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
         let app = gateway.app_to_keep();
         let serves = app.rate_limits.as_ref().is_none_or(RateLimits::can_answer);
         drop(app);
-        let status = if gateway.draining.has_begun() || !serves {
+        let status = if gateway.draining.initialized() || !serves {
             ServingStatus::NotServing
         } else {
             ServingStatus::Serving
@@ -81,7 +81,7 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
             }
         }
         tokio::select! {
-            () = gateway.draining.begins(), if !gateway.draining.has_begun() => {}
+            _ = gateway.draining.wait(), if !gateway.draining.initialized() => {}
             () = sleep(LOOK) => {}
         }
     }

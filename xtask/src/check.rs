@@ -169,7 +169,7 @@ fn forget_built(folder: &Path) {
         let is_unpacked = || std::fs::read_to_string(&path).is_ok_and(|it| it.contains("src/-"));
         if crate_and_hash.starts_with("tollgate") && is_unpacked() {
             let state = folder.join(".fingerprint").join(crate_and_hash.replace('_', "-"));
-            // What is not there is forgotten already.
+            // A missing folder is forgotten already.
             let _ = std::fs::remove_dir_all(state);
         }
     }

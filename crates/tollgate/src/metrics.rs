@@ -1,7 +1,7 @@
 //! The metrics of Tollgate, with their labels and meanings.
 //!
 //! They go through the facade of the crate [`metrics`](https://docs.rs/metrics) to the recorder of
-//! the program. Counting adds less than 100 ns to a request in memory. Install the recorder before
+//! the program. Counting adds about 100 ns to a request in memory. Install the recorder before
 //! the first request, and give it the [`buckets`] of histograms:
 //!
 //! ```

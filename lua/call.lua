@@ -22,7 +22,7 @@ if is_cross_slot then
 end
 
 local forms, requests, injected = ARGV[2], ARGV[3], ARGV[4]
-local nonce, deadline = unpack('>c8I7', ARGV[1])
+local nonce, deadline, is_plain = unpack('>c8I7B', ARGV[1])
 local now
 if injected and injected ~= '' then
   now = tonumber(injected)

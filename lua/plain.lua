@@ -1,18 +1,18 @@
--- The plain path. Nearly every call only decides, on keys that are absent or held under the form
--- that they are charged under, by an algorithm whose state is two or three numbers. Such a call
--- ends here. It answers with the states that it found, and the process that asked derives its
--- decisions from them by the rules of tollgate-core; only how many requests are admitted is worked
--- out here.
+-- The plain path. Nearly every call only charges keys by algorithms whose state is two or three
+-- numbers, as its head says, and finds them absent or held under the form that they are charged
+-- under. Such a call ends here. It answers with the states that it found, and the process that asked
+-- derives its decisions from them by the rules of tollgate-core; only how many requests are admitted
+-- is worked out here.
 --
 -- This is one block without functions, because to make a function takes longer than what it would
--- do. Whatever is not plain ends the loop before anything is written, and the call goes the general
--- path. The numbers of a state are x, y and z:
+-- do. A key that is held otherwise ends the loop before anything is written, and the call goes the
+-- general path. The numbers of a state are x, y and z:
 --
 --   fixed_window_counter    index, used
 --   sliding_window_counter  index, previous, current
 --   token_bucket            missing, at
 --   leaky_bucket            level, at
-do
+if is_plain == 1 then
   local values, plain
   if #KEYS == 1 then
     values = { pcall('GET', KEYS[1]) }
@@ -41,8 +41,7 @@ do
   local form, header, code, limit, window, unit, full
   local rows, n, from = { '' }, 0, 1
   while plain and from <= #requests do
-    local kind, count, charges, first = unpack('>BI2B', requests, from)
-    plain = kind == DECIDE
+    local count, charges, first = unpack('>xI2B', requests, from)
     -- Of equal requests those pass that fit under all policies that enforce. So all charges are
     -- looked at in a first lap, and made in a second.
     local admitted, states, lap = count, '', 1
@@ -56,14 +55,11 @@ do
           code, limit, window = unpack('>BI5I6', forms, form + 2)
           if code == 1 or code == 4 then
             header = forms:sub(form + 1, form + 13)
-          elseif code >= 5 and code <= 9 and code ~= 8 then
+          else
             -- Limit and window of a bucket come in lowest terms, which is its scale. Tokens that
             -- are refilled in intervals are whole.
             unit = code == 6 and 1 or window
             header, full = forms:sub(form + 1, form + 18), unpack('>I5', forms, form + 14) * unit
-          else
-            plain = false
-            break
           end
         end
         local at = (key - 1) * 7
@@ -125,7 +121,7 @@ do
           else
             room = floor((full - x) / unit)
           end
-          plain = plain and held == header and flags <= ENFORCED
+          plain = plain and held == header
           if not plain then break end
           local fits = cost == 0 and count or max(min(floor(room / cost), count), 0)
           if flags == ENFORCED and fits < admitted then admitted = fits end

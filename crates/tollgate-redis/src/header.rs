@@ -1,6 +1,6 @@
 //! The header of a form: what a stored state begins with.
 
-use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Refill, Timestamp};
+use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Policy, Refill, Timestamp};
 
 use crate::bytes::{exact, put};
 
@@ -32,6 +32,19 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
             put::<6>(out, terms.max_block.get());
             put::<6>(out, terms.forget_after.get());
         }
+    }
+}
+
+/// Whether the state of a policy is two or three numbers, so that the plain path of the script can
+/// charge it.
+pub(crate) fn is_plain(policy: &Policy) -> bool {
+    match policy.algorithm() {
+        Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
+        Some(Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. }) => true,
+        Some(Algorithm::LeakyBucket { mode }) => {
+            !matches!(mode, LeakyMode::Queue { max_wait: Some(_) })
+        }
+        _ => false,
     }
 }
 

@@ -5,9 +5,10 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, LeakyMode, Policy, Resolution};
+use tollgate_core::{Algorithm, Policy, Resolution};
 
 use crate::encode::Batch;
+use crate::header::is_plain;
 use crate::ticket::{Line, Request};
 
 /// The sum of the work of all requests of a call.
@@ -56,7 +57,7 @@ impl Work {
         self.keys += request.keys();
         match request {
             Request::Decide(lines) => {
-                self.is_general |= !lines.iter().all(|line| is_plain(&line.policy));
+                self.is_general |= !lines.iter().all(|line| is_plain(&line.policy) && !line.dry);
                 let costs = lines.len() as u64;
                 if self.seen.insert(self.hash(lines)) {
                     self.plain += PLAIN_CHARGE * costs;
@@ -81,18 +82,6 @@ impl Work {
     fn hash(&self, lines: &[Line]) -> u64 {
         let lines = lines.iter().map(|line| (&line.state, line.cost, line.enforce, line.dry));
         self.hasher.hash_one(lines.collect::<SmallVec<[_; 4]>>())
-    }
-}
-
-/// Whether the plain path of the script may serve it.
-fn is_plain(policy: &Policy) -> bool {
-    match policy.algorithm() {
-        Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
-        Some(Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. }) => true,
-        Some(Algorithm::LeakyBucket { mode }) => {
-            !matches!(mode, LeakyMode::Queue { max_wait: Some(_) })
-        }
-        _ => false,
     }
 }
 

@@ -52,6 +52,7 @@ impl Batch {
             let (form, place) = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, place);
+            self.is_general |= sum.dry;
             let flags = if sum.dry { DRY } else { sum.enforce.into() };
             self.scratch.push(subject << 2 | flags);
             put::<7>(&mut self.scratch, exact(sum.cost.get()));

@@ -22,7 +22,7 @@ use tollgate_core::{Cost, Policy, Timestamp};
 pub use self::decide::Line;
 pub use self::lease::{Ask, Spent};
 use crate::bytes::put;
-use crate::header::{put_header, put_periods};
+use crate::header::{is_plain, put_header, put_periods};
 use crate::interned::Interned;
 
 /// The reason why a request cannot be added to a call. The call does not change.
@@ -52,6 +52,8 @@ pub struct Batch {
     /// After this, in Redis' time, the script does nothing.
     deadline: Option<Timestamp>,
     is_cross_slot: bool,
+    /// Whether a request needs the general path of the script, as all others then do.
+    is_general: bool,
     keys: Interned,
     /// For each key the last run that names it.
     named_by: Vec<u32>,
@@ -172,6 +174,7 @@ impl Batch {
         let mut head = self.nonce.to_vec();
         // Zero means no deadline, so a deadline at zero becomes the first microsecond of the epoch.
         put::<7>(&mut head, self.deadline.map_or(0, |at| at.as_micros().max(1)));
+        head.push((!self.is_general).into());
         let mut args = SmallVec::new();
         args.extend([head, self.form_bytes.clone(), self.requests.clone()]);
         let time = time.map(|time| time.as_micros().to_string().into_bytes());
@@ -201,6 +204,7 @@ impl Batch {
         let number = self.runs.len() as u32;
         let start = self.requests.len();
         self.requests.extend_from_slice(&self.scratch);
+        self.is_general |= !matches!(asked, Asked::Decide { .. });
         self.runs.push(Run { asked, count: 1, bytes: start..self.requests.len() });
         self.run_of.push(number);
         self.named_by.resize(self.keys.len(), number);
@@ -217,6 +221,7 @@ impl Batch {
             |(other, _): &(Policy, u64)| other.is_same(policy) || other.form() == policy.form();
         let number = self.forms.iter().position(same).unwrap_or_else(|| {
             self.forms.push((policy.clone(), self.form_bytes.len() as u64));
+            self.is_general |= !is_plain(policy);
             let form = policy.form();
             put_header(&mut self.form_bytes, &form, policy.rule());
             put_periods(&mut self.form_bytes, &form, self.now);

@@ -1,6 +1,10 @@
 //! The bytes of a call, one by one.
 
-use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Strikes};
+use std::time::Duration;
+
+use tollgate_core::{
+    Algorithm, Charged, Cost, Key, LeakyMode, Micros, Quota, Receipt, ReceiptId, Source, Strikes,
+};
 
 use super::*;
 
@@ -28,11 +32,47 @@ fn equal_requests_are_sent_once_with_their_number() {
     assert_eq!(batch.keys().collect::<Vec<_>>(), [b"k"]);
     assert_eq!(batch.len(), 3);
     let args = batch.args(None);
-    assert_eq!(args[0], [[0, 0, 0, 0, 0, 0, 0, 7].as_slice(), &[0, 0, 0, 0, 0, 1, 2]].concat());
+    assert_eq!(
+        args[0],
+        [[0, 0, 0, 0, 0, 0, 0, 7].as_slice(), &[0, 0, 0, 0, 0, 1, 2], &[1]].concat()
+    );
     assert_eq!(args[1], [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
     assert_eq!(args[2], [1, 0, 3, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(args.len(), 3);
     assert_eq!(batch.args(Some(Timestamp::from_micros(42)))[3], b"42");
+}
+
+/// Whether the head of a call lets it take the plain path of the script.
+fn may_be_plain(batch: &Batch) -> bool {
+    batch.args(None)[0][15] == 1
+}
+
+#[test]
+fn one_request_that_needs_the_general_path_takes_its_call_along() {
+    let quota = Quota::per_minute(9);
+    let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
+    let bucket = policy(9);
+    let cases = [
+        (Policy::sliding_window_counter("p", quota.clone()), true),
+        (Policy::token_bucket("p", quota.clone()), true),
+        (Policy::new("p", quota.clone(), queue(None)), true),
+        (Policy::new("p", quota.clone(), queue(Some(Micros::new(7)))), false),
+        (Policy::sliding_window_log("p", quota), false),
+        (Policy::concurrent_requests("p", 9, Duration::from_secs(60)), false),
+    ];
+    for (policy, is_plain) in cases {
+        let policy = policy.unwrap();
+        let mut batch = Batch::new(0);
+        batch.decide(&[line(b"k", &bucket, 1)]).unwrap();
+        assert!(may_be_plain(&batch));
+        batch.decide(&[line(b"l", &policy, 1)]).unwrap();
+        assert_eq!(may_be_plain(&batch), is_plain, "{policy:?}");
+    }
+    let mut asks = Batch::new(0);
+    asks.decide(&[Line { dry: true, ..line(b"k", &bucket, 1) }]).unwrap();
+    let mut resets = Batch::new(0);
+    resets.reset(b"k").unwrap();
+    assert!(!may_be_plain(&asks) && !may_be_plain(&resets));
 }
 
 #[test]
@@ -123,7 +163,7 @@ fn a_call_says_when_it_is_full() {
 
 #[test]
 fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_error_says() {
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let banned = Policy::penalty("b", Strikes::of_denials(9, minute).block(minute)).unwrap();
     let keys: Vec<_> = (0..65).map(|number| format!("{{{number}}}")).collect();
     let lines: Vec<_> = keys.iter().map(|key| line(key.as_bytes(), &banned, 1)).collect();

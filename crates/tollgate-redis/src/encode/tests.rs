@@ -53,10 +53,10 @@ fn one_request_that_needs_the_general_path_takes_its_call_along() {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
     let bucket = policy(9);
     let cases = [
-        (Policy::sliding_window_counter("p", quota.clone()), true),
-        (Policy::token_bucket("p", quota.clone()), true),
-        (Policy::new("p", quota.clone(), queue(None)), true),
-        (Policy::new("p", quota.clone(), queue(Some(Micros::new(7)))), false),
+        (Policy::sliding_window_counter("p", quota), true),
+        (Policy::token_bucket("p", quota), true),
+        (Policy::new("p", quota, queue(None)), true),
+        (Policy::new("p", quota, queue(Some(Micros::new(7)))), false),
         (Policy::sliding_window_log("p", quota), false),
         (Policy::concurrent_requests("p", 9, Duration::from_secs(60)), false),
     ];

@@ -1,11 +1,13 @@
-//! The script leaves foreign keys alone, refuses bad arguments, and counts in integers.
+//! The script writes and reads no more than it has to, and counts in integers.
+
+mod foreign;
 
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, ReceiptId, Refill, Resolution,
-    Settlement, Source, Timestamp, Verdict,
+    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Refill, Resolution, Timestamp,
+    Verdict,
 };
 use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 
@@ -132,69 +134,6 @@ fn a_key_may_go_when_it_expires_and_no_answer_tells() {
     }
 }
 
-/// Values that are not states, each under its key.
-fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
-    let mut all = Vec::new();
-    for command in
-        ["LPUSH list x", "SADD set x", "HSET hash f x", "ZADD zset 1 x", "XADD stream 1-1 f x"]
-    {
-        let words: Vec<_> = command.split(' ').map(str::as_bytes).collect();
-        client.run(&words);
-        all.push((command.split(' ').nth(1).expect("a key").to_owned(), Fault::WrongType));
-    }
-    // A good header of a fixed window counter and of a log: 9 units in 1000 µs.
-    let fixed = [1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
-    let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
-    let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
-    bucket.extend([0x1f; 21]);
-    // One unit a second: the most that can be counted, and a unit more.
-    let front = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
-    let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 21]].concat();
-    let (largest, beyond) = (of((1 << 52) / 1_000_000), of((1 << 52) / 1_000_000 + 1));
-    client.run(&[b"SET", b"largest", &largest]);
-    let mut log_of_nothing = [&log[..], &[0; 43]].concat();
-    log_of_nothing[23] = 2;
-    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
-    let strings: [(&str, Vec<u8>); 11] = [
-        ("garbage", b"some other program's value".to_vec()),
-        ("number", b"17".to_vec()),
-        ("next version", [&[2], &fixed[1..], &[0; 20]].concat()),
-        ("no such code", [&[1, 10], &fixed[2..], &[0; 20]].concat()),
-        ("half", fixed.to_vec()),
-        ("no state", [&fixed[..], &[0; 7]].concat()),
-        ("too long", [&fixed[..], &[0; 21]].concat()),
-        ("more missing than there can be", bucket),
-        ("log of more entries than it has", log_of_nothing),
-        ("no window", zero_window),
-        ("bucket beyond what can be counted", beyond),
-    ];
-    for (name, value) in strings.into_iter().chain(badly_leased(&fixed)) {
-        client.run(&[b"SET", name.as_bytes(), &value]);
-        all.push((name.to_owned(), Fault::Unreadable));
-    }
-    all
-}
-
-/// States with blocks before them that cannot be any.
-fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
-    let hold = |units: u8, last: u8| {
-        [&[7; 8][..], &[0, 0, 0, 0, units], &[0, 0, 0, 0, 0, 0, last]].concat()
-    };
-    let value = |count: u8, holds: &[Vec<u8>], state: usize| {
-        let front = [&[1, 65], &header[2..], &[0; 7], &[count]].concat();
-        [front, holds.concat(), vec![0; state]].concat()
-    };
-    [
-        ("no blocks", value(0, &[], 13)),
-        ("more blocks than there can be", value(65, &vec![hold(1, 9); 65], 13)),
-        ("fewer blocks than it says", value(2, &[hold(1, 9)], 13)),
-        ("a block of nothing", value(1, &[hold(0, 9)], 13)),
-        ("blocks that do not end in order", value(2, &[hold(1, 9), hold(1, 8)], 13)),
-        ("blocks and half a state", value(1, &[hold(1, 9)], 6)),
-        ("blocks and nothing", value(1, &[hold(1, 9)], 0)),
-    ]
-}
-
 /// A log that is short, but not with what stands before it, is longer than what is read first.
 #[test]
 fn a_log_behind_many_blocks_is_read_to_its_end() {
@@ -236,76 +175,6 @@ fn a_decision_reads_a_few_entries_of_a_log_however_long_it_is() {
         assert_eq!([client.stats("get").0, client.stats("mget").0], [0, 1], "{mode:?}");
         client.run(&[b"DEL", b"log"]);
     }
-}
-
-#[test]
-fn a_foreign_value_fails_only_the_requests_that_name_it() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let foreign = foreign(&mut client);
-    let dump = |client: &mut Client| -> Vec<Value> {
-        foreign.iter().map(|(key, _)| client.run(&[b"DUMP", key.as_bytes()])).collect()
-    };
-    let before = dump(&mut client);
-    let now = next_year();
-    for algorithm in MODES {
-        let limit = if algorithm == Algorithm::ConcurrentRequests { 10_000 } else { 100_000 };
-        let policy = policy("p", limit, 1_000_000, algorithm);
-        let good = format!("good:{algorithm:?}");
-        let mut batch = Batch::new(3);
-        for (key, _) in &foreign {
-            batch.decide(&[line(&good, &policy, 1)]).expect("room");
-            batch.decide(&[line(key, &policy, 1)]).expect("room");
-            batch.decide(&[line(&good, &policy, 1), line(key, &policy, 1)]).expect("room");
-            batch.reset(key.as_bytes()).expect("room");
-        }
-        let reply = client.call(&batch, Some(Timestamp::from_micros(now)));
-        let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
-        for (index, (key, fault)) in foreign.iter().enumerate() {
-            let rows = &reply.rows[4 * index..][..4];
-            let Row::Verdict(verdict, _) = &rows[0] else { panic!("{rows:?}") };
-            // The request that named both keys took nothing of the good one.
-            assert_eq!(verdict.decisions()[0].remaining, limit - 1 - index as u64, "{algorithm:?}");
-            for row in &rows[1..] {
-                let Row::Fault { fault: found, key: at } = row else { panic!("{key}: {row:?}") };
-                assert_eq!((found, &keys[*at][..]), (fault, key.as_bytes()), "{algorithm:?}");
-            }
-        }
-    }
-    assert_eq!(dump(&mut client), before);
-    // The last of them differs from this by one unit.
-    let policy = policy("p", 100_000, 1_000_000, MODES[4]);
-    assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());
-}
-
-#[test]
-fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let (policy, now) = (policy("p", 10, 1_000_000_000, MODES[0]), next_year());
-    let verdict = decide(&mut client, &[line("k", &policy, 4)], now);
-    let charges = [tollgate_core::Charge::new(&policy, &tollgate_core::Key::GLOBAL, Cost::new(4))];
-    let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
-    let settle = |client: &mut Client, actual| {
-        let mut batch = Batch::new(1);
-        batch.settle(b"k", b"r", &receipt, Cost::new(actual)).expect("room");
-        client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0)
-    };
-    let state = client.run(&[b"GET", b"k"]);
-    client.run(&[b"SET", b"k", b"not ours"]);
-    assert_eq!(settle(&mut client, 1), Row::Fault { fault: Fault::Unreadable, key: 0 });
-    let Value::Text(state) = state else { panic!("{state:?}") };
-    client.run(&[b"SET", b"k", &state]);
-    client.run(&[b"HSET", b"r", b"f", b"v"]);
-    assert_eq!(settle(&mut client, 1), Row::Fault { fault: Fault::WrongType, key: 1 });
-    client.run(&[b"DEL", b"r"]);
-    assert_eq!(settle(&mut client, 1), Row::Settlement(Settlement::Returned { units: 3 }));
-    // From another process as well, and for as long as a receipt lives.
-    let again = settle(&mut server.connect(), 0);
-    assert_eq!(again, Row::Settlement(Settlement::Repeated));
-    let expiry = (now + receipt.lifetime().get()).div_ceil(1_000);
-    assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
-    assert_eq!(receipt.source, Source::Store);
 }
 
 #[test]
@@ -362,7 +231,7 @@ fn a_call_may_have_thousands_of_keys() {
 
 #[test]
 fn lua_divides_products_exactly() {
-    const NUMBER: &str = include_str!("../../lua/number.lua");
+    const NUMBER: &str = include_str!("../../../lua/number.lua");
     let server = Server::start();
     let mut client = server.connect();
     let script = format!(

@@ -1,7 +1,7 @@
 //! The script leaves values alone that it did not write.
 
 use tollgate_core::{Algorithm, Charge, Cost, Key, ReceiptId, Settlement, Source, Timestamp};
-use tollgate_redis::protocol::{Batch, Fault, Row};
+use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
 
 use super::{MODES, decide, line, next_year, policy};
 use crate::support::{Client, Server, Value};
@@ -69,15 +69,56 @@ fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
+fn dump(client: &mut Client, keys: &[(String, Fault)]) -> Vec<Value> {
+    keys.iter().map(|(key, _)| client.run(&[b"DUMP", key.as_bytes()])).collect()
+}
+
+/// Such calls go the plain path of the script, until it finds the value.
+#[test]
+fn a_foreign_value_is_noticed_by_a_call_that_only_charges() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let foreign = foreign(&mut client);
+    let before = dump(&mut client, &foreign);
+    let now = Some(Timestamp::from_micros(next_year()));
+    let mut policies = MODES.map(|algorithm| policy("p", 10_000, 1_000_000, algorithm)).to_vec();
+    // Those with whose headers some of the values begin.
+    policies.extend([policy("p", 9, 1_000, MODES[0]), policy("p", 9, 9_000, MODES[4])]);
+    let mut clients = vec![client];
+    if server.allows_cross_slot() {
+        clients.push(server.connect_with(CROSS_SLOT_TEXT));
+    }
+    for (number, policy) in policies.iter().enumerate() {
+        let good = format!("good {number}");
+        for (key, fault) in &foreign {
+            for client in &mut clients {
+                for keys in [&[key.as_str()][..], &[key, &good], &[&good, key]] {
+                    let mut batch = Batch::new(1);
+                    for key in keys {
+                        batch.decide(&[line(key, policy, 1)]).expect("room");
+                    }
+                    for (row, at) in client.call(&batch, now).rows.iter().zip(keys) {
+                        match row {
+                            Row::Fault { fault: found, .. } => {
+                                assert_eq!((*at, found), (&**key, fault))
+                            }
+                            Row::Verdict(..) => assert_eq!(*at, good, "{key}: {policy:?}"),
+                            other => panic!("{key}: {other:?}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(dump(&mut clients[0], &foreign), before);
+}
+
 #[test]
 fn a_foreign_value_fails_only_the_requests_that_name_it() {
     let server = Server::start();
     let mut client = server.connect();
     let foreign = foreign(&mut client);
-    let dump = |client: &mut Client| -> Vec<Value> {
-        foreign.iter().map(|(key, _)| client.run(&[b"DUMP", key.as_bytes()])).collect()
-    };
-    let before = dump(&mut client);
+    let before = dump(&mut client, &foreign);
     let now = next_year();
     for algorithm in MODES {
         let limit = if algorithm == Algorithm::ConcurrentRequests { 10_000 } else { 100_000 };
@@ -103,7 +144,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
             }
         }
     }
-    assert_eq!(dump(&mut client), before);
+    assert_eq!(dump(&mut client, &foreign), before);
     // The last of them differs from this by one unit.
     let policy = policy("p", 100_000, 1_000_000, MODES[4]);
     assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());

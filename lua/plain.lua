@@ -13,19 +13,13 @@
 --   token_bucket            missing, at
 --   leaky_bucket            level, at
 if is_plain == 1 then
-  local values, plain
-  if #KEYS == 1 then
-    values = { pcall('GET', KEYS[1]) }
-    plain = type(values[1]) ~= 'table'
-  elseif is_cross_slot then
-    -- MGET takes keys of one slot.
-    values, plain = {}, true
-    for i = 1, #KEYS do
-      local value = pcall('GET', KEYS[i])
-      plain = plain and type(value) ~= 'table'
-      values[i] = value
-    end
-  elseif #KEYS <= 1000 then -- far below Lua's limit of some 8000 arguments
+  local values, plain = {}, true
+  if #KEYS == 1 or is_cross_slot then
+    -- MGET takes keys of one slot. An error, of a key of another type, has no length of a state.
+    for i = 1, #KEYS do values[i] = pcall('GET', KEYS[i]) end
+  elseif #KEYS > 1000 then -- far below Lua's limit of some 8000 arguments
+    plain = false
+  else
     values = call('MGET', spread(KEYS))
     local absent = {}
     for i = 1, #KEYS do

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::documents;
+use crate::image;
 use crate::process::{self, Failure};
 use crate::purity;
 use crate::workspace::{self, Package};
@@ -28,6 +29,8 @@ enum Step {
     Prose,
     /// No document links to a missing file or heading of this repository
     Links,
+    /// The Dockerfile's builds find their files in the context that `.dockerignore` leaves
+    Image,
     /// Clippy passes for every target, with all features
     Clippy,
     /// Clippy passes for each published crate without features, with each feature, and with all
@@ -47,6 +50,7 @@ impl Step {
             Self::Purity => purity::run(),
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
+            Self::Image => image::run(),
             Self::Clippy => clippy(&["--workspace", "--all-targets", "--all-features"]),
             Self::Features => features(),
             Self::Crypto => crypto(),

@@ -9,6 +9,7 @@ mod boundary;
 mod check;
 mod compose;
 mod documents;
+mod image;
 mod process;
 mod purity;
 mod screenshot;

@@ -1,0 +1,96 @@
+//! `cargo xtask check image`: the Dockerfile's builds resolve in the context that `.dockerignore`
+//! leaves. The check compiles no code and needs no Docker engine.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::process::{self, Failure};
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let root = process::root();
+    let read = |name: &str| {
+        fs::read_to_string(root.join(name))
+            .map_err(|error| Failure::Broken(format!("cannot read {name}: {error}")))
+    };
+    let (ignored, builds) = (read(".dockerignore")?, read("Dockerfile")?);
+    let context = tempfile::tempdir()
+        .map_err(|error| Failure::Unready(format!("cannot make a temporary folder: {error}")))?;
+
+    // An empty clone sends the files that Git tracks to the engine.
+    let prefix = format!("--prefix={}/", context.path().display());
+    let mut export = Command::new("git");
+    process::run(export.current_dir(&root).args(["checkout-index", "--all", &prefix]))?;
+    for folder in ignored_folders(&ignored)? {
+        // Git tracks no file of `.git`, so a folder may be missing.
+        let _ = fs::remove_dir_all(context.path().join(folder));
+    }
+    for arguments in cargo_builds(&builds)? {
+        // Cargo plans the build and prints the plan instead of running it.
+        let mut plan = process::cargo(&["build"]);
+        plan.args(arguments).args(["-Z", "unstable-options", "--unit-graph"]);
+        plan.current_dir(context.path()).env("RUSTC_BOOTSTRAP", "1").stdout(Stdio::null());
+        process::run(&mut plan)?;
+    }
+    Ok(())
+}
+
+/// The folders that `.dockerignore` lists.
+///
+/// # Errors
+///
+/// For patterns, because this check would have to match them exactly as Docker does.
+fn ignored_folders(text: &str) -> Result<Vec<&str>, Failure> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let entries = lines.filter(|line| !line.starts_with('#') && *line != "**/target");
+    entries
+        .map(|entry| match entry.contains(['*', '?', '[', '!', '/']) {
+            false => Ok(entry),
+            true => Err(Failure::Broken(format!(
+                "`{entry}` in .dockerignore is a pattern\n\
+                 cure: name a folder at the root of the repository",
+            ))),
+        })
+        .collect()
+}
+
+/// The arguments of each `RUN cargo build` in a Dockerfile.
+///
+/// # Errors
+///
+/// If there is no such line, because then this check would check no build.
+fn cargo_builds(dockerfile: &str) -> Result<Vec<Vec<&str>>, Failure> {
+    let lines = dockerfile.lines().filter_map(|line| line.strip_prefix("RUN cargo build "));
+    let builds: Vec<Vec<_>> = lines.map(|line| line.split_whitespace().collect()).collect();
+    if builds.is_empty() {
+        return Err(Failure::Broken(
+            "the Dockerfile has no line that starts with `RUN cargo build`".to_owned(),
+        ));
+    }
+    Ok(builds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_folders_are_read() {
+        let text = "# comment\n\n.git\ndocs\n**/target\n";
+        assert_eq!(ignored_folders(text).unwrap(), [".git", "docs"]);
+    }
+
+    #[test]
+    fn patterns_are_refused() {
+        for pattern in ["crates/*/examples", "*", "!crates", "tests/tests"] {
+            let failure = ignored_folders(pattern).unwrap_err().to_string();
+            assert!(failure.contains(pattern), "{failure}");
+        }
+    }
+
+    #[test]
+    fn builds_are_found_in_a_dockerfile() {
+        let text = "FROM rust AS build\nRUN cargo build --release --package demo\nCMD [\"demo\"]\n";
+        assert_eq!(cargo_builds(text).unwrap(), [["--release", "--package", "demo"]]);
+        assert!(cargo_builds("FROM scratch\n").is_err());
+    }
+}

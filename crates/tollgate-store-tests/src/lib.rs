@@ -3,7 +3,8 @@
 //! Implement [`Harness`] for your store, or for a wrapper around a store, and call
 //! [`store_tests!`]. The macro generates one test per check, so that a failure has a name. The
 //! checks use only the [`Store`] trait. Checks that move the clock are skipped for stores whose
-//! clock cannot be moved; all other checks, including those of concurrency, always run.
+//! clock cannot be moved, and [`report`] records that; all other checks, including those of
+//! concurrency, always run.
 //!
 //! The strongest check compares the store with [`reference::Reference`] on long random traces.
 //! The reference is a thin layer over the pure functions of the core, and every field of every
@@ -39,7 +40,10 @@
 //! ```
 
 pub mod checks;
+mod outcome;
 pub mod reference;
+
+pub use outcome::{Outcome, report, skip};
 
 use tollgate_core::{Micros, Store};
 
@@ -158,7 +162,7 @@ macro_rules! store_tests {
             #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]
             async fn $check() {
                 let (harness, store) = <$harness as $crate::Harness>::start().await;
-                $crate::checks::$module::$check(&harness, &store).await;
+                $crate::report($crate::checks::$module::$check(&harness, &store).await);
             }
         )*)*
     };
@@ -168,7 +172,7 @@ macro_rules! store_tests {
             $($(
                 println!(concat!(stringify!($module), "::", stringify!($check)));
                 let (harness, store) = <$harness as $crate::Harness>::start().await;
-                $crate::checks::$module::$check(&harness, &store).await;
+                $crate::report($crate::checks::$module::$check(&harness, &store).await);
             )*)*
         }
     };

@@ -29,4 +29,6 @@ pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use proxy::{Flow, Proxy, Tally};
 pub use redis::{Redis, RedisBuilder};
 pub use sentinel::{Sentinels, SentinelsBuilder};
+/// Records that a test checks nothing, for example because the server lacks a command.
+pub use tollgate_store_tests::skip;
 pub use wait::until;

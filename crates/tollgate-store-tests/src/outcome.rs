@@ -1,0 +1,105 @@
+//! Whether a check checked, and the record of those that could not.
+
+use std::borrow::Cow;
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+use std::thread;
+
+/// What became of a check.
+///
+/// A check that always checks returns nothing; a check that depends on the store's abilities
+/// returns this, so that a skip is visible and not a silent success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "pass it to `report`, or a skip looks like a success"]
+pub enum Outcome {
+    /// The assertions ran.
+    Checked,
+    /// The assertions did not run, for this reason.
+    Skipped(Cow<'static, str>),
+}
+
+impl Outcome {
+    /// The check did not run, for this reason.
+    pub fn skipped(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Skipped(reason.into())
+    }
+}
+
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Checked
+    }
+}
+
+/// Records a check's outcome: [`skip`] if it could not check.
+pub fn report(outcome: impl Into<Outcome>) {
+    if let Outcome::Skipped(reason) = outcome.into() {
+        skip(&reason);
+    }
+}
+
+/// Records that the calling test, or a part of it, checks nothing, and why.
+///
+/// Prints the reason and appends a line `test name<TAB>reason` to the file that the environment
+/// variable `TOLLGATE_SKIPS` names, if it is set. `cargo xtask test` sets it, prints the number
+/// of skips at the end, and fails in CI on a skip that `.config/skips.txt` does not list.
+///
+/// The reason has to be the same in each run, without addresses or times, because the list
+/// contains it.
+///
+/// # Panics
+///
+/// If the line cannot be written, because the skip would be lost.
+pub fn skip(reason: &str) {
+    println!("skipped: {reason}");
+    if let Some(path) = env::var_os("TOLLGATE_SKIPS") {
+        append(Path::new(&path), &test_name(), reason);
+    }
+}
+
+fn append(record: &Path, test: &str, reason: &str) {
+    let line = format!("{test}\t{}\n", reason.replace(['\t', '\n'], " "));
+    // A single write in append mode, so that lines of parallel tests do not mix.
+    let written = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(record)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(error) = written {
+        panic!("cannot record a skip in {}: {error}", record.display());
+    }
+}
+
+/// The name that the test runner knows the running test by.
+fn test_name() -> String {
+    // cargo-nextest runs each test in its own process and says which. libtest names the thread.
+    let of_thread = || thread::current().name().unwrap_or("unnamed").to_owned();
+    env::var("NEXTEST_TEST_NAME").unwrap_or_else(|_| of_thread())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn each_skip_adds_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("skips");
+        append(&record, "moving::a_slot", "no such server");
+        append(&record, &test_name(), "two\tparts\nand lines");
+        let lines = fs::read_to_string(record).unwrap();
+        let expected = "moving::a_slot\tno such server\n\
+            outcome::tests::each_skip_adds_a_line\ttwo parts and lines\n";
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot record a skip in /nowhere/skips")]
+    fn a_skip_without_a_record_fails() {
+        append(Path::new("/nowhere/skips"), "test", "reason");
+    }
+}

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that tests need, then every test.
 
+mod alone;
 mod failures;
+mod skips;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -11,7 +13,9 @@ use std::thread;
 
 use clap::ValueEnum as _;
 
-use self::failures::{Failed, Failures};
+use self::alone::Repeated;
+use self::failures::{Failures, Outcomes, Runner, Test};
+use self::skips::Skips;
 use crate::process::{self, Failure};
 use crate::servers::{self, Server};
 use crate::{tools, workspace};
@@ -32,7 +36,8 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
 
-    /// Run everything N times, every second time beside one busy loop per processor
+    /// Run everything N times, every second time beside one busy loop per processor. A single
+    /// failure counts; a plain run repeats a failed test alone, up to twice
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -46,6 +51,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
     let mut failures = Failures::default();
+    let mut skips = Skips::new()?;
+    let mut repeated = Repeated::default();
     for number in 1..=args.repeat {
         let is_busy = number % 2 == 0;
         if args.repeat > 1 {
@@ -53,32 +60,53 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             println!("\n== run {number} of {}{beside}", args.repeat);
         }
         let _loops = is_busy.then(busy_loops);
-        failures.add(once(args, &path)?);
+        let mut failed = once(args, &path, &mut skips)?;
+        if args.excuses_chance() {
+            let run = Run { path: &path, record: skips.record(), is_long: false };
+            repeated = Repeated::of(failed, |failed| run.alone(failed))?;
+            skips.collect(None)?;
+            failed = std::mem::take(&mut repeated.failed);
+        }
+        failures.add(failed);
     }
     if args.repeat > 1 {
         println!("\n{} runs, {} of them beside busy loops", args.repeat, args.repeat / 2);
     }
-    failures.verdict(args.repeat)
+    print!("{}{}", skips.summary(), repeated.block());
+    failures.verdict(args.repeat)?;
+    if profile() == "ci" { skips.expect_listed() } else { Ok(()) }
+}
+
+impl Args {
+    /// Whether a failed test may pass when it is repeated alone. Every run that looks for rare
+    /// failures, or for one test's failure, counts the first failure.
+    fn excuses_chance(&self) -> bool {
+        self.repeat == 1 && !self.all && self.servers.is_empty() && self.runner.is_empty()
+    }
 }
 
 /// One run of everything, which goes on after a failure.
-fn once(args: &Args, path: &OsStr) -> Result<Vec<Failed>, Failure> {
+fn once(args: &Args, path: &OsStr, skips: &mut Skips) -> Result<Vec<Test>, Failure> {
     let Args { servers, runner, all, .. } = args;
     let mut failed = Vec::new();
     if servers.is_empty() {
-        let run = Run { path, is_long: *all, server: None };
-        failed.extend(run.tests(&["--workspace", "--all-features"], runner)?);
+        let run = Run { path, record: skips.record(), is_long: *all };
+        failed.extend(run.tests(&EVERYTHING, runner)?.failed);
         if runner.is_empty() {
-            failed.extend(run.documentation()?);
+            failed.extend(run.documentation(&[])?.failed);
         }
+        skips.collect(None)?;
     }
     let others = if servers.is_empty() && *all { Server::value_variants() } else { servers };
     for server in others {
         println!("\n== {}", server.name);
         let path = server.before(path)?;
         // Long tests are about the store and not about the server.
-        let run = Run { path: &path, is_long: false, server: Some(server.name) };
-        failed.extend(run.tests(&servers::TESTS, runner)?);
+        let server = Some(server.name);
+        let run = Run { path: &path, record: skips.record(), is_long: false };
+        let outcomes = run.tests(&servers::TESTS, runner)?;
+        failed.extend(outcomes.failed.into_iter().map(|failed| failed.with(server)));
+        skips.collect(server)?;
     }
     Ok(failed)
 }
@@ -86,14 +114,15 @@ fn once(args: &Args, path: &OsStr) -> Result<Vec<Failed>, Failure> {
 /// Where tests run and which of them.
 struct Run<'a> {
     path: &'a OsStr,
+    /// Where they write what they skip.
+    record: &'a Path,
     is_long: bool,
-    server: Option<&'static str>,
 }
 
 impl Run<'_> {
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = process::cargo(arguments);
-        command.env("PATH", self.path);
+        command.env("PATH", self.path).env(skips::RECORD, self.record);
         if self.is_long {
             command.envs([("TOLLGATE_HEAVY", "1"), ("TOLLGATE_LONG", "1")]);
         }
@@ -101,26 +130,42 @@ impl Run<'_> {
     }
 
     /// Runs the selected tests.
-    fn tests(&self, selection: &[&str], runner: &[OsString]) -> Result<Vec<Failed>, Failure> {
-        let failed = if has_nextest() {
+    fn tests(&self, selection: &[&str], runner: &[OsString]) -> Result<Outcomes, Failure> {
+        if has_nextest() {
             let mut command = self.cargo(&["nextest", "run"]);
-            with_nextest(command.args(selection).args(runner))?
+            with_nextest(command.args(selection).args(runner))
         } else {
             println!(
                 "cargo-nextest is not installed, so `cargo test` runs the tests, more slowly."
             );
             // `--tests` leaves out the documentation tests, which have their own run.
             let mut command = self.cargo(&["test", "--no-fail-fast", "--tests"]);
-            with_cargo(command.args(selection).args(runner))?
-        };
-        Ok(failed.into_iter().map(|failed| failed.with(self.server)).collect())
+            with_cargo(command.args(selection).args(runner), Runner::Libtest)
+        }
     }
 
     /// Runs the documentation tests, which no other run takes along.
-    fn documentation(&self) -> Result<Vec<Failed>, Failure> {
-        const TESTS: [&str; 5] =
-            ["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"];
-        with_cargo(&mut self.cargo(&TESTS))
+    fn documentation(&self, runner: &[OsString]) -> Result<Outcomes, Failure> {
+        let mut command = self.cargo(&["test", "--no-fail-fast", "--doc"]);
+        with_cargo(command.args(EVERYTHING).args(runner), Runner::Doctest)
+    }
+
+    /// Runs tests that have failed one at a time, and returns those that passed.
+    fn alone(&self, failed: &[Test]) -> Result<Vec<Test>, Failure> {
+        let mut passed = Vec::new();
+        for runner in Runner::ALL {
+            let tests: Vec<_> = failed.iter().filter(|test| test.runner == runner).collect();
+            if tests.is_empty() {
+                continue;
+            }
+            let exactly: Vec<_> = runner.exactly(&tests).into_iter().map(OsString::from).collect();
+            let outcomes = match runner {
+                Runner::Nextest | Runner::Libtest => self.tests(&EVERYTHING, &exactly)?,
+                Runner::Doctest => self.documentation(&exactly)?,
+            };
+            passed.extend(tests.into_iter().filter(|test| outcomes.have_passed(test)).cloned());
+        }
+        Ok(passed)
     }
 }
 
@@ -132,10 +177,9 @@ fn has_nextest() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn with_nextest(command: &mut Command) -> Result<Vec<Failed>, Failure> {
-    let profile = std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned());
+fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
     let report =
-        Path::new(&workspace::target_folder()?).join("nextest").join(profile).join("junit.xml");
+        Path::new(&workspace::target_folder()?).join("nextest").join(profile()).join("junit.xml");
     // The report of an earlier run says nothing about this one.
     let _ = fs::remove_file(&report);
     // By a variable, so that an old cargo-nextest that does not know the option runs
@@ -145,29 +189,35 @@ fn with_nextest(command: &mut Command) -> Result<Vec<Failed>, Failure> {
         command.env(THREADS, (processors() * 2 + 1).to_string());
     }
     let status = process::status(command)?;
+    let mut outcomes = Outcomes::default();
     // There is no report if something did not build.
-    let failed =
-        fs::read_to_string(&report).map_or_else(|_| Vec::new(), |it| failures::in_report(&it));
-    if failed.is_empty() {
+    if let Ok(report) = fs::read_to_string(&report) {
+        outcomes.add_report(&report);
+    }
+    if outcomes.failed.is_empty() {
         process::expect_success(command, status)?;
     }
-    Ok(failed)
+    Ok(outcomes)
 }
 
-fn with_cargo(command: &mut Command) -> Result<Vec<Failed>, Failure> {
-    let is_doc = command.get_args().any(|argument| argument == "--doc");
-    let (mut ran, mut failed) = (0, Vec::new());
+fn with_cargo(command: &mut Command, runner: Runner) -> Result<Outcomes, Failure> {
+    let (mut ran, mut outcomes) = (0, Outcomes::default());
     let status = process::status_watching(command, |line| {
         ran += failures::executed_in(line);
-        failed.extend(failures::in_line(line, is_doc));
+        outcomes.add_line(line, runner);
     })?;
-    if failed.is_empty() {
+    if outcomes.failed.is_empty() {
         process::expect_success(command, status)?;
     }
     if ran == 0 {
         return Err(Failure::Broken(NO_TESTS.to_owned()));
     }
-    Ok(failed)
+    Ok(outcomes)
+}
+
+/// The profile of nextest.
+fn profile() -> String {
+    std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned())
 }
 
 /// Keeps every processor busy until the handle is dropped: a test that passes then does not
@@ -188,6 +238,8 @@ fn busy_loops() -> Arc<()> {
 fn processors() -> usize {
     thread::available_parallelism().map_or(2, usize::from)
 }
+
+const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
 
 /// How many tests nextest runs at a time. Many wait for servers and timers, so that as many as
 /// there are processors would leave these idle.

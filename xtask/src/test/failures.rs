@@ -1,37 +1,159 @@
-//! Which tests failed, how often, and the command that runs one of them again.
+//! Which tests ran, which of them failed and how often, and how to run one of them again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::process::Failure;
 
-/// A test that failed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Failed {
-    test: String,
-    /// Runs this test alone.
-    command: String,
+/// A program that runs tests, and with it the way to name a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Runner {
+    /// cargo-nextest.
+    Nextest,
+    /// `cargo test --tests`.
+    Libtest,
+    /// `cargo test --doc`.
+    Doctest,
 }
 
-impl Failed {
-    /// Says which other server it failed against.
-    pub(crate) fn with(mut self, server: Option<&str>) -> Self {
-        if let Some(server) = server {
-            self.test = format!("{} ({server})", self.test);
-            let to = format!("xtask test --server {server} ");
-            self.command = self.command.replacen("xtask test ", &to, 1);
+impl Runner {
+    /// Every runner.
+    pub(crate) const ALL: [Self; 3] = [Self::Nextest, Self::Libtest, Self::Doctest];
+
+    /// The arguments that run these tests one at a time. Of documentation tests they run whole
+    /// files, because rustdoc splits a test's name at its spaces.
+    pub(crate) fn exactly(self, tests: &[&Test]) -> Vec<String> {
+        match self {
+            Self::Nextest => {
+                let filters: Vec<_> =
+                    tests.iter().map(|test| format!("({})", test.filter())).collect();
+                vec!["--test-threads=1".to_owned(), "-E".to_owned(), filters.join(" or ")]
+            }
+            Self::Libtest => {
+                let options = ["--", "--test-threads=1", "--exact"].map(str::to_owned);
+                options.into_iter().chain(tests.iter().map(|test| test.name.clone())).collect()
+            }
+            Self::Doctest => {
+                let files: BTreeSet<_> = tests.iter().map(|test| test.file()).collect();
+                let options = ["--", "--test-threads=1"];
+                options.into_iter().chain(files).map(str::to_owned).collect()
+            }
         }
-        self
+    }
+}
+
+/// A test, as its runner names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Test {
+    pub(crate) runner: Runner,
+    /// Empty if the runner does not tell.
+    program: String,
+    name: String,
+    /// The server that it ran against, if it was not the machine's own.
+    server: Option<&'static str>,
+}
+
+impl Test {
+    /// Says which other server the test ran against.
+    pub(crate) fn with(self, server: Option<&'static str>) -> Self {
+        Self { server, ..self }
+    }
+
+    /// The test in a list for people.
+    pub(crate) fn title(&self) -> String {
+        let server = self.server.map(|server| format!(" ({server})")).unwrap_or_default();
+        format!("{} {}{server}", self.program, self.name).trim_start().to_owned()
+    }
+
+    /// The command that runs this test alone.
+    fn command(&self) -> String {
+        let server = self.server.map(|server| format!(" --server {server}")).unwrap_or_default();
+        match self.runner {
+            Runner::Nextest => format!("cargo xtask test{server} -- -E '{}'", self.filter()),
+            Runner::Libtest => format!("cargo xtask test{server} -- {}", self.name),
+            Runner::Doctest => {
+                format!("cargo test --workspace --all-features --doc -- {}", self.file())
+            }
+        }
+    }
+
+    /// The file of a documentation test.
+    fn file(&self) -> &str {
+        self.name.split(" - ").next().unwrap_or(&self.name)
+    }
+
+    fn filter(&self) -> String {
+        format!("binary_id(={}) and test(={})", self.program, self.name)
+    }
+}
+
+/// The tests of one run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcomes {
+    pub(crate) passed: Vec<Test>,
+    pub(crate) failed: Vec<Test>,
+}
+
+impl Outcomes {
+    /// Tests that passed, and of which none with the same name failed: `cargo test` does not say
+    /// which program a test belongs to.
+    pub(crate) fn have_passed(&self, test: &Test) -> bool {
+        self.passed.contains(test) && !self.failed.contains(test)
+    }
+
+    /// Adds the tests in a report of nextest, which is in JUnit's format.
+    pub(crate) fn add_report(&mut self, report: &str) {
+        // Text is escaped in it, so a `<` always begins a tag.
+        for case in report.split("<testcase ").skip(1) {
+            let (Some(name), Some(program)) =
+                (attribute(case, "name"), attribute(case, "classname"))
+            else {
+                continue;
+            };
+            let test = Test {
+                runner: Runner::Nextest,
+                program: program.to_owned(),
+                name: name.to_owned(),
+                server: None,
+            };
+            let has_failed = case.contains("<failure") || case.contains("<error");
+            if has_failed { &mut self.failed } else { &mut self.passed }.push(test);
+        }
+    }
+
+    /// Adds the test in a line `test decides::twice ... FAILED` of `cargo test`, if it is one.
+    pub(crate) fn add_line(&mut self, line: &str, runner: Runner) {
+        let Some((test, verdict)) =
+            line.trim().strip_prefix("test ").and_then(|test| test.split_once(" ... "))
+        else {
+            return;
+        };
+        let outcomes = match verdict {
+            "ok" => &mut self.passed,
+            "FAILED" => &mut self.failed,
+            _ => return,
+        };
+        // After the name, libtest says `- should panic` or `- compile`.
+        let name = match runner {
+            Runner::Doctest => test.split_inclusive(')').next(),
+            Runner::Libtest | Runner::Nextest => test.split(" - ").next(),
+        };
+        outcomes.push(Test {
+            runner,
+            program: String::new(),
+            name: name.unwrap_or(test).to_owned(),
+            server: None,
+        });
     }
 }
 
 /// In how many runs each test failed.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(BTreeMap<Failed, u32>);
+pub(crate) struct Failures(BTreeMap<Test, u32>);
 
 impl Failures {
     /// Adds the failures of one run.
-    pub(crate) fn add(&mut self, failed: Vec<Failed>) {
+    pub(crate) fn add(&mut self, failed: Vec<Test>) {
         for failed in failed {
             *self.0.entry(failed).or_default() += 1;
         }
@@ -46,28 +168,10 @@ impl Failures {
             String::from("these tests failed; below each is the command that repeats it\n");
         for (failed, times) in &self.0 {
             let often = if runs > 1 { format!("{times} of {runs} runs: ") } else { String::new() };
-            let _ = write!(list, "\n{often}{}\n    {}\n", failed.test, failed.command);
+            let _ = write!(list, "\n{often}{}\n    {}\n", failed.title(), failed.command());
         }
         Err(Failure::Broken(list))
     }
-}
-
-/// Failures in a report of nextest, which is in JUnit's format.
-pub(crate) fn in_report(report: &str) -> Vec<Failed> {
-    // Text is escaped in it, so a `<` always begins a tag.
-    let cases = report.split("<testcase ").skip(1);
-    let failed = cases.filter(|case| case.contains("<failure") || case.contains("<error"));
-    failed
-        .filter_map(|case| {
-            let (test, program) = (attribute(case, "name")?, attribute(case, "classname")?);
-            Some(Failed {
-                test: format!("{program} {test}"),
-                command: format!(
-                    "cargo xtask test -- -E 'binary_id(={program}) and test(={test})'"
-                ),
-            })
-        })
-        .collect()
 }
 
 /// The value of an attribute of the tag that `text` begins in.
@@ -75,20 +179,6 @@ fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let tag = text.split('>').next()?;
     tag.split("\" ")
         .find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.split('"').next())
-}
-
-/// The failure in a line `test decides::twice ... FAILED` of `cargo test`.
-pub(crate) fn in_line(line: &str, is_doc: bool) -> Option<Failed> {
-    let test = line.trim().strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
-    // After the name, libtest says `- should panic` or `- compile`.
-    let command = if is_doc {
-        let name = test.split_inclusive(')').next()?;
-        format!("cargo test --workspace --all-features --doc -- '{name}'")
-    } else {
-        let name = test.split(" - ").next()?;
-        format!("cargo xtask test -- {name}")
-    };
-    Some(Failed { test: test.to_owned(), command })
 }
 
 /// How many tests ran, read from a line `test result: ok. 12 passed; 0 failed; …`.
@@ -103,12 +193,18 @@ pub(crate) fn executed_in(line: &str) -> u64 {
     count_before(" passed").unwrap_or(0) + count_before(" failed").unwrap_or(0)
 }
 
+/// A test for the tests of this module and its neighbours.
+#[cfg(test)]
+pub(crate) fn test(runner: Runner, program: &str, name: &str) -> Test {
+    Test { runner, program: program.to_owned(), name: name.to_owned(), server: None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn tests_that_ran_are_counted_and_ignored_ones_are_not() {
+    fn only_tests_that_ran_are_counted() {
         let cases = [
             ("test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out", 12),
             ("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured", 7),
@@ -122,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_a_report_are_named_with_their_programs() {
+    fn a_report_names_tests_with_their_programs() {
         let report = r#"<testsuite name="core::suite" tests="2">
             <testcase name="passes" classname="core::suite" time="0.004">
             </testcase>
@@ -134,53 +230,88 @@ mod tests {
                 <system-out>&lt;failure&gt;</system-out>
             </testcase>
         </testsuite>"#;
-        let expected = Failed {
-            test: "core::suite lease::ends".to_owned(),
-            command: "cargo xtask test -- -E 'binary_id(=core::suite) and test(=lease::ends)'"
-                .to_owned(),
-        };
-        let failed = in_report(report);
-        assert_eq!(failed, [expected]);
-        let failed = failed.into_iter().map(|failed| failed.with(Some("redis-6.0")));
-        let commands: Vec<_> = failed.map(|failed| failed.command).collect();
-        let expected = "cargo xtask test --server redis-6.0 -- \
-            -E 'binary_id(=core::suite) and test(=lease::ends)'";
-        assert_eq!(commands, [expected]);
+        let mut outcomes = Outcomes::default();
+        outcomes.add_report(report);
+        let of_suite = |name| test(Runner::Nextest, "core::suite", name);
+        assert_eq!(outcomes.passed, [of_suite("passes"), of_suite("prints")]);
+        assert_eq!(outcomes.failed, [of_suite("lease::ends")]);
+        let failed = outcomes.failed.remove(0).with(Some("redis-6.0"));
+        assert_eq!(failed.title(), "core::suite lease::ends (redis-6.0)");
+        assert_eq!(
+            failed.command(),
+            "cargo xtask test --server redis-6.0 -- \
+             -E 'binary_id(=core::suite) and test(=lease::ends)'"
+        );
     }
 
     #[test]
-    fn failures_of_cargo_test_are_read_line_by_line() {
-        let command = |line, is_doc| in_line(line, is_doc).map(|failed| failed.command);
-        for (line, is_doc, expected) in [
-            ("test lease::ends ... FAILED", false, Some("cargo xtask test -- lease::ends")),
-            ("test ends - should panic ... FAILED", false, Some("cargo xtask test -- ends")),
+    fn lines_of_cargo_test_name_outcomes() {
+        use Runner::{Doctest, Libtest};
+        let documented = "test src/quota.rs - quota::Quota (line 13) - compile ... FAILED";
+        let repeat_documented = "cargo test --workspace --all-features --doc -- src/quota.rs";
+        for (line, runner, passed, failed) in [
+            ("test lease::ends ... FAILED", Libtest, None, Some("cargo xtask test -- lease::ends")),
             (
-                "test src/quota.rs - quota::Quota (line 13) - compile ... FAILED",
-                true,
-                Some(
-                    "cargo test --workspace --all-features --doc -- 'src/quota.rs - quota::Quota (line 13)'",
-                ),
+                "test ends - should panic ... FAILED",
+                Libtest,
+                None,
+                Some("cargo xtask test -- ends"),
             ),
-            ("test lease::ends ... ok", false, None),
-            ("test result: FAILED. 5 passed; 2 failed", false, None),
+            (documented, Doctest, None, Some(repeat_documented)),
+            ("test lease::ends ... ok", Libtest, Some("cargo xtask test -- lease::ends"), None),
+            ("test lease::ends ... ignored", Libtest, None, None),
+            ("test result: FAILED. 5 passed; 2 failed", Libtest, None, None),
         ] {
-            assert_eq!(command(line, is_doc).as_deref(), expected, "{line}");
+            let mut outcomes = Outcomes::default();
+            outcomes.add_line(line, runner);
+            let commands = |tests: &[Test]| tests.first().map(Test::command);
+            assert_eq!(commands(&outcomes.passed).as_deref(), passed, "{line}");
+            assert_eq!(commands(&outcomes.failed).as_deref(), failed, "{line}");
         }
     }
 
     #[test]
+    fn each_runner_repeats_failures_alone() {
+        let [a, b] = ["one", "two"].map(|name| test(Runner::Nextest, "core::suite", name));
+        assert_eq!(
+            Runner::Nextest.exactly(&[&a, &b]),
+            [
+                "--test-threads=1",
+                "-E",
+                "(binary_id(=core::suite) and test(=one)) or \
+                 (binary_id(=core::suite) and test(=two))",
+            ]
+        );
+        let ends = test(Runner::Libtest, "", "lease::ends");
+        let expected = ["--", "--test-threads=1", "--exact", "lease::ends"];
+        assert_eq!(Runner::Libtest.exactly(&[&ends]), expected);
+        let [a, b] = ["src/lib.rs - (line 3)", "src/lib.rs - Key (line 9)"]
+            .map(|name| test(Runner::Doctest, "", name));
+        assert_eq!(Runner::Doctest.exactly(&[&a, &b]), ["--", "--test-threads=1", "src/lib.rs"]);
+    }
+
+    #[test]
+    fn a_namesake_that_fails_counts() {
+        let [ends, begins] = ["ends", "begins"].map(|name| test(Runner::Libtest, "", name));
+        let mut outcomes = Outcomes::default();
+        for line in ["test ends ... ok", "test begins ... ok", "test ends ... FAILED"] {
+            outcomes.add_line(line, Runner::Libtest);
+        }
+        assert!(outcomes.have_passed(&begins) && !outcomes.have_passed(&ends));
+    }
+
+    #[test]
     fn a_table_says_how_often_each_test_failed() {
-        let failed = |test: &str| Failed { test: test.to_owned(), command: format!("run {test}") };
+        let failed = |name| test(Runner::Libtest, "", name);
         let mut failures = Failures::default();
         assert!(failures.verdict(1).is_ok());
         failures.add(vec![failed("b"), failed("a")]);
         failures.add(vec![failed("b")]);
         let list = failures.verdict(20).unwrap_err().to_string();
-        assert!(
-            list.ends_with("\n1 of 20 runs: a\n    run a\n\n2 of 20 runs: b\n    run b\n"),
-            "{list}"
-        );
+        let a = "a\n    cargo xtask test -- a\n";
+        let b = "b\n    cargo xtask test -- b\n";
+        assert!(list.ends_with(&format!("\n1 of 20 runs: {a}\n2 of 20 runs: {b}")), "{list}");
         let list = failures.verdict(1).unwrap_err().to_string();
-        assert!(list.ends_with("\na\n    run a\n\nb\n    run b\n"), "{list}");
+        assert!(list.ends_with(&format!("\n{a}\n{b}")), "{list}");
     }
 }

@@ -1,0 +1,119 @@
+//! Failed tests that run once more, alone and after all others.
+//!
+//! A user's first run must not end red because of chance. Nothing is hidden by that: the run
+//! names each such test, and `--repeat`, `--all` and the nightly job still count it as a failure.
+
+use super::failures::Test;
+use crate::process::Failure;
+
+/// What remains after the failed tests ran alone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Repeated {
+    /// Tests that failed each time.
+    pub(crate) failed: Vec<Test>,
+    /// Tests that failed beside others and passed alone.
+    pub(crate) passed: Vec<Test>,
+}
+
+impl Repeated {
+    /// Calls `passes` with the failed tests, and again with those that did not pass. It runs them
+    /// and returns those that passed.
+    pub(crate) fn of(
+        mut failed: Vec<Test>,
+        mut passes: impl FnMut(&[Test]) -> Result<Vec<Test>, Failure>,
+    ) -> Result<Self, Failure> {
+        let mut passed = Vec::new();
+        if failed.len() > MOST {
+            return Ok(Self { failed, passed });
+        }
+        for round in 1..=ROUNDS {
+            if failed.is_empty() {
+                break;
+            }
+            println!("\n== repeating {} alone, {round} of {ROUNDS}", tests(failed.len()));
+            let now = passes(&failed)?;
+            failed.retain(|test| !now.contains(test));
+            passed.extend(now);
+        }
+        Ok(Self { failed, passed })
+    }
+
+    /// The block at the end of the run, empty if no test passed in this way.
+    pub(crate) fn block(&self) -> String {
+        if self.passed.is_empty() {
+            return String::new();
+        }
+        let mut block = String::from("\npassed when repeated alone\n");
+        for test in &self.passed {
+            block.push_str(&format!("    {}\n", test.title()));
+        }
+        block.push_str(
+            "These tests failed beside others, so each has a race or depends on the machine's\n\
+             speed. The run is green nevertheless; please report them.\n",
+        );
+        block
+    }
+}
+
+fn tests(number: usize) -> String {
+    if number == 1 { "1 failed test".to_owned() } else { format!("{number} failed tests") }
+}
+
+/// How often a failed test is repeated.
+const ROUNDS: u32 = 2;
+
+/// With more failures, the tree is broken or the machine lacks something, and repeating one after
+/// the other would only delay the message.
+const MOST: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::super::failures::{Runner, test};
+    use super::*;
+
+    fn named(name: &str) -> Test {
+        test(Runner::Nextest, "core::suite", name)
+    }
+
+    /// Runs in which each test passes in the round that its name ends with.
+    fn repeat(names: &[&str]) -> (Repeated, Vec<usize>) {
+        let mut calls = Vec::new();
+        let failed = names.iter().map(|name| named(name)).collect();
+        let repeated = Repeated::of(failed, |failed| {
+            calls.push(failed.len());
+            let round = calls.len().to_string();
+            Ok(failed.iter().filter(|test| test.title().ends_with(&round)).cloned().collect())
+        });
+        (repeated.unwrap(), calls)
+    }
+
+    #[test]
+    fn only_two_repetitions_excuse_a_failure() {
+        let (repeated, calls) = repeat(&["passes_in_1", "passes_in_2", "passes_in_3"]);
+        assert_eq!(calls, [3, 2]);
+        assert_eq!(repeated.passed, [named("passes_in_1"), named("passes_in_2")]);
+        assert_eq!(repeated.failed, [named("passes_in_3")]);
+        let block = repeated.block();
+        assert!(block.contains("passed when repeated alone\n    core::suite passes_in_1\n"));
+        assert!(!block.contains("passes_in_3"), "{block}");
+    }
+
+    #[test]
+    fn a_green_run_repeats_nothing() {
+        let (repeated, calls) = repeat(&[]);
+        assert_eq!((repeated.block().as_str(), calls), ("", vec![]));
+    }
+
+    #[test]
+    fn many_failures_are_not_repeated() {
+        let (repeated, calls) = repeat(&["passes_in_1"; MOST + 1]);
+        assert_eq!((repeated.failed.len(), calls), (MOST + 1, vec![]));
+    }
+
+    #[test]
+    fn a_repetition_that_cannot_run_is_an_error() {
+        let outcome =
+            Repeated::of(vec![named("a")], |_| Err(Failure::Unready("no cargo".to_owned())));
+        assert!(outcome.is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! Tests that could not check something, and the list of those that may.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::process::{self, Failure};
+use crate::workspace;
+
+/// What the tests of all runs skipped.
+#[derive(Debug)]
+pub(crate) struct Skips {
+    /// Where tests write their skips.
+    record: PathBuf,
+    /// Names of tests, by reason.
+    by_reason: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Skips {
+    /// No skips, and an empty record.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let record = Path::new(&workspace::target_folder()?).join("skips");
+        // What an earlier run skipped says nothing about this one.
+        let _ = fs::remove_file(&record);
+        Ok(Self { record, by_reason: BTreeMap::new() })
+    }
+
+    /// The file that tests append to, which they find in [`RECORD`].
+    pub(crate) fn record(&self) -> &Path {
+        &self.record
+    }
+
+    /// Takes over what the tests have recorded, in a run against this server.
+    pub(crate) fn collect(&mut self, server: Option<&str>) -> Result<(), Failure> {
+        match fs::read_to_string(&self.record) {
+            Ok(record) => self.add(&record, server),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let record = self.record.display();
+                return Err(Failure::Broken(format!("cannot read the skips in {record}: {error}")));
+            }
+        }
+        let _ = fs::remove_file(&self.record);
+        Ok(())
+    }
+
+    fn add(&mut self, record: &str, server: Option<&str>) {
+        let server = server.map(|server| format!(" ({server})")).unwrap_or_default();
+        for (test, reason) in record.lines().filter_map(|line| line.split_once('\t')) {
+            self.by_reason.entry(reason.to_owned()).or_default().insert(format!("{test}{server}"));
+        }
+    }
+
+    /// The number of skips, and how often each reason occurs.
+    pub(crate) fn summary(&self) -> String {
+        let number: usize = self.by_reason.values().map(BTreeSet::len).sum();
+        let mut summary = format!("\nskips: {number}\n");
+        for (reason, tests) in &self.by_reason {
+            let _ = writeln!(summary, "{:>6} × {reason}", tests.len());
+        }
+        summary
+    }
+
+    /// An error if the committed list lacks one of these skips.
+    pub(crate) fn expect_listed(&self) -> Result<(), Failure> {
+        let path = process::root().join(LIST);
+        let list = fs::read_to_string(&path)
+            .map_err(|error| Failure::Broken(format!("cannot read {LIST}: {error}")))?;
+        self.expect_in(&list)
+    }
+
+    fn expect_in(&self, list: &str) -> Result<(), Failure> {
+        let lines = list.lines().map(str::trim);
+        let allowed: Vec<_> =
+            lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let mut missing = String::new();
+        for (reason, tests) in &self.by_reason {
+            for test in tests {
+                let skip = format!("{test} | {reason}");
+                if !allowed.iter().any(|pattern| matches(pattern, &skip)) {
+                    let _ = write!(missing, "\n    {skip}");
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Broken(format!(
+            "these tests did not check what they are for:{missing}\n\
+             cure: let them check it, or add the line to {LIST} with the reason"
+        )))
+    }
+}
+
+/// Whether `text` equals the pattern, in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
+/// The environment variable that tells tests where the record is.
+pub(crate) const RECORD: &str = "TOLLGATE_SKIPS";
+
+/// The skips that CI accepts.
+const LIST: &str = ".config/skips.txt";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skips(record: &str, server: Option<&str>) -> Skips {
+        let mut skips = Skips { record: PathBuf::new(), by_reason: BTreeMap::new() };
+        skips.add(record, server);
+        skips
+    }
+
+    #[test]
+    fn the_summary_counts_each_test_once() {
+        let record = "a::b\tno clock\nc\tno server\na::d\tno clock\na::b\tno clock\n";
+        let summary = skips(record, None).summary();
+        assert_eq!(summary, "\nskips: 3\n     2 × no clock\n     1 × no server\n");
+        assert_eq!(skips("", None).summary(), "\nskips: 0\n");
+    }
+
+    #[test]
+    fn unlisted_skips_are_errors() {
+        let found = skips("moving::slot\tno server\n", Some("redis-6.0"));
+        let missing = |list| found.expect_in(list).map_err(|error| error.to_string());
+        assert_eq!(missing("# old\n\n  moving::* (redis-6.0) | no server\n"), Ok(()));
+        for list in ["", "# moving::* | *", "moving::slot | no server", "other | *"] {
+            let message = missing(list).unwrap_err();
+            assert!(message.contains("\n    moving::slot (redis-6.0) | no server\n"), "{list}");
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, text, expected) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*b", "ab", true),
+            ("ab*b", "ab", false),
+            ("a*b*c", "a-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn every_line_of_the_list_is_a_skip() {
+        let list = fs::read_to_string(process::root().join(LIST)).unwrap();
+        for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            assert!(line.contains(" | "), "{LIST}: expected `test | reason` and not `{line}`");
+        }
+    }
+}

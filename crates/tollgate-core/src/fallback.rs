@@ -1,8 +1,9 @@
 //! A second store for when the first cannot decide.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 
 use smallvec::SmallVec;
@@ -47,13 +48,18 @@ pub struct Fallback<S, L> {
 struct Shares {
     numerator: u32,
     denominator: u32,
-    /// Each policy with its share, so that the local store meets the same ones again.
-    cut: Mutex<Vec<(Policy, Policy)>>,
+    /// Each policy and its share, by the identity of the policy, so that the local store gets the
+    /// same handles each time. Tiers have policies of the same name.
+    cut: RwLock<BTreeMap<usize, (Policy, Policy)>>,
 }
+
+/// The most shares that are kept. Callers that make a policy per request must not take unbounded
+/// memory.
+const MOST: usize = 1024;
 
 impl<S: Store, L: Store> Fallback<S, L> {
     pub(crate) fn new(store: S, local: L) -> Self {
-        let shares = Shares { numerator: 1, denominator: 2, cut: Mutex::default() };
+        let shares = Shares { numerator: 1, denominator: 2, cut: RwLock::default() };
         Self { store, local, shares: Arc::new(shares), is_used: true }
     }
 
@@ -63,7 +69,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
     /// `denominator` is zero.
     pub fn with_share(self, numerator: u32, denominator: u32) -> Result<Self, PolicyError> {
         check_share("local fallback", numerator, denominator)?;
-        let shares = Shares { numerator, denominator, cut: Mutex::default() };
+        let shares = Shares { numerator, denominator, cut: RwLock::default() };
         Ok(Self { shares: Arc::new(shares), ..self })
     }
 
@@ -88,17 +94,22 @@ impl<S: Store, L: Store> Fallback<S, L> {
 
 impl Shares {
     fn of(&self, policy: &Policy) -> Policy {
-        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, share)) = cut.iter().find(|(whole, _)| whole.is_same(policy)) {
+        let identity = policy.identity();
+        let cut = self.cut.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, share)) = cut.get(&identity) {
             return share.clone();
         }
-        // A policy of the same name that has changed takes the place of the old one.
-        cut.retain(|(whole, _)| whole.name() != policy.name());
+        drop(cut);
         // It has no other error than a denominator of zero.
         let share = policy.share(self.numerator, self.denominator);
         let share = share.unwrap_or_else(|_| policy.clone());
-        cut.push((policy.clone(), share.clone()));
-        share
+        let mut cut = self.cut.write().unwrap_or_else(PoisonError::into_inner);
+        if cut.len() >= MOST {
+            cut.clear();
+        }
+        // Another thread may have been faster.
+        let (_, share) = cut.entry(identity).or_insert_with(|| (policy.clone(), share));
+        share.clone()
     }
 }
 
@@ -399,14 +410,52 @@ mod tests {
         }
     }
 
+    /// A local store that records the policies of its charges.
+    #[derive(Clone, Debug, Default)]
+    struct Recorder(Arc<std::sync::Mutex<Vec<Policy>>>);
+
+    impl Store for Recorder {
+        type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+        fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+            self.0.lock().unwrap().extend(charges.iter().map(|charge| charge.policy.clone()));
+            Stub::Admitting.decide(charges)
+        }
+
+        fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+            ready(Ok(Settlement::Repeated))
+        }
+
+        fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+            ready(Ok(None))
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+            ready(Ok(()))
+        }
+    }
+
     #[test]
-    fn one_share_of_a_policy_is_kept_however_often_it_changes() {
+    fn tiers_of_one_name_keep_their_shares() {
+        let local = Recorder::default();
+        let fallback = Stub::Down.or_local(local.clone());
+        let tiers = [policy(10), policy(100)];
+        for tier in [0, 1, 0, 1] {
+            now(fallback.peek(&tiers[tier], &Key::GLOBAL)).unwrap();
+        }
+        let seen = local.0.lock().unwrap();
+        assert_eq!([seen[0].capacity(), seen[1].capacity()], [5, 50]);
+        assert!(seen[0].is_same(&seen[2]) && seen[1].is_same(&seen[3]), "shares were rebuilt");
+    }
+
+    #[test]
+    fn the_number_of_shares_is_bounded() {
         let fallback = Stub::Down.or_local(Stub::Admitting);
-        for limit in 1..=50 {
+        for limit in 1..=3_000 {
             now(fallback.peek(&policy(limit), &Key::GLOBAL)).unwrap();
         }
-        let kept = format!("{fallback:?}");
-        assert_eq!(kept.matches(r#"name: "p""#).count(), 2, "the policy and its share: {kept}");
+        let kept = fallback.shares.cut.read().unwrap().len();
+        assert!((1..=MOST).contains(&kept), "{kept}");
     }
 
     #[test]

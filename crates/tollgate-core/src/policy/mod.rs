@@ -288,6 +288,12 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// A number that equals that of another policy only if both [are the same](Self::is_same), as
+    /// long as both exist.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Returns whether a state written under one policy can be read under the other without a
     /// conversion: they have one name, and their quotas may be stated differently but are one rule.
     pub fn shares_state_with(&self, other: &Self) -> bool {

@@ -8,7 +8,7 @@ use tokio::task::{JoinSet, block_in_place};
 use tokio::time::sleep;
 use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::Cluster;
+use tollgate_test_servers::{Cluster, Proxy};
 
 use super::scene::{CALM, SOON, Scene, Told};
 
@@ -126,6 +126,35 @@ async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
     report.print(Duration::ZERO);
     assert_eq!(report.compare(&scene).await.lost, 0);
     scene.policies_decide().await;
+}
+
+/// A lost reply makes the store distrust its connection and open another. The calls on the old
+/// connection have been executed, and most of them have keys of several slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
+    let cluster = Cluster::builder().masters(1).replicas(0).start();
+    let node = cluster.node(0);
+    let proxy = Proxy::start(node.address());
+    node.configure("cluster-announce-port", &proxy.address().port().to_string());
+    node.restart();
+    block_in_place(|| cluster.wait_until_ok());
+    let url = format!("redis-cluster://{}", proxy.address());
+    let scene = Scene::without_breaker(&url).await;
+    let load = scene.load();
+    for _ in 0..5 {
+        sleep(CALM / 2).await;
+        let before = node.calls("evalsha");
+        proxy.swallow_replies();
+        while node.calls("evalsha") == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        proxy.pass();
+        scene.until_up().await;
+    }
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    let held = report.compare(&scene).await;
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,6 +38,29 @@ async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
     assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
 }
 
+/// A lost reply makes the store distrust its connection and open another. Calls that were written to
+/// the old connection have been executed, and the client reports them as failed writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_before_a_reconnect_count_as_maybe_charged() {
+    let (redis, proxy) = pair();
+    let scene = Scene::without_breaker(&proxy.url()).await;
+    let load = scene.load();
+    for _ in 0..5 {
+        sleep(CALM / 2).await;
+        let before = redis.calls("evalsha");
+        proxy.swallow_replies();
+        while redis.calls("evalsha") == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        proxy.pass();
+        scene.until_up().await;
+    }
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    let held = report.compare(&scene).await;
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
     let (_redis, proxy) = pair();

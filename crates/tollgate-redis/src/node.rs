@@ -241,7 +241,7 @@ impl Node {
         self.clock.learn(now, sent);
     }
 
-    /// A reply refused what came in time by the clock here.
+    /// A reply has a later time than the server could have had.
     pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
         self.clock.relearn(now, sent);
     }

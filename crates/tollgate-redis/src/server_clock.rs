@@ -13,7 +13,7 @@ use tollgate_core::Timestamp;
 /// never too early: no fresh request is refused for the difference of two clocks.
 ///
 /// The clock here is that of timers, which stands still while the machine is suspended. To it a
-/// sleep looks like a step of the server's clock: the first call after it is refused and sent
+/// sleep looks like a step of the server's clock. The first call after it is refused and sent
 /// again.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
@@ -63,7 +63,7 @@ impl ServerClock {
         samples.current = Some(samples.current.map_or(sample, |least| least.min(sample)));
     }
 
-    /// Forgets all but a reply that refused a fresh request: the server's clock has
+    /// Forgets all but a reply that is later than this clock allows: the server's clock has
     /// stepped forward, or this is another server.
     pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
         let sample = self.sample(now, sent);

@@ -15,8 +15,9 @@ use crate::ticket::{Answer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
-    /// Hands out the answers, and returns the requests that are to be sent again at once: their keys are
-    /// elsewhere, or they were rejected as late although they were in time by the clock here. No deadline is checked for them in the queue.
+    /// Hands out the answers, and returns the requests to send again immediately. Their keys are on
+    /// another node, or Redis refused them as late although their callers still wait: an older
+    /// request set the deadline of the call, or the clock of Redis stepped forward.
     pub(super) fn distribute(
         &self,
         batch: &Batch,
@@ -25,8 +26,11 @@ impl Combiner {
         sent: Sent,
         node: &Node,
     ) -> Vec<Arc<Ticket>> {
-        let (mut again, mut is_clock_wrong) = (Vec::new(), false);
+        let mut again = Vec::new();
         let (received, received_at) = (Instant::now(), self.clock.now());
+        // Redis' time of the call cannot be later than that of its reply. A refusal alone says
+        // nothing about the clock, because the call may have been on its way for too long.
+        let is_clock_wrong = node.at_server(received).is_some_and(|latest| reply.now > latest);
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
                 Row::Verdict(verdict, frozen) => {
@@ -69,7 +73,6 @@ impl Combiner {
                 Row::Stale => {
                     self.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {
-                        is_clock_wrong = true;
                         again.push(Arc::clone(ticket));
                         continue;
                     }
@@ -79,7 +82,7 @@ impl Combiner {
             ticket.answer(answer);
         }
         if is_clock_wrong {
-            // The two clocks differ by more than was known.
+            // The clock of Redis is further ahead than was known.
             node.relearn(reply.now, sent.instant);
         } else {
             node.learn(reply.now, sent.instant);
@@ -115,5 +118,62 @@ impl Combiner {
         for ticket in tickets {
             ticket.answer(Err(failure.to_store_error()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::Timestamp;
+
+    use super::*;
+    use crate::RedisStore;
+    use crate::names::Name;
+
+    /// A store and its server's node. The server's clock is a minute ahead, as far as the node
+    /// knows.
+    fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Member>, Instant) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
+        let member = store.0.combiner.topology.leader_now(0).unwrap();
+        let start = Instant::now();
+        member.node.learn(Timestamp::from_micros(60_000_000), start);
+        (runtime, store, member, start)
+    }
+
+    /// A call with a request that is late by now and one that is not. Redis refused both at `now`.
+    fn refuse(store: &RedisStore, member: &Member, sent: Instant, now: Timestamp) -> usize {
+        let received = Instant::now();
+        let reset = |deadline| {
+            let ticket = Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline);
+            assert!(ticket.send());
+            Arc::new(ticket)
+        };
+        let tickets = [reset(received), reset(received + Duration::from_secs(60))];
+        let reply = Reply { now, rows: vec![Row::Stale, Row::Stale] };
+        let sent = Sent { instant: sent, moment: 0 };
+        let combiner = &store.0.combiner;
+        let again = combiner.distribute(&Batch::new(0), reply, &tickets, sent, &member.node);
+        assert!(again.iter().all(|ticket| Arc::ptr_eq(ticket, &tickets[1])));
+        again.len()
+    }
+
+    /// A clock that is taken to be ahead makes later deadlines too late.
+    #[test]
+    fn slow_transit_of_an_old_request_leaves_the_clock() {
+        let (_runtime, store, member, start) = known();
+        // The call was on its way for as long as the test took to get here.
+        let now = member.node.at_server(Instant::now()).unwrap();
+        assert_eq!(refuse(&store, &member, start, now), 1);
+        assert_eq!(member.node.at_server(start), Some(Timestamp::from_micros(60_000_000)));
+    }
+
+    #[test]
+    fn a_refusal_teaches_a_step_of_the_clock() {
+        let (_runtime, store, member, start) = known();
+        let stepped = Timestamp::from_micros(90_000_000);
+        assert_eq!(refuse(&store, &member, start, stepped), 1);
+        assert_eq!(member.node.at_server(start), Some(stepped));
     }
 }

@@ -40,15 +40,16 @@ impl Clock {
         }
     }
 
-    /// The start and the end of a block. Here the time counts from before the call was sent, and in
-    /// Redis from a later instant, so the block ends here first.
-    pub(crate) fn span(&self, leased: &Leased) -> (Moment, Moment) {
+    /// The time of a block by this clock. It counts from before the call was sent, and in Redis from
+    /// a later instant.
+    pub(crate) fn span(&self, leased: &Leased) -> Span {
         let (start, lasts) = (leased.sent, leased.granted.lasts.get());
-        if self.is_redis {
-            return (start, start.saturating_add(lasts));
+        let margin = if self.is_redis { 0 } else { lasts.div_ceil(MARGIN) };
+        Span {
+            start,
+            last: start.saturating_add(lasts - margin),
+            lapses: start.saturating_add(lasts),
         }
-        // Redis' clock may be made to run faster to catch up, by half a thousandth at most.
-        (start, start.saturating_add((lasts - lasts / 1_000).saturating_sub(1)))
     }
 
     /// The instant of a moment, for timers. `None` for a clock that a test moves. A timer is late
@@ -62,6 +63,23 @@ impl Clock {
         }
     }
 }
+
+/// The time of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: Moment,
+    /// The last moment at which units may be spent.
+    pub(crate) last: Moment,
+    /// When Redis charges the block in full, if both clocks run at one rate.
+    pub(crate) lapses: Moment,
+}
+
+/// Units are not spent in the last part of this many of a block.
+///
+/// Clocks that are set right gradually run up to a twelfth faster or slower (the default of chrony,
+/// 83 333 ppm). If that of Redis runs faster and that of this machine slower, a block has ended in
+/// Redis when 11/13 of its time have passed here.
+const MARGIN: u64 = 6;
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod machine {

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
-use crate::clock::Moment;
+use crate::clock::{Moment, Span};
 use crate::encode::Spent;
 
 /// Units that may be spent here up to a moment.
@@ -12,9 +12,7 @@ pub(super) struct Block {
     pub(super) id: u64,
     pub(super) units: u64,
     pub(super) left: u64,
-    pub(super) start: Moment,
-    /// The last moment, that one included.
-    pub(super) end: Moment,
+    pub(super) span: Span,
     /// The time from which its units may be spent: when the block before it was used up.
     pub(super) in_use_since: Moment,
     pub(super) granted_at: Timestamp,
@@ -28,8 +26,7 @@ pub(super) struct Block {
 pub(super) struct Closed {
     pub(super) spent: Spent,
     pub(super) units: u64,
-    pub(super) start: Moment,
-    pub(super) end: Moment,
+    pub(super) span: Span,
 }
 
 /// Blocks on their way back to Redis.
@@ -38,13 +35,13 @@ pub(in crate::lease) struct Returned(pub(super) SmallVec<[Closed; 2]>);
 
 impl Block {
     pub(super) fn retires(&self) -> Moment {
-        retires(self.start, self.end)
+        retires(self.span)
     }
 }
 
 impl Closed {
     pub(super) fn retires(&self) -> Moment {
-        retires(self.start, self.end)
+        retires(self.span)
     }
 }
 
@@ -60,6 +57,6 @@ impl Returned {
 
 /// When what is left of a block goes back: a quarter of its time is left for that, and for a
 /// second attempt.
-const fn retires(start: Moment, end: Moment) -> Moment {
-    end.saturating_sub(end.saturating_sub(start) / 4)
+const fn retires(Span { start, lapses, .. }: Span) -> Moment {
+    lapses.saturating_sub(lapses.saturating_sub(start) / 4)
 }

@@ -87,11 +87,11 @@ impl Blocks {
         loop {
             let is_last = self.open.len() == 1;
             let block = self.open.front_mut()?;
-            if now > block.end {
-                // Redis has charged it in full by now.
+            if now > block.span.last {
+                // Redis may have charged it in full by now.
                 let (units, used) = (block.units, block.units - block.left);
                 self.demand.returned(units, used);
-                self.next(now);
+                self.close_first(now);
                 continue;
             }
             if block.left >= cost {
@@ -109,7 +109,7 @@ impl Blocks {
     fn taken(&self, units: u64, now: Moment) -> Taken {
         let (first, last) = (&self.open[0], &self.open[self.open.len() - 1]);
         let left: u64 = self.open.iter().map(|block| block.left).sum();
-        let passed = Micros::new(now.saturating_sub(last.start));
+        let passed = Micros::new(now.saturating_sub(last.span.start));
         let charged_at = first.granted_at;
         Taken {
             decision: Decision {
@@ -155,14 +155,14 @@ impl Blocks {
         while !self.open.is_empty() {
             self.close_first(now);
         }
-        self.spent.retain(|closed| closed.end > now);
+        self.spent.retain(|closed| closed.span.lapses > now);
         Returned(std::mem::take(&mut self.spent))
     }
 
     fn close_first(&mut self, now: Moment) {
-        if let Some(Block { id, units, left, start, end, .. }) = self.next(now) {
+        if let Some(Block { id, units, left, span, .. }) = self.next(now) {
             let spent = Spent { id, units: units - left };
-            self.spent.push(Closed { spent, units, start, end });
+            self.spent.push(Closed { spent, units, span });
         }
     }
 

@@ -24,7 +24,7 @@ impl Blocks {
     pub(in crate::lease) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
         self.was_called = false;
         self.retire(now);
-        self.spent.retain(|closed| closed.end > now);
+        self.spent.retain(|closed| closed.span.lapses > now);
         if now < self.call_at {
             return Plan::Wait(Some(self.call_at));
         }
@@ -65,14 +65,13 @@ impl Blocks {
         let (now, ttl) = (clock.now(), self.lease.time_to_live().get());
         match answer {
             Ok(leased) if leased.granted.units > 0 => {
-                let (start, end) = clock.span(&leased);
+                let span = clock.span(&leased);
                 let granted = leased.granted;
                 self.open.push_back(Block {
                     id: ask.id(leased.decided_at),
                     units: granted.units,
                     left: granted.units,
-                    start,
-                    end,
+                    span,
                     in_use_since: now,
                     granted_at: leased.decided_at,
                     remaining: granted.remaining,

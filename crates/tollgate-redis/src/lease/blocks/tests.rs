@@ -117,3 +117,33 @@ fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
     blocks.put_back(&taken);
     assert!(blocks.take(1, &clock).is_none());
 }
+
+/// The clock of Redis is slewed to run 8.3 % faster, and the clock here 8.3 % slower. No timer has
+/// returned the block.
+#[test]
+fn no_unit_is_spent_after_redis_ended_the_block() {
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Clock::by_hand(Arc::clone(&time), false);
+    let (mut blocks, ..) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    let here = |redis: u64| (redis as f64 / 1.083_333 * 0.916_667) as u64;
+    time.store(here(TTL) - here(TTL) / 50, Ordering::SeqCst);
+    assert!(blocks.take(1, &clock).is_some(), "the margin is no larger than it has to be");
+    time.store(here(TTL), Ordering::SeqCst);
+    assert!(blocks.take(1, &clock).is_none());
+}
+
+/// The margin takes no time from attempts to return units.
+#[test]
+fn a_block_is_reported_until_its_time_in_redis_ends() {
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Clock::by_hand(Arc::clone(&time), false);
+    let (mut blocks, ..) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(at)) if at.abs_diff(750_000) < 1_000));
+    time.store(TTL - TTL / 16, Ordering::SeqCst);
+    let (spent, ask) = called(&mut blocks, TTL - TTL / 16);
+    assert_eq!((spent.spent().len(), ask.units), (1, 0));
+}

@@ -1,8 +1,12 @@
 //! Slots that move from one master to another.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Store, StoreExt};
+use tollgate_core::{
+    Algorithm, Charge, Cost, LeakyMode, Policy, Quota, Refill, Resolution, Store, StoreExt,
+};
 use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Line, Row};
 use tollgate_test_servers::{Value, until};
 
@@ -60,6 +64,74 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
 
 fn rounds() -> usize {
     if std::env::var_os("TOLLGATE_LONG").is_some_and(|it| it == "1") { 30 } else { 3 }
+}
+
+/// A slot moves three times between nodes whose clocks differ, while each unit is charged as soon as
+/// there is one. `docs/guarantees.md` has the bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_move_to_another_clock_admits_what_the_difference_refills() {
+    const LIMIT: u64 = 20;
+    const WINDOW: u64 = 2_000_000;
+    /// Far ahead of the servers' own clocks, by which keys expire, and at the start of a window.
+    const START: u64 = 4_000_000_020_000_000;
+    const STEP: u64 = 100_000;
+    /// The steps before which the slot moves.
+    const MOVES: [u64; 3] = [18, 31, 47];
+    let algorithms = [
+        Algorithm::FixedWindowCounter,
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket { refill: Refill::Greedy },
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    ];
+    let cluster = masters();
+    let mut usual = Vec::new();
+    for difference in [0, 200_000, 30_000_000, -200_000, -30_000_000_i64] {
+        let time = Arc::new(AtomicU64::new(START));
+        let store = connect(builder(&cluster).time(Arc::clone(&time))).await;
+        let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW));
+        let policies =
+            algorithms.map(|algorithm| Policy::new(algorithm.to_string(), quota, algorithm));
+        let policies = policies.map(|policy| policy.expect("builds"));
+        let key = keys(&store, is_on(0)).next().expect("endless");
+        let slot = slot(&store, &policies[0], &key);
+        let mut admitted = [0; 5];
+        for step in 0..60 {
+            if MOVES.contains(&step) {
+                let to = 1 - cluster.master_of(slot);
+                tokio::task::block_in_place(|| cluster.migrate(slot, to));
+            }
+            // The first node's clock is right.
+            let now = START + step * STEP;
+            let is_away = cluster.master_of(slot) == 1;
+            let now = if is_away { now.saturating_add_signed(difference) } else { now };
+            time.store(now, Ordering::SeqCst);
+            for (policy, admitted) in policies.iter().zip(&mut admitted) {
+                while store.charge(policy, &key, Cost::ONE).await.expect("charged").is_admitted() {
+                    *admitted += 1;
+                }
+            }
+        }
+        println!("difference {difference} µs: {admitted:?} admitted");
+        if difference == 0 {
+            usual = admitted.to_vec();
+        }
+        // The key lives, so each move back takes back the difference.
+        let refilled = (LIMIT * difference.max(0).unsigned_abs()).div_ceil(WINDOW).min(LIMIT);
+        for (index, (admitted, usual)) in admitted.into_iter().zip(&usual).enumerate() {
+            let is_bucket = index >= 3;
+            let bound = match difference {
+                ..=0 => 0,
+                _ if is_bucket => refilled,
+                _ => LIMIT,
+            };
+            assert!(admitted <= usual + bound, "{}: {admitted}", policies[index].name());
+            // The test measures something.
+            assert!(difference <= 0 || !is_bucket || admitted > *usual, "{admitted}");
+        }
+        // Back home for the next difference.
+        tokio::task::block_in_place(|| cluster.migrate(slot, 0));
+    }
 }
 
 /// The node does not have all slots of the call.

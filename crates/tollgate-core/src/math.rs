@@ -8,6 +8,13 @@ pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
     b
 }
 
+/// The 64-bit hash FNV-1a of a text. It is the same in every process and version.
+pub(crate) fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// `a · b / divisor`, rounded up, exact whatever the product. `divisor` is not zero.
 /// Saturates if the quotient does not fit.
 pub(crate) fn mul_div_ceil(a: u64, b: u64, divisor: u64) -> u64 {

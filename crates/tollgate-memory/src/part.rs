@@ -12,6 +12,8 @@ use crate::any_table::{AnyTable, Kind, with_table};
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
+    /// For each table the hash of its policy's name, side by side for a fast search.
+    names: Vec<u64>,
     hasher: RandomState,
 }
 
@@ -41,20 +43,20 @@ pub(crate) enum Place {
 
 impl Part {
     pub(crate) fn new(hasher: RandomState) -> Self {
-        Self { tables: Vec::new(), hasher }
+        Self { tables: Vec::new(), names: Vec::new(), hasher }
     }
 
-    /// The table of `policy`, if there is one. The search first compares the addresses of the
-    /// policies, which is fast and nearly always finds the table, and then their contents.
+    /// The table of `policy`, if there is one.
+    ///
+    /// The search compares hashes of names and then, of few tables, the policies. It does not depend
+    /// on their addresses, because a reload builds equal policies at other addresses, and several
+    /// layers of one store can each have their own copy.
     #[inline]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
-        let by_address = self.tables.iter().position(|table| table.policy().is_same(policy));
-        by_address.or_else(|| self.equal_table(policy))
-    }
-
-    #[cold]
-    fn equal_table(&self, policy: &Policy) -> Option<usize> {
-        self.tables.iter().position(|table| table.policy().shares_state_with(policy))
+        let name = policy.name_hash();
+        let mut named = self.names.iter().enumerate().filter(|(_, other)| **other == name);
+        let found = named.find(|(index, _)| is_of(&self.tables[*index], policy));
+        found.map(|(index, _)| index)
     }
 
     /// The table of `policy`, created if necessary. A new table replaces an empty table that
@@ -69,9 +71,11 @@ impl Part {
         };
         if let Some(index) = self.tables.iter().position(idle) {
             self.tables[index] = AnyTable::new(policy);
+            self.names[index] = policy.name_hash();
             index
         } else {
             self.tables.push(AnyTable::new(policy));
+            self.names.push(policy.name_hash());
             self.tables.len() - 1
         }
     }
@@ -218,5 +222,62 @@ impl Part {
 
     pub(crate) fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key)
+    }
+}
+
+/// Whether a table has the states of this policy.
+#[inline]
+fn is_of(table: &AnyTable, policy: &Policy) -> bool {
+    #[cfg(test)]
+    tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
+    table.policy().shares_state_with(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tollgate_core::{Cost, Key, Quota};
+
+    use super::*;
+
+    thread_local! {
+        /// The number of policies that were compared in this thread.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn policy(number: u64) -> Policy {
+        Policy::token_bucket(format!("p{number}"), Quota::per_minute(10)).unwrap()
+    }
+
+    #[test]
+    fn equal_policies_find_their_table_at_once() {
+        let mut part = Part::new(RandomState::default());
+        let policies: Vec<_> = (0..30).map(policy).collect();
+        let charge = |policy| Charge::new(policy, &Key::GLOBAL, Cost::ONE);
+        // Tables of these charges are not replaced, although they are empty.
+        let charges: Vec<_> = policies.iter().map(charge).collect();
+        let tables: Vec<_> = policies.iter().map(|it| part.table(it, &charges)).collect();
+        assert_eq!(tables, (0..30).collect::<Vec<_>>());
+        // As after a reload: equal policies at other addresses.
+        for (number, table) in (0..30).zip(tables) {
+            COMPARED.set(0);
+            assert_eq!(part.known_table(&policy(number)), Some(table));
+            assert_eq!(COMPARED.get(), 1, "policy {number}");
+        }
+        COMPARED.set(0);
+        assert_eq!(part.known_table(&policy(30)), None);
+        assert_eq!(COMPARED.get(), 0);
+        let other_quota = Policy::token_bucket("p7", Quota::per_minute(11)).unwrap();
+        assert_eq!(part.known_table(&other_quota), None);
+    }
+
+    #[test]
+    fn a_replaced_table_has_its_new_name() {
+        let mut part = Part::new(RandomState::default());
+        let first = part.table(&policy(1), &[]);
+        assert_eq!(part.table(&policy(2), &[]), first, "an empty table is replaced");
+        assert_eq!(part.known_table(&policy(1)), None);
+        assert_eq!(part.known_table(&policy(2)), Some(first));
     }
 }

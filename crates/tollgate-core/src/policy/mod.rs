@@ -11,6 +11,7 @@ pub(crate) use self::check::check_share;
 use self::check::{check, check_lease};
 #[cfg(doc)]
 use crate::Store;
+use crate::math::fnv1a;
 use crate::scale::nearest_limit;
 use crate::{
     Algorithm, AnyRule, Form, Kind, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill,
@@ -44,6 +45,7 @@ struct Inner {
     rule: AnyRule,
     form: Form,
     name: Box<str>,
+    name_hash: u64,
     quota: Quota,
     on_store_error: Option<OnStoreError>,
     shed: Option<OnStoreError>,
@@ -82,6 +84,7 @@ impl Policy {
         Ok(Self(Arc::new(Inner {
             rule: form.rule(),
             form,
+            name_hash: fnv1a(&name),
             name: name.into(),
             quota,
             on_store_error: None,
@@ -194,6 +197,12 @@ impl Policy {
     /// Returns the name of the policy: printable ASCII.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Returns a hash of the name, computed when the policy was built: a store with many policies
+    /// finds the state of a policy without comparing names.
+    pub fn name_hash(&self) -> u64 {
+        self.0.name_hash
     }
 
     /// Returns the quota of the policy, as it was stated.

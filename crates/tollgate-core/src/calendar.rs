@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
+use crate::math::fnv1a;
 use crate::{Micros, Timestamp};
 
 /// The periods of a calendar, such as the days of Berlin, two of which have 23 and 25 hours in a
@@ -55,23 +56,31 @@ impl Calendar {
     /// begin at these instants. The time before the first instant is a period, and so is the time
     /// after the last.
     ///
-    /// If there is a calendar of this name already, it is returned, even if its table differs.
+    /// If the process already has a calendar with this name and these periods, it is returned.
+    ///
+    /// # Errors
+    /// See [`CalendarError`]. A calendar with this name and other periods is an error too: states
+    /// contain the name only, so both would use one table.
     pub fn new(
         name: impl Into<String>,
         starts: impl IntoIterator<Item = Timestamp>,
     ) -> Result<Self, CalendarError> {
         let name = name.into();
         check_name(&name)?;
-        // Poisoned or not, a list that only grows is whole.
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(calendar) = known.iter().find(|it| it.name() == name) {
-            return Ok(*calendar);
-        }
         let starts: Box<[Timestamp]> = starts.into_iter().collect();
         let lengths = starts.windows(2).map(|pair| pair[1].since(pair[0]));
         let longest = lengths.max().ok_or(CalendarError::TooFew { count: starts.len() })?;
         if let Some(index) = starts.windows(2).position(|pair| pair[0] >= pair[1]) {
             return Err(CalendarError::Order { index: index + 1 });
+        }
+        // A panic cannot leave the list half changed, because it only grows.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(calendar) = known.iter().find(|it| it.name() == name) {
+            return if calendar.0.starts == starts {
+                Ok(*calendar)
+            } else {
+                Err(CalendarError::NameInUse)
+            };
         }
         let id = id_of(&name);
         let table = Table { name: name.into(), id, starts, longest };
@@ -183,6 +192,12 @@ pub enum CalendarError {
         /// How many there were.
         count: usize,
     },
+    /// The process has a calendar with this name and other periods.
+    #[error(
+        "the process already has a calendar with this name and other periods: give each calendar \
+         its own name"
+    )]
+    NameInUse,
     /// The instants do not ascend.
     #[error("instant {index} of the calendar, counted from 0, is not later than the one before it")]
     Order {
@@ -207,9 +222,7 @@ fn check_name(name: &str) -> Result<(), CalendarError> {
 /// FNV-1a of the name, folded to 48 bits. Two names of one number would only let a state
 /// of one finish its period under the other.
 fn id_of(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv1a(name);
     ((hash >> 48 ^ hash) & ((1 << 48) - 1)).max(1)
 }
 
@@ -265,9 +278,9 @@ mod tests {
     #[test]
     fn a_name_means_one_table() {
         let one = Calendar::new("once", [1, 2].map(at)).unwrap();
-        let same = Calendar::new("once", [5, 9].map(at)).unwrap();
-        assert_eq!(one, same);
-        assert_eq!(same.period(at(1)).end(), at(2));
+        assert_eq!(Calendar::new("once", [1, 2].map(at)), Ok(one));
+        assert_eq!(Calendar::new("once", [5, 9].map(at)), Err(CalendarError::NameInUse));
+        assert_eq!(Calendar::new("once", [1, 2, 3].map(at)), Err(CalendarError::NameInUse));
         assert_eq!(Calendar::named("once"), Some(one));
         assert_ne!(one, Calendar::new("twice", [1, 2].map(at)).unwrap());
         assert_eq!(Calendar::named("never"), None);

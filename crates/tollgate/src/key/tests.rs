@@ -108,6 +108,18 @@ fn the_kind_of_a_tuple_says_who_is_asking() {
 }
 
 #[test]
+fn a_kind_for_metrics_changes_no_key() {
+    let tenant = |kind| from_fn(|head| head.headers.get("x-tenant").cloned()).of_kind(kind);
+    let key = |kind, name| subject(&(tenant(kind), Global), &request(&[("x-tenant", name)]));
+    let [global, other] = [SubjectKind::Global, SubjectKind::Other];
+    let keys = |kind| ["a", "b"].map(|name| key(kind, name).unwrap().key);
+    let [a, b] = keys(global);
+    assert_ne!(a, b, "each tenant has its own quota");
+    assert_eq!([a, b], keys(other));
+    assert_eq!(key(global, "a").unwrap().kind, SubjectKind::Global);
+}
+
+#[test]
 fn parts_of_a_tuple_do_not_run_into_each_other() {
     let source = (Header::trust_unverified(name("x-a")), Header::trust_unverified(name("x-b")));
     let key = |a, b| subject(&source, &request(&[("x-a", a), ("x-b", b)])).unwrap().key;

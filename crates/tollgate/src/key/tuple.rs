@@ -17,14 +17,14 @@ fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
     let kind = kind(|kind| !matches!(kind, SubjectKind::Global | SubjectKind::Other))
         .or_else(|| kind(|kind| kind != SubjectKind::Global))
         .unwrap_or(SubjectKind::Global);
-    let keys = parts.each_ref().map(|part| part.key.as_bytes());
-    Subject {
-        kind,
-        key: match kind {
-            SubjectKind::Global => Key::GLOBAL,
-            _ => joined(Tag::Tuple, &keys.each_ref().map(|key| &**key)),
-        },
-    }
+    // Only the keys decide about quotas: a closure can have any kind.
+    let key = if parts.iter().all(|part| part.key == Key::GLOBAL) {
+        Key::GLOBAL
+    } else {
+        let keys = parts.each_ref().map(|part| part.key.as_bytes());
+        joined(Tag::Tuple, &keys.each_ref().map(|key| &**key))
+    };
+    Subject { kind, key }
 }
 
 macro_rules! tuple_of_sources {

@@ -48,10 +48,8 @@ pub(super) struct RequestContext {
     pub(super) resolved: ResolvedLimits,
     pub(super) tier: TierIndex,
     pub(super) timer: DecisionTimer,
-    /// The number of the request in the order of arrival, and the bytes that it holds while it
-    /// waits. They are set if a limit lets requests wait.
+    /// The number of the request in the order of arrival, if a limit lets requests wait.
     pub(super) arrival: u64,
-    pub(super) bytes: usize,
 }
 
 impl RequestContext {

@@ -55,7 +55,7 @@ impl<St: Store> LayerState<St> {
         head: &RequestHead<'_>,
     ) -> Action<St> {
         if let Some(queue) = &self.wait_queue
-            && let Some(answer) = self.wait(queue, &answer, context)
+            && let Some(answer) = self.wait(queue, &answer, context, head)
         {
             let context = mem::take(context);
             return Action::Wait(Box::new(Waiting::Decision { answer, context }));

@@ -78,12 +78,12 @@ impl<St: Store> LayerState<St> {
         context: &mut RequestContext,
     ) -> Option<DecisionFuture> {
         let (arrival, others_wait) = queue.arrive();
-        (context.arrival, context.bytes) = (arrival, queue.bytes_of(head));
+        context.arrival = arrival;
         if !others_wait {
             return None;
         }
         let waiter = self.waiter(context).filter(|waiter| !waiter.never_passes())?;
-        let answer: DecisionFuture = match waiter.enter(queue, arrival, context.bytes, 0) {
+        let answer: DecisionFuture = match waiter.enter(queue, arrival, queue.bytes_of(head), 0) {
             Ok(None) => return None,
             Ok(Some(ticket)) => {
                 let first = context.resolved[waiter.first()].limit;
@@ -101,12 +101,14 @@ impl<St: Store> LayerState<St> {
         queue: &WaitQueue,
         answer: &Answer,
         context: &mut RequestContext,
+        head: &RequestHead<'_>,
     ) -> Option<DecisionFuture> {
         let denial = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted())?;
         // A denial after a wait is final.
         let waiter = self.waiter(context).filter(|_| !context.timer.has_waited)?;
         let denied = waiter.denied(denial)?;
-        let ticket = waiter.enter(queue, context.arrival, context.bytes, denied.keys()).ok()??;
+        let bytes = queue.bytes_of(head);
+        let ticket = waiter.enter(queue, context.arrival, bytes, denied.keys()).ok()??;
         let timer = self.telemetry.start_waiting(context.resolved[waiter.first()].limit);
         context.timer.has_waited = true;
         Some(Box::pin(waiter.wait(ticket, Some((denial.clone(), denied)), timer)))

@@ -64,10 +64,6 @@ impl Lanes {
         self.0.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn behind(&self, member: &Member) -> u64 {
         let first = |key| self.0.get(key)?.first_key_value();
         let is_behind = |key| first(key).is_some_and(|(first, _)| *first < member.arrival);

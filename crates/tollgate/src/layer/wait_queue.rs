@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
@@ -46,17 +46,18 @@ pub struct WaitQueue {
     shared: Arc<Shared>,
 }
 
-/// The bounds are atomic, because each request reads the body window.
 struct Shared {
     max_requests: AtomicUsize,
     max_bytes: AtomicUsize,
     body_window: AtomicUsize,
+    arrivals: AtomicU64,
+    /// The number of lanes in the queue, so that a request takes the lock only if others wait.
+    lanes: AtomicUsize,
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    arrivals: Arrival,
     waiting: Held,
     /// The part of each key that is not global.
     by_key: HashMap<LaneKey, Held>,
@@ -73,7 +74,7 @@ struct Held {
 impl Held {
     /// Adds a request, unless that exceeds a bound.
     fn with(self, bytes: usize, most: Self) -> Option<Self> {
-        let held = Self { requests: self.requests + 1, bytes: self.bytes.saturating_add(bytes) };
+        let held = Self { requests: self.requests + 1, bytes: self.bytes.checked_add(bytes)? };
         (held.requests <= most.requests && held.bytes <= most.bytes).then_some(held)
     }
 
@@ -96,6 +97,8 @@ impl WaitQueue {
             max_requests: AtomicUsize::new(1_024),
             max_bytes: AtomicUsize::new(64 << 20),
             body_window: AtomicUsize::new(1 << 20),
+            arrivals: AtomicU64::new(0),
+            lanes: AtomicUsize::new(0),
             queue: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -145,9 +148,8 @@ impl WaitQueue {
     /// Returns the number of a request in the order of arrival, and whether other requests wait.
     #[inline]
     pub(super) fn arrive(&self) -> (Arrival, bool) {
-        let mut queue = self.shared.queue.lock();
-        queue.arrivals += 1;
-        (queue.arrivals, !queue.lanes.is_empty())
+        let arrival = self.shared.arrivals.fetch_add(1, Ordering::Relaxed);
+        (arrival, self.shared.lanes.load(Ordering::Acquire) > 0)
     }
 
     /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. `None` if it
@@ -186,8 +188,16 @@ impl WaitQueue {
             *held = Held { requests: held.requests + 1, bytes: held.bytes + bytes };
         }
         queue.lanes.place(&mut member, denying);
+        self.shared.publish(&queue);
         drop(queue);
         Ok(Some(Ticket { shared: Arc::clone(&self.shared), bytes, member }))
+    }
+}
+
+impl Shared {
+    /// Shows later requests whether others wait. Called under the lock, after each change.
+    fn publish(&self, queue: &Queue) {
+        self.lanes.store(queue.lanes.len(), Ordering::Release);
     }
 }
 
@@ -201,7 +211,10 @@ const REST: usize = 1024;
 
 impl Ticket {
     pub(super) fn waits(&mut self, denying: u64) -> bool {
-        self.shared.queue.lock().lanes.place(&mut self.member, denying)
+        let mut queue = self.shared.queue.lock();
+        let waits = queue.lanes.place(&mut self.member, denying);
+        self.shared.publish(&queue);
+        waits
     }
 
     pub(super) fn units_ahead(&self, number: usize) -> u64 {
@@ -229,6 +242,7 @@ impl Drop for Ticket {
             }
         }
         queue.lanes.leave(&self.member, self.member.joined);
+        self.shared.publish(&queue);
     }
 }
 

@@ -43,7 +43,7 @@ fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
     drop(second);
     assert!(is_free("a"));
     let queue = queue.shared.queue.lock();
-    assert!(queue.lanes.is_empty() && queue.by_key.is_empty());
+    assert_eq!((queue.lanes.len(), queue.by_key.len()), (0, 0));
     assert_eq!((queue.waiting.requests, queue.waiting.bytes), (0, 0));
 }
 
@@ -113,4 +113,33 @@ fn no_more_bytes_are_held_than_there_is_room_for() {
     drop((first, second));
     assert!(deny(&queue, "a", 11).is_err());
     waiting(deny(&queue, "a", 10));
+}
+
+#[test]
+fn an_arrival_needs_no_lock() {
+    let queue = WaitQueue::new();
+    let lock = queue.shared.queue.lock();
+    let (arrived, arrival) = std::sync::mpsc::channel();
+    let clone = queue.clone();
+    // In another thread, so that the test fails instead of blocking if an arrival takes the lock.
+    std::thread::spawn(move || arrived.send(clone.arrive().1));
+    let others_wait = arrival.recv_timeout(std::time::Duration::from_secs(30));
+    assert_eq!(others_wait, Ok(false));
+    drop(lock);
+    let first = waiting(deny(&queue, "a", 1));
+    assert!(queue.arrive().1);
+    drop(first);
+    assert!(!queue.arrive().1);
+}
+
+#[test]
+fn huge_bodies_fill_the_queue_without_overflow() {
+    let queue = WaitQueue::new().max_bytes(usize::MAX);
+    let first = waiting(deny(&queue, "a", usize::MAX));
+    assert!(deny(&queue, "b", usize::MAX).is_err(), "no bytes remain");
+    assert!(deny(&queue, "b", 1).is_err(), "no bytes remain");
+    drop(first);
+    waiting(deny(&queue, "b", usize::MAX));
+    let held = queue.shared.queue.lock().waiting;
+    assert_eq!((held.requests, held.bytes), (0, 0));
 }

@@ -1,5 +1,5 @@
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,6 +12,11 @@ use super::settlement::Reservation;
 /// Counts the cost of a request and settles its [`Reservation`] when it is dropped: at the end of a
 /// streamed response, or when the client leaves.
 ///
+/// If the client leaves before anything was counted, the estimate stands, because the service has
+/// already worked on the request. A client could otherwise send any number of expensive requests and
+/// abort each of them. With [`at_least`](Self::at_least) the request costs this minimum instead,
+/// also if the client leaves later.
+///
 /// Move it into the stream, or let it count a body:
 ///
 /// ```
@@ -22,27 +27,44 @@ use super::settlement::Reservation;
 /// fn answer(reservation: Reservation) -> impl http_body::Body<Data = Bytes> {
 ///     // A unit for each token, as many as words here.
 ///     let body = Full::new(Bytes::from("forty two"));
-///     reservation.tally().body(body, |data| data.split(|byte| *byte == b' ').count() as u64)
+///     // The prompt has cost 40 units, even if the client does not wait for the answer.
+///     let tally = reservation.tally().at_least(40);
+///     tally.body(body, |data| data.split(|byte| *byte == b' ').count() as u64)
 /// }
 /// # let _ = answer;
 /// ```
 pub struct Tally {
     reservation: Reservation,
     units: AtomicU64,
+    has_counted: AtomicBool,
+    least: Option<Cost>,
 }
 
 impl Reservation {
     /// Counts the cost from zero and settles at the end.
     pub fn tally(self) -> Tally {
-        Tally { reservation: self, units: AtomicU64::new(0) }
+        Tally {
+            reservation: self,
+            units: AtomicU64::new(0),
+            has_counted: AtomicBool::new(false),
+            least: None,
+        }
     }
 }
 
 impl Tally {
-    /// Adds units to the cost of the request.
+    /// Sets the minimum cost of the request, for example the cost of its prompt.
+    #[must_use]
+    pub fn at_least(mut self, units: impl Into<Cost>) -> Self {
+        self.least = Some(units.into());
+        self
+    }
+
+    /// Adds units to the cost of the request. `add(0)` states that the request costs nothing more.
     pub fn add(&self, units: u64) {
         let add = |sum: u64| Some(sum.saturating_add(units));
         let _ = self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.has_counted.store(true, Ordering::Relaxed);
     }
 
     /// Counts each piece of a streamed `body` when it is sent.
@@ -51,13 +73,20 @@ impl Tally {
         B: Body<Data = Bytes>,
         F: FnMut(&Bytes) -> u64,
     {
+        if body.is_end_stream() {
+            // A server does not poll an empty body.
+            self.add(0);
+        }
         TalliedBody { body, units, tally: Some(self) }
     }
 }
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        self.reservation.settle(Cost::new(*self.units.get_mut()));
+        let counted = self.has_counted.get_mut().then_some(Cost::new(*self.units.get_mut()));
+        if let Some(cost) = counted.max(self.least) {
+            self.reservation.settle(cost);
+        }
     }
 }
 
@@ -92,7 +121,13 @@ where
                     tally.add((this.units)(data));
                 }
             }
-            None | Some(Err(_)) => *this.tally = None,
+            None => {
+                if let Some(tally) = this.tally.take() {
+                    // An empty body has ended as well, so its cost is known.
+                    tally.add(0);
+                }
+            }
+            Some(Err(_)) => *this.tally = None,
         }
         Poll::Ready(frame)
     }

@@ -187,16 +187,30 @@ async fn a_header_of_the_service_says_what_a_request_has_cost() {
 
 #[tokio::test]
 async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
-    for (read, expected) in [(0, 1_000), (1, 993), (2, 988), (3, 988)] {
+    // Before the first frame, the service has already read the prompt: the estimate stands.
+    for (read, least, expected) in [
+        (0, None, 900),
+        (1, None, 993),
+        (2, None, 988),
+        (3, None, 988),
+        (0, Some(10_u64), 990),
+        (1, Some(10), 990),
+        (2, Some(10), 988),
+    ] {
         let (_, store) = memory();
         let layer = layer(&store, [estimated()]).any_body();
-        let service = layer.layer(service_fn(|request: Request<()>| {
+        let service = layer.layer(service_fn(move |request: Request<()>| {
             let reservation = request.extensions().get::<Reservation>().unwrap().clone();
             let frames = ["seven..", "five."].map(|text| {
                 Ok::<_, Infallible>(http_body::Frame::data(Bytes::from_static(text.as_bytes())))
             });
             let body = StreamBody::new(tokio_stream::iter(frames));
-            let body = reservation.tally().body(body, |data| data.len() as u64);
+            let tally = reservation.tally();
+            let tally = match least {
+                Some(units) => tally.at_least(units),
+                None => tally,
+            };
+            let body = tally.body(body, |data| data.len() as u64);
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         }));
         let mut body = service.oneshot(get()).await.unwrap().into_body();
@@ -210,6 +224,38 @@ async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
         }
         drop(body);
         assert_eq!(left(&store, &tokens()).await, expected, "{read} frames read");
+    }
+}
+
+#[tokio::test]
+async fn aborted_requests_are_not_refunded() {
+    let (_, store) = memory();
+    let limit = Limit::global(tokens()).cost(500).reserve(Reserve::by_handler());
+    let service = with_reservation(&store, [limit], |reservation| drop(reservation.tally()));
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        statuses.push(service.clone().oneshot(get()).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
+    assert_eq!(left(&store, &tokens()).await, 0);
+}
+
+#[tokio::test]
+async fn an_empty_body_costs_nothing() {
+    for polled in [true, false] {
+        let (_, store) = memory();
+        let service = layer(&store, [estimated()]).any_body();
+        let service = service.layer(service_fn(|request: Request<()>| {
+            let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+            let body = reservation.tally().body(Full::<Bytes>::default(), |_| 1);
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        }));
+        let mut body = service.oneshot(get()).await.unwrap().into_body();
+        if polled {
+            assert!(body.frame().await.is_none());
+        }
+        drop(body);
+        assert_eq!(left(&store, &tokens()).await, 1_000, "{polled}");
     }
 }
 

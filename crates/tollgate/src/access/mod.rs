@@ -30,7 +30,8 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 ///
 /// # How clients are found
 /// By the whole address; by an API key, which a list verifies by its digest; by the user of a key
-/// source. The keys of limits have no effect here.
+/// source. An address of a translator (64:ff9b::/96) is also found as the IPv4 address in it, unless
+/// [`ClientIp::nat64`] is off. The keys of limits have no effect here.
 ///
 /// # Attacker
 /// A client can leave out its key or token: block networks as well, or require a key. The source of
@@ -140,8 +141,10 @@ impl AccessLists {
             return Ok(Listed::Neither);
         }
         let either = |has: fn(&Prepared) -> bool| has(blocklist) || has(allowlist);
-        let address = match &self.addresses {
-            Some(source) if either(|list| !list.networks.is_empty()) => source.address(head)?,
+        let addresses = match &self.addresses {
+            Some(source) if either(|list| !list.networks.is_empty()) => {
+                source.address(head)?.map(|address| source.listed_as(address))
+            }
             _ => None,
         };
         let api_key = match &self.api_keys {
@@ -157,7 +160,7 @@ impl AccessLists {
             _ => None,
         };
         let names = |list: &Prepared| {
-            address.is_some_and(|address| list.networks.contain(address))
+            addresses.iter().flatten().any(|address| list.networks.contain(*address))
                 || api_key.is_some_and(|digest| list.api_keys.contains(&digest))
                 || user.as_ref().is_some_and(|user| list.users.contains(user))
         };

@@ -63,6 +63,30 @@ fn whoever_is_denied_is_denied_whatever_allows_him() {
 }
 
 #[test]
+fn lists_and_quotas_agree_on_nat64_clients() {
+    let blocks = |source: ClientIp, list: &str, ip: &str| {
+        let lists = AccessLists::new().addresses_by(source);
+        lists.replace(&list.parse().unwrap(), &SubjectList::new()).unwrap();
+        let mut request = Request::new(());
+        let peer = SocketAddr::new(ip.parse().unwrap(), 50_000);
+        request.extensions_mut().insert(peer);
+        lists.find(&RequestHead::of(&request)).unwrap() == Listed::Blocked
+    };
+    let translated = "64:ff9b::203.0.113.7";
+    for (list, ip, expected) in [
+        ("203.0.113.0/24", translated, true),
+        ("203.0.113.0/24", "64:ff9b::203.0.112.7", false),
+        // An entry with the translator's prefix still means its clients, and not all of IPv4.
+        ("64:ff9b::/96", translated, true),
+        ("64:ff9b::/96", "203.0.113.7", false),
+    ] {
+        assert_eq!(blocks(ClientIp::peer(), list, ip), expected, "{list} {ip}");
+    }
+    let off = ClientIp::peer().nat64(false);
+    assert!(!blocks(off, "203.0.113.0/24", translated), "hosts can choose such addresses");
+}
+
+#[test]
 fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
     let none = SubjectList::new();
     let lists = AccessLists::new().addresses_by(ClientIp::peer());

@@ -147,10 +147,18 @@ impl Masks {
         Ok(())
     }
 
+    /// The address that quotas and lists use: for an address of a translator, the IPv4 address in
+    /// it.
+    #[inline]
+    pub(super) fn client(&self, address: Address) -> Address {
+        address.embedded_v4().filter(|_| self.nat64).map_or(address, Address::from_v4)
+    }
+
     #[inline]
     pub(super) fn apply(&self, address: Address) -> Address {
+        let address = self.client(address);
         // No shift is by the whole width, since no prefix is empty.
-        match address.v4().or_else(|| address.embedded_v4().filter(|_| self.nat64)) {
+        match address.v4() {
             Some(v4) => Address::from_v4(v4 & u32::MAX << (32 - u32::from(self.v4))),
             None => Address(address.0 & u128::MAX << (128 - u32::from(self.v6))),
         }

@@ -39,7 +39,8 @@ pub(crate) use proxies::network;
 /// # Which key
 /// - `::ffff:192.0.2.1` is 192.0.2.1: mapped addresses become IPv4 first.
 /// - IPv6 counts by /64, because a customer gets at least a /64 and would have 2^64 quotas
-///   otherwise. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix).
+///   otherwise. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix), or a second limit with
+///   [`only_v6`](Self::only_v6).
 /// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a translator wrote it and all its clients
 ///   have one /64; [`nat64(false)`](Self::nat64) turns that off. It never makes an address a
 ///   trusted proxy.
@@ -68,6 +69,7 @@ pub struct ClientIp {
     forwarding: Forwarding,
     unix: Unix,
     masks: Masks,
+    only_v6: bool,
 }
 
 type PeerFn = Arc<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync>;
@@ -89,6 +91,7 @@ impl ClientIp {
             forwarding: Forwarding::list(),
             unix: Unix::Refuse,
             masks: Masks::default(),
+            only_v6: false,
         }
     }
 
@@ -160,6 +163,29 @@ impl ClientIp {
         Ok(self)
     }
 
+    /// Finds a key only for IPv6 clients, for a second limit on a wider network. Many customers have
+    /// a /48, which contains 65 536 networks of /64, each with its own quota.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota, RateLimitLayer};
+    ///
+    /// let client = Policy::token_bucket("client", Quota::per_minute(60))?;
+    /// let network = Policy::token_bucket("network", Quota::per_minute(600))?;
+    /// let by_network = ClientIp::peer().only_v6().v6_prefix(48)?;
+    /// let layer = RateLimitLayer::builder(MemoryStore::new())
+    ///     .limit(Limit::per_ip(client))
+    ///     // IPv4 clients pass this limit: their address already counts as a whole.
+    ///     .limit(Limit::new(network, by_network).on_missing_key(OnMissingKey::Pass))
+    ///     .build()?;
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn only_v6(self) -> Self {
+        Self { only_v6: true, ..self }
+    }
+
     /// Sets the bits of an IPv4 address that count: 1 to 32, 32 by default.
     ///
     /// # Errors
@@ -180,13 +206,18 @@ impl ClientIp {
         self
     }
 
-    /// Returns the whole address of the client, mapped addresses as IPv4: for logs and lists of
-    /// networks.
+    /// Returns the whole address of the client, mapped addresses as IPv4: for logs.
     ///
     /// # Errors
     /// As [`KeySource::subject`].
     pub fn address(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
         Ok(self.find(head)?.map(Address::ip))
+    }
+
+    /// The addresses under which lists of networks find the client: the whole address, and the
+    /// address that keys are made of.
+    pub(crate) fn listed_as(&self, address: IpAddr) -> [IpAddr; 2] {
+        [address, self.masks.client(address.into()).ip()]
     }
 
     #[inline(always)]
@@ -221,39 +252,40 @@ impl ClientIp {
     }
 
     #[inline(always)]
-    fn subject_at(&self, address: Address) -> Subject {
+    fn subject_at(&self, address: Address) -> Option<Subject> {
         let kind = SubjectKind::Ip;
         // Mapped addresses are IPv4 before, so a network of IPv6 has none of them.
         let network = self.masks.apply(address);
         // Of constant length, so that the key is made in registers.
         if let Some(v4) = network.v4() {
             let [a, b, c, d] = v4.to_be_bytes();
-            return Subject { kind, key: Key::new([Tag::Ipv4 as u8, a, b, c, d]) };
+            let key = Key::new([Tag::Ipv4 as u8, a, b, c, d]);
+            return (!self.only_v6).then_some(Subject { kind, key });
         }
         let bytes = usize::from(self.masks.v6().div_ceil(8));
-        Subject { kind, key: plain(Tag::Ipv6, &network.octets()[..bytes]) }
+        Some(Subject { kind, key: plain(Tag::Ipv6, &network.octets()[..bytes]) })
     }
 }
 
 impl KeySource for ClientIp {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         match self.find(head)? {
-            Some(address) => Ok(Some(self.subject_at(address))),
+            Some(address) => Ok(self.subject_at(address)),
             None => Ok(None),
         }
     }
 
     fn can_be_missing(&self) -> bool {
-        self.peer.is_some() || !matches!(self.unix, Unix::Refuse)
+        self.only_v6 || self.peer.is_some() || !matches!(self.unix, Unix::Refuse)
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let &SubjectName::Ip(ip) = name else { return None };
-        Some(self.subject_at(ip.into()))
+        self.subject_at(ip.into())
     }
 }
 
-debug_fields!(ClientIp, proxies, forwarding, unix, masks);
+debug_fields!(ClientIp, proxies, forwarding, unix, masks, only_v6);
 
 #[cfg(test)]
 mod tests;

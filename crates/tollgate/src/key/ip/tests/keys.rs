@@ -1,7 +1,8 @@
 //! Which addresses are one key.
 
 use super::{address, behind, by_peer, request};
-use crate::key::ClientIp;
+use crate::RequestHead;
+use crate::key::{ClientIp, KeySource};
 
 #[test]
 fn ipv4_mapped_clients_do_not_share_a_bucket() {
@@ -49,6 +50,19 @@ fn prefixes_can_be_set_within_bounds() {
         ClientIp::peer().v4_prefix(33).unwrap_err(),
     ] {
         assert!(error.to_string().contains("expected 1 to"), "{error}");
+    }
+}
+
+#[test]
+fn a_second_limit_counts_ipv6_networks_only() {
+    let network = ClientIp::peer().only_v6().v6_prefix(48).unwrap();
+    assert!(network.can_be_missing());
+    let key = |ip| network.subject(&RequestHead::of(&request(ip, &[]))).unwrap();
+    assert_eq!(key("2001:db8:1:2::1"), key("2001:db8:1:ffff::1"));
+    assert_ne!(key("2001:db8:1:2::1"), key("2001:db8:2:2::1"));
+    assert_eq!(key("2001:db8:1:2::1").unwrap().key.as_bytes().len(), 7);
+    for v4 in ["203.0.113.9", "::ffff:203.0.113.9", "64:ff9b::203.0.113.9"] {
+        assert_eq!(key(v4), None, "{v4}");
     }
 }
 

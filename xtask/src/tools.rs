@@ -48,6 +48,12 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
         package: "docker-compose",
         used_by: "the tests of examples/gateway, which start no container",
     },
+    Tool {
+        program: "unshare",
+        package: "util-linux",
+        used_by: "the tests of examples/, which listen on the ports of the examples",
+    },
+    Tool { program: "ip", package: "iproute2", used_by: "the same tests" },
     // The tests use the library in this package, not the program.
     Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];

@@ -3,6 +3,8 @@
 
 mod client;
 mod demo;
+#[cfg(target_os = "linux")]
+mod examples;
 #[cfg(unix)]
 mod observed;
 #[cfg(unix)]

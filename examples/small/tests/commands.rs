@@ -1,0 +1,109 @@
+//! Every command that an example prints works as printed.
+//!
+//! The examples listen on port 3000, so each one runs in a network namespace that has its own
+//! loopback interface.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
+
+use std::process::{Command, Stdio};
+use std::thread;
+
+const EXAMPLES: [(&str, &str); 15] = [
+    ("at-once", env!("CARGO_BIN_EXE_at-once")),
+    ("calendar", env!("CARGO_BIN_EXE_calendar")),
+    ("charge-later", env!("CARGO_BIN_EXE_charge-later")),
+    ("custom-denial", env!("CARGO_BIN_EXE_custom-denial")),
+    ("hyper-server", env!("CARGO_BIN_EXE_hyper-server")),
+    ("leaky-queue", env!("CARGO_BIN_EXE_leaky-queue")),
+    ("lists", env!("CARGO_BIN_EXE_lists")),
+    ("lockout", env!("CARGO_BIN_EXE_lockout")),
+    ("login", env!("CARGO_BIN_EXE_login")),
+    ("per-client", env!("CARGO_BIN_EXE_per-client")),
+    ("quickstart", env!("CARGO_BIN_EXE_quickstart")),
+    ("tier-lookup", env!("CARGO_BIN_EXE_tier-lookup")),
+    ("tiers", env!("CARGO_BIN_EXE_tiers")),
+    ("tonic-health", env!("CARGO_BIN_EXE_tonic-health")),
+    ("weighted-cost", env!("CARGO_BIN_EXE_weighted-cost")),
+];
+
+#[test]
+fn printed_commands_reach_their_example() {
+    thread::scope(|scope| {
+        for (name, program) in EXAMPLES {
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                let output = namespace()
+                    .args(["bash", "-c", TRY_COMMANDS, name, program])
+                    .current_dir(folder.path())
+                    .stdin(Stdio::null())
+                    .output()
+                    .unwrap();
+                let shown = String::from_utf8_lossy(&output.stdout);
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{name}: {errors}\n{shown}");
+                assert!(!shown.contains("misconfigured"), "{name}: {shown}");
+            });
+        }
+    });
+}
+
+/// The leases of two replicas add up to one quota, so two of them run beside one Redis.
+#[test]
+fn leased_replicas_share_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = namespace()
+        .args(["bash", "-c", SHARE_REDIS, "leased", env!("CARGO_BIN_EXE_leased")])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}\n{shown}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(shown.lines().collect::<Vec<_>>(), ["200", "200"]);
+}
+
+/// A command that runs in its own network namespace. The processes in it end with it.
+fn namespace() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
+    command
+}
+
+/// Starts the program `$1`, then runs the indented lines that it prints. Fails if curl fails.
+const TRY_COMMANDS: &str = r#"
+set -u
+ip link set lo up
+"$1" >printed &
+until (exec 3<>/dev/tcp/127.0.0.1/3000) 2>/dev/null; do
+  kill -0 $! || { echo "$0 ended early" >&2; exit 1; }
+  sleep 0.05
+done
+grep '^  ' printed >commands.sh || { echo "$0 printed no command" >&2; exit 1; }
+curl() {
+  command curl --max-time 60 "$@"
+  local code=$?
+  echo "$code curl $*" >>calls
+  return $code
+}
+(source ./commands.sh; wait)
+[ -s calls ] && ! grep -v '^0 ' calls >&2
+"#;
+
+/// Starts Redis and two replicas of the program `$1`, then waits until each replica allows a request.
+/// A replica denies requests until it is connected.
+const SHARE_REDIS: &str = r#"
+set -u
+ip link set lo up
+redis-server --save '' --appendonly no >/dev/null &
+for port in 3000 3001; do
+  "$1" redis://127.0.0.1:6379 "127.0.0.1:$port" >/dev/null &
+done
+for port in 3000 3001; do
+  for attempt in {1..600}; do
+    status=$(curl -so /dev/null -w '%{http_code}' --max-time 10 "http://127.0.0.1:$port/")
+    [ "$status" = 200 ] && break
+    sleep 0.1
+  done
+  echo "$status"
+done
+"#;

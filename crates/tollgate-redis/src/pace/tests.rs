@@ -359,20 +359,16 @@ fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
-/// One of 32 shards of a Cluster, between which a million requests a second are spread, and a shard
-/// with four times its part. `docs/scale.md` has the figures.
+/// A Cluster spreads a million requests a second over 32 shards. One shard gets its share, then half
+/// more. The times agree with the measured fleet: 20 µs for a request that is alone in its call, 8 µs
+/// if it shares the call with many requests. `docs/scale.md` has the results.
 #[test]
 fn a_shard_of_a_large_fleet_answers_all() {
-    let server = Server { network: us(500), call: us(7), request: us(3), ..NEAR };
+    let server = Server { network: us(500), call: us(12), request: us(8), ..NEAR };
     println!("replicas  requests/s  answered  requests a call  Redis busy     p50     p99");
-    for (replicas, rate) in [
-        (10, 31_250),
-        (100, 31_250),
-        (1_000, 31_250),
-        (10, 125_000),
-        (100, 125_000),
-        (1_000, 125_000),
-    ] {
+    for (replicas, rate) in
+        [(10, 31_250), (100, 31_250), (1_000, 31_250), (10, 46_875), (100, 46_875), (1_000, 46_875)]
+    {
         let mut run = Run::of(replicas, server, BOUNDS);
         run.ask(f64::from(rate), Duration::ZERO, ms(1_300), 1);
         let seen = run.seen;

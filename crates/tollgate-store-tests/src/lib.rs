@@ -3,8 +3,8 @@
 //! Implement [`Harness`] for your store, or for a wrapper around a store, and call
 //! [`store_tests!`]. The macro generates one test per check, so that a failure has a name. The
 //! checks use only the [`Store`] trait. Checks that move the clock are skipped for stores whose
-//! clock cannot be moved, and [`report`] records that; all other checks, including those of
-//! concurrency, always run.
+//! clock cannot be moved, and [`report`] records the skip; all other checks always run, including
+//! the concurrent ones.
 //!
 //! The strongest check compares the store with [`reference::Reference`] on long random traces.
 //! The reference is a thin layer over the pure functions of the core, and every field of every

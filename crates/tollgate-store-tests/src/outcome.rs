@@ -7,10 +7,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// What became of a check.
+/// The result of a check that may be impossible.
 ///
-/// A check that always checks returns nothing; a check that depends on the store's abilities
-/// returns this, so that a skip is visible and not a silent success.
+/// A check that depends on the store's abilities returns this, because otherwise a skip would look
+/// like a success. Other checks return `()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "pass it to `report`, or a skip looks like a success"]
 pub enum Outcome {
@@ -40,7 +40,7 @@ pub fn report(outcome: impl Into<Outcome>) {
     }
 }
 
-/// Records that the calling test, or a part of it, checks nothing, and why.
+/// Records that the calling test, or a part of it, cannot check its subject.
 ///
 /// Prints the reason and appends a line `test name<TAB>reason` to the file that the environment
 /// variable `TOLLGATE_SKIPS` names, if it is set. `cargo xtask test` sets it, prints the number
@@ -61,7 +61,7 @@ pub fn skip(reason: &str) {
 
 fn append(record: &Path, test: &str, reason: &str) {
     let line = format!("{test}\t{}\n", reason.replace(['\t', '\n'], " "));
-    // A single write in append mode, so that lines of parallel tests do not mix.
+    // A single write in append mode, because parallel tests append to the same file.
     let written = OpenOptions::new()
         .create(true)
         .append(true)

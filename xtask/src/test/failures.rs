@@ -1,4 +1,4 @@
-//! Which tests ran, which of them failed and how often, and how to run one of them again.
+//! Test results, and the command that repeats a failed test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

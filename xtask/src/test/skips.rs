@@ -22,7 +22,7 @@ impl Skips {
     /// No skips, and an empty record.
     pub(crate) fn new() -> Result<Self, Failure> {
         let record = Path::new(&workspace::target_folder()?).join("skips");
-        // What an earlier run skipped says nothing about this one.
+        // Forget the skips of an earlier run.
         let _ = fs::remove_file(&record);
         Ok(Self { record, by_reason: BTreeMap::new() })
     }

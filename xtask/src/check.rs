@@ -10,6 +10,7 @@ use crate::documents;
 use crate::image;
 use crate::process::{self, Failure};
 use crate::purity;
+use crate::untested;
 use crate::workspace::{self, Package};
 
 /// Command-line arguments of `cargo xtask check`.
@@ -23,7 +24,7 @@ pub(crate) struct Args {
 enum Step {
     /// Every file is formatted
     Fmt,
-    /// No crate depends on a package that its boundary excludes
+    /// No crate depends on a package that its boundary excludes, and every test has a program
     Purity,
     /// Documents have no hard phrases
     Prose,
@@ -47,7 +48,7 @@ impl Step {
     fn run(self) -> Result<(), Failure> {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
-            Self::Purity => purity::run(),
+            Self::Purity => purity::run().and_then(|()| untested::run()),
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
             Self::Image => image::run(),

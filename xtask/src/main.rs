@@ -17,6 +17,7 @@ mod servers;
 mod test;
 mod tools;
 mod twin;
+mod untested;
 mod up;
 mod workspace;
 

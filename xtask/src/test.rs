@@ -91,7 +91,8 @@ fn once(args: &Args, path: &OsStr, skips: &mut Skips) -> Result<Vec<Test>, Failu
     let mut failed = Vec::new();
     if servers.is_empty() {
         let run = Run { path, record: skips.record(), is_long: *all };
-        failed.extend(run.tests(&EVERYTHING, runner)?.failed);
+        let selection = if *all { &TESTS[..3] } else { &TESTS };
+        failed.extend(run.tests(selection, runner)?.failed);
         if runner.is_empty() {
             failed.extend(run.documentation(&[])?.failed);
         }
@@ -138,8 +139,7 @@ impl Run<'_> {
             println!(
                 "cargo-nextest is not installed, so `cargo test` runs the tests, more slowly."
             );
-            // `--tests` leaves out the documentation tests, which have their own run.
-            let mut command = self.cargo(&["test", "--no-fail-fast", "--tests"]);
+            let mut command = self.cargo(&["test", "--no-fail-fast"]);
             with_cargo(command.args(selection).args(runner), Runner::Libtest)
         }
     }
@@ -147,7 +147,7 @@ impl Run<'_> {
     /// Runs the documentation tests, which no other run takes along.
     fn documentation(&self, runner: &[OsString]) -> Result<Outcomes, Failure> {
         let mut command = self.cargo(&["test", "--no-fail-fast", "--doc"]);
-        with_cargo(command.args(EVERYTHING).args(runner), Runner::Doctest)
+        with_cargo(command.args(&TESTS[1..]).args(runner), Runner::Doctest)
     }
 
     /// Runs tests that have failed one at a time, and returns those that passed.
@@ -160,7 +160,7 @@ impl Run<'_> {
             }
             let exactly: Vec<_> = runner.exactly(&tests).into_iter().map(OsString::from).collect();
             let outcomes = match runner {
-                Runner::Nextest | Runner::Libtest => self.tests(&EVERYTHING, &exactly)?,
+                Runner::Nextest | Runner::Libtest => self.tests(&TESTS, &exactly)?,
                 Runner::Doctest => self.documentation(&exactly)?,
             };
             passed.extend(tests.into_iter().filter(|test| outcomes.have_passed(test)).cloned());
@@ -239,7 +239,10 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(2, usize::from)
 }
 
-const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
+/// All tests besides the documentation tests. Without `--all`, benchmarks and examples are left
+/// out: they would only be compiled, and `cargo xtask check clippy` does that.
+const TESTS: [&str; 5] =
+    ["--tests", "--workspace", "--all-features", "--exclude=tollgate-bench", "--exclude=examples"];
 
 /// How many tests nextest runs at a time. Many wait for servers and timers, so that as many as
 /// there are processors would leave these idle.

@@ -30,6 +30,11 @@ pub(crate) fn target_folder() -> Result<String, Failure> {
     metadata()?["target_directory"].as_str().map(str::to_owned).ok_or_else(unreadable)
 }
 
+/// The root files of libraries and programs that no test program is built for.
+pub(crate) fn untested_targets() -> Result<Vec<PathBuf>, Failure> {
+    untested_in(&metadata()?).ok_or_else(unreadable)
+}
+
 fn metadata() -> Result<Value, Failure> {
     let question = ["metadata", "--no-deps", "--format-version=1", "--quiet"];
     let json = process::read(&mut process::cargo(&question))?;
@@ -62,6 +67,22 @@ fn package(value: &Value) -> Option<Package> {
     })
 }
 
+fn untested_in(metadata: &Value) -> Option<Vec<PathBuf>> {
+    let mut roots = Vec::new();
+    for package in metadata["packages"].as_array()? {
+        for target in package["targets"].as_array()? {
+            let kinds = target["kind"].as_array()?;
+            let is_code = kinds.iter().any(|kind| {
+                ["lib", "bin", "proc-macro"].contains(&kind.as_str().unwrap_or_default())
+            });
+            if is_code && !target["test"].as_bool()? {
+                roots.push(target["src_path"].as_str()?.into());
+            }
+        }
+    }
+    Some(roots)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +102,17 @@ mod tests {
         assert_eq!(packages[0].folder, Path::new("/w/layer"));
         assert!(packages[0].is_published);
         assert!(!packages[1].is_published);
+    }
+
+    #[test]
+    fn only_code_without_test_programs_is_listed() {
+        let json = r#"{"packages": [{"targets": [
+            {"kind": ["lib"], "test": true, "src_path": "/w/src/lib.rs"},
+            {"kind": ["bin"], "test": false, "src_path": "/w/src/main.rs"},
+            {"kind": ["example"], "test": false, "src_path": "/w/examples/a.rs"}
+        ]}]}"#;
+        let roots = untested_in(&serde_json::from_str(json).unwrap()).unwrap();
+        assert_eq!(roots, [Path::new("/w/src/main.rs")]);
     }
 
     #[test]

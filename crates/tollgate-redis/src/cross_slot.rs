@@ -164,7 +164,7 @@ impl Said {
 impl CrossSlot {
     async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
-        let mut is_silent = true;
+        let (mut is_silent, mut may_be_charged) = (true, false);
         for group in &self.groups {
             if !asked.send() {
                 self.take_back(&verdicts).await;
@@ -178,12 +178,13 @@ impl CrossSlot {
                 Ok(verdict) => return Ok(self.deny(&verdicts, &verdict).await),
                 // A shadow policy affects no request, even if its own call fails. But one group
                 // must have decided.
-                Err(_) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
+                Err(error) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
+                    may_be_charged |= error.may_have_charged();
                     verdicts.push(None);
                 }
                 Err(error) => {
-                    let is_undone = self.take_back(&verdicts).await;
-                    return Err(if is_undone || error.may_have_charged() {
+                    may_be_charged |= !self.take_back(&verdicts).await;
+                    return Err(if !may_be_charged || error.may_have_charged() {
                         error
                     } else {
                         StoreError::maybe_charged(STORE, &error).with_source(error)

@@ -267,6 +267,24 @@ async fn a_shadow_stands_in_nobodys_way() {
     cluster.node(1).cont();
 }
 
+/// The call for the first shadow policy is lost, and no time is left for the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lost_call_for_a_shadow_may_have_charged() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).timeout(SHORT)).await;
+    let (lost, unasked) = (policy("lost", 3), policy("unasked", 3));
+    let [here, there] = [0, 1].map(|node| keys(&store, is_on(node)).next().unwrap());
+    let charges = [
+        Charge::new(&lost, &here, Cost::ONE).shadow(),
+        Charge::new(&unasked, &there, Cost::ONE).shadow(),
+    ];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+    cluster.node(0).stop();
+    let error = store.decide(&charges).await.expect_err("no node decides in time");
+    assert!(error.may_have_charged(), "{error}");
+    cluster.node(0).cont();
+}
+
 /// Whether the node fails or its caller leaves meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_charged_before_a_node_that_is_down_is_given_back() {

@@ -30,8 +30,9 @@ struct Samples {
     began: Option<Instant>,
 }
 
-/// Clocks drift by about 50 ppm at worst, so a measurement of the last two periods is exact to a
-/// millisecond.
+/// A measurement counts for one to two periods. A server's clock that runs slower shows in the next
+/// reply. If it runs faster, replies are later than this clock allows before it is wrong by more than
+/// the time of a call.
 const PERIOD: Duration = Duration::from_secs(10);
 
 impl ServerClock {

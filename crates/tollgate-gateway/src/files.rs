@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{Error as TlsError, InconsistentKeys, ServerConfig, crypto};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::{
+    Error as TlsError, InconsistentKeys, RootCertStore, ServerConfig, crypto,
+};
 use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 
@@ -30,22 +34,49 @@ pub struct FileError {
 /// One of the two files cannot be read or has other contents, or the key does not belong to the
 /// certificate.
 pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
-    let TlsFiles { certificate, key } = files;
-    let chain = CertificateDer::pem_slice_iter(&read(certificate)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| no_pem(certificate, &error, CERTIFICATE))?;
-    if chain.is_empty() {
-        return Err(no_pem(certificate, &pem::Error::NoItemsFound, CERTIFICATE));
-    }
+    let TlsFiles { certificate, key, client_ca } = files;
+    let chain = certificates(certificate)?;
     let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
         .map_err(|error| no_pem(key, &error, PRIVATE_KEY))?;
-    let provider = crypto::ring::default_provider();
-    let config = ServerConfig::builder_with_provider(provider.into())
+    let provider = Arc::new(crypto::ring::default_provider());
+    let clients = match client_ca {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(file) => clients_of(file, &provider)?,
+    };
+    let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
+        .and_then(|it| it.with_client_cert_verifier(clients).with_single_cert(chain, secret));
     let mut config = config.map_err(|error| unfit(files, &error))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let all = CertificateDer::pem_slice_iter(&read(file)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| no_pem(file, &error, CERTIFICATE))?;
+    if all.is_empty() {
+        return Err(no_pem(file, &pem::Error::NoItemsFound, CERTIFICATE));
+    }
+    Ok(all)
+}
+
+/// Accepts clients with a certificate of these authorities.
+fn clients_of(
+    file: &Path,
+    provider: &Arc<crypto::CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
+    let unfit = |error: &dyn fmt::Display| {
+        let what = format!("a certificate authority in it cannot be used: {error}");
+        wrong(file, what, "name a file with the certificates that sign those of clients")
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| unfit(&error))?;
+    }
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
+    clients.map_err(|error| unfit(&error))
 }
 
 /// The keys of tokens in a file. `None` if the keys do not come from a file.

@@ -64,7 +64,8 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     }
     if let Some(rules) = &plan.rate_limits {
         let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();
-        writeln!(out, "descriptors of Envoy are limited by {}", files.join(", "))?;
+        let watches = if rules.shadow { ", only watching" } else { "" };
+        writeln!(out, "descriptors of Envoy are limited by {}{watches}", files.join(", "))?;
     }
     for route in &plan.routes {
         write_route(out, plan, route)?;
@@ -101,6 +102,10 @@ fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor])
                 let _ = write!(out, ", replaces {replaced}");
             }
             let watches = rule.as_ref().is_some_and(|rule| rule.shadow);
+            let only_with_others = rule.as_ref().is_some_and(|rule| rule.quota);
+            if only_with_others {
+                out.push_str(", denies only with all others in quota mode");
+            }
             out.push_str(if watches { ", only watching\n" } else { "\n" });
         }
         write_descriptors(out, &format!("{path}, "), nested);
@@ -222,8 +227,11 @@ impl fmt::Display for Listener<'_> {
         let Listen { addr, tls, proxy_protocol, max_connections, .. } = self.0;
         let max_connections_per_address = self.0.max_connections_per_address;
         write!(f, "{addr}")?;
-        if tls.is_some() {
+        if let Some(tls) = tls {
             f.write_str(", TLS")?;
+            if tls.client_ca.is_some() {
+                f.write_str(" with certificates of clients")?;
+            }
         }
         if proxy_protocol.is_some() {
             f.write_str(", PROXY protocol")?;

@@ -11,6 +11,7 @@ pub enum NamedFile {
         files: TlsFiles,
         certificate: Place,
         key: Place,
+        client_ca: Place,
     },
     Keys {
         origin: KeyOrigin,
@@ -30,9 +31,13 @@ pub enum NamedFile {
 impl NamedFile {
     pub(super) fn problem(&self) -> Option<Problem> {
         let (error, place) = match self {
-            Self::Tls { files, certificate, key } => {
+            Self::Tls { files, certificate, key, client_ca } => {
                 let error = files::tls(files).err()?;
-                let place = if error.file == files.certificate { certificate } else { key };
+                let place = match &error.file {
+                    file if *file == files.certificate => certificate,
+                    file if *file == files.key => key,
+                    _ => client_ca,
+                };
                 (error, place)
             }
             Self::Keys { origin, place } => (files::keys(origin).err()?, place),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::problem::{Problems, Report};
+use super::problem::{Problem, Problems, Report, Severity};
 use super::typed::{
     At, Checked, Flag, Item, Kind as _, List, Mark, Reported, Whole, section, texts,
 };
@@ -13,9 +13,12 @@ use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, 
 
 /// Whether a text has such rules, and not a configuration of the gateway.
 pub fn is_rate_limits(source: &Source) -> bool {
-    let root = tree::parse(&source.text, &as_written, &Problems::default());
+    let root = tree::parse_first(&source.text, &as_written, &Problems::default()).flatten();
     root.is_some_and(|root| match &root.value {
-        tree::Value::Map(entries) => entries.iter().any(|entry| entry.key == "domain"),
+        tree::Value::Map(entries) => {
+            let has = |key| entries.iter().any(|entry| entry.key == key);
+            has("domain") || (has("descriptors") && !has("rateLimiter"))
+        }
         _ => false,
     })
 }
@@ -44,9 +47,8 @@ pub fn read_rate_limit_files<'a>(
         let source = Source::read_again(file)
             .map_err(|error| wrong(error.to_string(), "name a file with rate limits"))?;
         let (domain, report) = read_rate_limits(&source);
-        let command = "run `tollgate check` with this file";
         let Some(domain) = domain else {
-            return Err(wrong(report.to_string().trim_end().to_owned(), command));
+            return Err(first_error(&report, &source, file));
         };
         let name = domain.name.clone();
         if all.insert(name.clone(), domain).is_some() {
@@ -57,17 +59,42 @@ pub fn read_rate_limit_files<'a>(
     Ok(all)
 }
 
+/// The first error in a rules file, and a command that shows all errors.
+fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
+    let mut errors = report.problems().iter().filter(|it| it.severity == Severity::Error);
+    let Some(Problem { place, what, cure, .. }) = errors.next() else {
+        let (what, cure) = ("it is not valid".to_owned(), "correct it".to_owned());
+        return FileError { file: file.to_owned(), what, cure };
+    };
+    let before = source.text.chars().take(place.span.start);
+    let line = before.filter(|letter| *letter == '\n').count() + 1;
+    let mut what = format!("line {line}: {what}");
+    let others = errors.count();
+    if others > 0 {
+        let all = format!("`tollgate check {}` shows all", file.display());
+        what = format!("{what} (and {others} more: {all})");
+    }
+    FileError { file: file.to_owned(), what, cure: cure.clone() }
+}
+
 /// envoyproxy/ratelimit fills in no variables.
 fn as_written(name: &str) -> Option<String> {
     Some(format!("${{{name}}}"))
 }
 
 fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
-    let root = tree::parse(&source.text, &as_written, problems).ok_or(Reported)?;
+    let root = tree::parse_first(&source.text, &as_written, problems).ok_or(Reported)?;
+    let Some(root) = root else {
+        let place = Place { span: 0..0, path: String::new() };
+        let cure = "write `domain: …` and `descriptors: […]`";
+        return Err(problems.error(place, "the file is empty", cure));
+    };
+    // envoyproxy/ratelimit reads a key without a value as if it were not there.
+    let root = root.without_empty();
     form::check(&Domain::SHAPE, &root, "", problems);
     let root = Domain::read(At { node: &root, path: "", problems })?;
     let name = root.domain.value()?;
-    let descriptors = all(root.descriptors.get()?, &name);
+    let descriptors = all(root.descriptors.items()?, &name);
     Ok(RateLimitDomain { name, descriptors })
 }
 
@@ -103,13 +130,15 @@ fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
         let what = "`share_threshold` is for values that match a pattern, and `value` has no `*`";
         entry.share_threshold.name().error(what, "remove it, or add a `*`");
     }
-    let shadow = entry.shadow_mode.value()?;
+    let (shadow, quota) = (entry.shadow_mode.value()?, entry.quota_mode.value()?);
     let rule = match entry.rate_limit.get()? {
-        Some(limit) => rule(limit, domain, shadow).ok(),
+        Some(limit) => rule(limit, domain).ok().map(|rule| Rule { shadow, quota, ..rule }),
         None => {
-            if shadow {
-                let what = "`shadow_mode` has no effect without `rate_limit`";
-                entry.shadow_mode.name().error(what, "move it to the rule");
+            for flag in [&entry.shadow_mode, &entry.quota_mode] {
+                if flag.value() == Ok(true) {
+                    let what = format!("`{}` has no effect without `rate_limit`", flag.key);
+                    flag.name().warn(what, "move it to the entry with the limit");
+                }
             }
             None
         }
@@ -119,7 +148,7 @@ fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
     Ok(Descriptor { key: entry.key.value()?, value, rule, shares, nested })
 }
 
-fn rule(limit: &RateLimit, domain: &str, shadow: bool) -> Checked<Rule> {
+fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
     let name = limit.name.value()?.unwrap_or_default();
     let mut replaces = Vec::new();
     for item in limit.replaces.get()?.iter().flatten() {
@@ -130,24 +159,32 @@ fn rule(limit: &RateLimit, domain: &str, shadow: bool) -> Checked<Rule> {
         }
         replaces.push(replaced);
     }
-    let keys: [&Mark; 2] = [&limit.unit, &limit.requests_per_unit];
+    let (number, unit): (&Mark, &Mark) = (&limit.requests_per_unit, &limit.unit);
     let allowed = if limit.unlimited.value()? {
-        for key in keys.into_iter().filter(|key| key.is_set()) {
-            let what = format!("`{}` has no effect beside `unlimited: true`", key.key);
-            key.name().error(what, "remove one of the two");
+        let what = |key: &Mark| format!("`{}` has no effect beside `unlimited: true`", key.key);
+        if unit.is_set() {
+            unit.name().error(what(unit), "remove one of the two");
+        }
+        if number.is_set() {
+            number.name().warn(what(number), "remove one of the two");
         }
         None
     } else {
-        for key in keys.into_iter().filter(|key| !key.is_set()) {
-            let what = format!("`{}` is missing", key.key);
+        if !unit.is_set() {
             let cure = "write `unit` and `requests_per_unit`, or `unlimited: true`";
-            limit.here.spot.error(what, cure);
+            limit.here.spot.error("`unit` is missing", cure);
+        }
+        if !number.is_set() {
+            limit.here.spot.warn(
+                "`requests_per_unit` is missing, which is 0: every request is denied",
+                "write the number of requests",
+            );
         }
         let (number, unit) = (limit.requests_per_unit.value()?, limit.unit.value()?);
-        let (number, unit) = (number.ok_or(Reported)?, unit.ok_or(Reported)?);
-        Some(Allowed::new(domain, number, unit).map_err(|_| Reported)?)
+        let unit = unit.ok_or(Reported)?;
+        Some(Allowed::new(domain, number.unwrap_or_default(), unit).map_err(|_| Reported)?)
     };
-    Ok(Rule { name, replaces, shadow, allowed })
+    Ok(Rule { name, replaces, allowed, ..Rule::default() })
 }
 
 section! {
@@ -156,7 +193,7 @@ section! {
         /// The name by which requests choose these rules.
         required domain: DomainName,
         /// The rules.
-        required descriptors: List<Entry>,
+        optional descriptors: List<Entry>,
     }
 
     /// An entry of a descriptor.
@@ -169,6 +206,8 @@ section! {
         optional rate_limit as "rate_limit": RateLimit,
         /// Whether the limit only watches.
         default shadow_mode as "shadow_mode": Flag = "false",
+        /// Whether the limit denies a request only together with all other limits of this kind.
+        default quota_mode as "quota_mode": Flag = "false",
         /// Whether matching values share a quota.
         default share_threshold as "share_threshold": Flag = "false",
         /// Without effect.
@@ -188,7 +227,7 @@ section! {
         /// Whether there is no limit.
         default unlimited: Flag = "false",
         /// The name by which others replace it.
-        optional name: format::Text,
+        optional name: AnyText,
         /// The rules that it replaces.
         optional replaces: List<Replaced>,
     }
@@ -217,8 +256,9 @@ texts! {
 }
 
 /// Where a configuration names such a file.
-pub(super) fn problem(file: &Path, place: &Place) -> Option<super::Problem> {
+pub(super) fn problem(file: &Path, place: &Place) -> Option<Problem> {
     let error = read_rate_limit_files([file]).err()?;
     let FileError { what, cure, .. } = error;
-    Some(super::Problem { severity: super::Severity::Error, place: place.clone(), what, cure })
+    let what = format!("{}: {what}", file.display());
+    Some(Problem { severity: Severity::Error, place: place.clone(), what, cure })
 }

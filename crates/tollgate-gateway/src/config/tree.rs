@@ -57,6 +57,28 @@ impl Node {
         Self { span: 0..0, value: Value::Map(Vec::new()), size: 1 }
     }
 
+    /// A copy without keys that contain null or an empty list.
+    pub(super) fn without_empty(self: &Rc<Self>) -> Rc<Self> {
+        let is_empty = |node: &Self| match &node.value {
+            Value::List(nodes) => nodes.is_empty(),
+            _ => node.is_null(),
+        };
+        let value = match &self.value {
+            Value::Scalar(_) => return Rc::clone(self),
+            Value::List(nodes) => Value::List(nodes.iter().map(Self::without_empty).collect()),
+            Value::Map(entries) => {
+                let there = entries.iter().filter(|entry| !is_empty(&entry.node));
+                let entry = |Entry { key, key_span, node }: &Entry| Entry {
+                    key: key.clone(),
+                    key_span: key_span.clone(),
+                    node: node.without_empty(),
+                };
+                Value::Map(there.map(entry).collect())
+            }
+        };
+        Rc::new(Self { span: self.span.clone(), value, size: self.size })
+    }
+
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
     }
@@ -78,11 +100,44 @@ impl Scalar {
 
 /// Reads a text and reports its problems. Without a tree, nothing else can be checked.
 pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
+    let root = parse_any(text, env, false, problems)?;
+    if root.is_none() {
+        let place = Place { span: 0..0, path: String::new() };
+        problems.error(place, "the file is empty", "`tollgate init` prints one to start from");
+    }
+    root
+}
+
+/// Reads the first document, and warns about further documents. Returns `Some(None)` for an empty
+/// text.
+pub(super) fn parse_first(
+    text: &str,
+    env: Env<'_>,
+    problems: &Problems,
+) -> Option<Option<Rc<Node>>> {
+    parse_any(text, env, true, problems)
+}
+
+fn parse_any(
+    text: &str,
+    env: Env<'_>,
+    is_first_enough: bool,
+    problems: &Problems,
+) -> Option<Option<Rc<Node>>> {
     let mut builder =
         Builder { frames: Vec::new(), anchors: HashMap::new(), root: None, env, problems };
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         match event {
+            Ok((Event::DocumentStart(_), span)) if is_first_enough && builder.root.is_some() => {
+                let span = span.start.index()..span.end.index();
+                problems.warn(
+                    Place { span, path: String::new() },
+                    "only the first document is read, as in envoyproxy/ratelimit",
+                    "move the second document into its own file",
+                );
+                break;
+            }
             Ok((event, span)) => builder.take(event, span)?,
             Err(error) => {
                 hide_secrets(text, builder.problems);
@@ -112,15 +167,7 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
             }
         }
     }
-    let root = builder.root;
-    if root.is_none() {
-        problems.error(
-            Place { span: 0..0, path: String::new() },
-            "the file is empty",
-            "`tollgate init` prints one to start from",
-        );
-    }
-    root
+    Some(builder.root)
 }
 
 /// The tab that a parser stumbled over, if it is in the indentation of a line. The parser names the

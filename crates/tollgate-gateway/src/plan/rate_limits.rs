@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::store::{Decision, Timestamp};
 use tollgate::{Key, OnStoreError, Policy, PolicyError, Quota};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub struct RateLimitsPlan {
     pub files: Vec<PathBuf>,
     /// The answer while the store cannot decide.
     pub on_store_error: OnStoreError,
+    /// Whether all rules only watch.
+    pub shadow: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -31,12 +34,14 @@ pub struct Descriptor {
     pub nested: Vec<Self>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rule {
     pub name: String,
     /// The names of rules that do not hold where this one does.
     pub replaces: Vec<String>,
     pub shadow: bool,
+    /// Whether the rule denies a request only together with all other rules of this kind.
+    pub quota: bool,
     /// The number that it allows; `None` is any.
     pub allowed: Option<Allowed>,
 }
@@ -47,23 +52,48 @@ pub struct Allowed {
     pub unit: Unit,
     /// The policy; `None` where the number is 0.
     pub policy: Option<Policy>,
+    /// The same count without a limit, for hits that are charged also beyond it.
+    pub counted: Policy,
 }
 
 impl Allowed {
     /// Allows this number in each window of a domain.
     ///
-    /// The policy is the same for all rules of a domain and unit: a quota belongs to the whole
-    /// descriptor, which is its key.
+    /// All rules with the same domain and unit share the policy's name, because the key contains
+    /// the whole descriptor. So a rule and a request's own limit share a count.
     pub fn new(domain: &str, requests: u32, unit: Unit) -> Result<Self, PolicyError> {
         let name = format!("{domain}/{}", unit.name());
-        let quota = Quota::new(requests.max(1).into(), unit.window());
-        let policy = Policy::fixed_window_counter(name, quota)?;
-        Ok(Self { requests, unit, policy: (requests > 0).then_some(policy) })
+        let policy =
+            |limit| Policy::fixed_window_counter(name.clone(), Quota::new(limit, unit.window()));
+        let counted = policy(Policy::MAX_LIMIT)?;
+        let policy = policy(requests.max(1).into())?;
+        Ok(Self { requests, unit, policy: (requests > 0).then_some(policy), counted })
+    }
+
+    /// The name of the policy: the domain and the unit.
+    pub fn name(&self) -> &str {
+        self.counted.name()
+    }
+
+    /// The used units by a decision of `counted`, and the limit. During an outage of the store the
+    /// decision is about a share of the limit.
+    pub fn counted_by(&self, decision: &Decision) -> (u64, u64) {
+        let limit = u128::from(self.requests) * u128::from(decision.limit);
+        let limit = (limit / u128::from(Policy::MAX_LIMIT)).max(1);
+        let used = decision.limit.saturating_sub(decision.remaining);
+        (used, u64::try_from(limit).unwrap_or(u64::MAX))
+    }
+
+    /// The seconds until the next window. Windows start at multiples of the unit, even for an
+    /// unused quota.
+    pub const fn until_reset(&self, now: Timestamp) -> u64 {
+        let window = self.unit.window().as_secs();
+        window - now.as_micros() / 1_000_000 % window
     }
 }
 
 /// A unit of time, as a number of seconds. Windows begin at multiples of it since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum Unit {
     Second = 1,

@@ -45,6 +45,8 @@ pub struct TlsFiles {
     /// The chain, the server's own certificate first.
     pub certificate: PathBuf,
     pub key: PathBuf,
+    /// Certificate authorities, if clients must have a certificate.
+    pub client_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -136,7 +136,7 @@ where
     }
     // Boxed, because it has room for both versions, and most connections know theirs.
     Box::pin(async {
-        let builder = builder(lifetime.patience);
+        let builder = builder(lifetime.patience, front);
         let serving = builder.serve_connection_with_upgrades(stream, service);
         let stop = auto::UpgradeableConnection::graceful_shutdown;
         lifetime.drive(serving, stop, &activity).await
@@ -234,7 +234,11 @@ impl Upload {
     }
 }
 
-fn builder(patience: Patience) -> auto::Builder<Streams> {
+fn builder(patience: Patience, front: Front) -> auto::Builder<Streams> {
+    let (resets, head_bytes) = match front {
+        Front::RateLimitService => (SHARED_RESETS, SHARED_HEAD_BYTES),
+        Front::Proxy | Front::ForwardAuth => (RESETS, HEAD_BYTES as u32),
+    };
     let streams = Streams { stall: patience.stall, share: Share::default() };
     let mut builder = auto::Builder::new(streams);
     builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES);
@@ -244,9 +248,9 @@ fn builder(patience: Patience) -> auto::Builder<Streams> {
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(UPLOAD_BYTES)
         .initial_connection_window_size(UPLOADS_BYTES)
-        .max_pending_accept_reset_streams(RESETS)
+        .max_pending_accept_reset_streams(resets)
         .max_local_error_reset_streams(RESETS)
-        .max_header_list_size(HEAD_BYTES as u32)
+        .max_header_list_size(head_bytes)
         .keep_alive_interval(patience.keep_alive)
         .keep_alive_timeout(patience.head);
     builder
@@ -292,6 +296,12 @@ const UPLOADS_BYTES: u32 = 1 << 20;
 /// The most streams that a client may open and reset before the gateway has accepted them. More
 /// resets are an attack (CVE-2023-44487).
 const RESETS: usize = 32;
+
+/// The same for Envoy's connections. Envoy shares a connection between all clients, and resets a
+/// stream when a client aborts a request. Smaller heads bound the memory.
+const SHARED_RESETS: usize = 4096;
+
+const SHARED_HEAD_BYTES: u32 = 16 << 10;
 
 /// A body of up to this size usually arrives at once, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;

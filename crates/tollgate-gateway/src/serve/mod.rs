@@ -143,7 +143,9 @@ async fn serve<St: Inspect>(
     };
     let tunnels = persistent.tunnels.clone();
     let health = HealthReporter::new();
-    health.set_service_status(rate_limits::NAME, ServingStatus::Serving).await;
+    for service in rate_limits::SERVICES {
+        health.set_service_status(service, ServingStatus::Serving).await;
+    }
     let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);

@@ -1,6 +1,7 @@
 //! Envoy's Rate Limit Service. The rules are those of the files, the decisions those of the store.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,8 +20,8 @@ use hyper::body::Incoming;
 use metrics::{Counter, counter};
 use tokio::time::{sleep, timeout};
 use tollgate::status::Inspect;
-use tollgate::store::{Charge, Decision, Timestamp, Verdict};
-use tollgate::{Cost, Key, Micros, OnStoreError};
+use tollgate::store::{Charge, Outcome, Timestamp};
+use tollgate::{Cost, Key, Micros, OnStoreError, StoreError};
 use tonic::Status;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -29,18 +30,25 @@ use tower_service::Service;
 use super::app::{App, Persistent};
 use super::error::BuildError;
 use super::gateway::Gateway;
+use super::summary::Summary;
 use crate::config::read_rate_limit_files;
 use crate::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
 use crate::proxy::Body;
 
-pub(super) const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The service names for health checks. Envoy's examples use `ratelimit`, the name in
+/// envoyproxy/ratelimit.
+pub(super) const SERVICES: [&str; 3] =
+    ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
 pub(super) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
     on_store_error: OnStoreError,
+    /// Whether all rules only watch.
+    shadow: bool,
     /// For each domain: the answers `ok`, `over_limit` and `error`.
     answers: HashMap<String, [Counter; 3]>,
+    summary: Summary,
 }
 
 pub(super) async fn answer<St: Inspect>(
@@ -55,12 +63,11 @@ pub(super) async fn answer<St: Inspect>(
         }
         RateLimitServiceServer::new(Decider(Arc::clone(app))).call(request).await
     };
-    let answered = match deadline {
-        Some(deadline) => timeout(deadline, answered).await,
-        None => Ok(answered.await),
-    };
+    // A client may set no deadline and never finish its request.
+    let longest = app.plan.timeouts.upstream.response;
+    let answered = timeout(deadline.map_or(longest, |it| it.min(longest)), answered).await;
     let answered = answered.map(|answered| answered.unwrap_or_else(|never| match never {}));
-    let late = |_| Status::deadline_exceeded("the store did not decide in time").into_http();
+    let late = |_| Status::deadline_exceeded("there was no decision in time").into_http();
     answered.unwrap_or_else(late).map(Body::from)
 }
 
@@ -76,7 +83,7 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
             ServingStatus::Serving
         };
         if told.replace(status) != Some(status) {
-            for service in ["", NAME] {
+            for service in SERVICES {
                 health.set_service_status(service, status).await;
             }
         }
@@ -122,10 +129,41 @@ impl<St: Inspect> RateLimitService for Decider<St> {
     }
 }
 
-struct Met {
-    rule: Rule,
+/// A descriptor with its rule and key.
+struct Met<'a> {
+    rule: Cow<'a, Rule>,
     key: Key,
-    cost: Cost,
+    hits: Hits,
+    /// Whether the descriptor only watches.
+    shadow: bool,
+}
+
+/// The effect of a descriptor on its quota.
+#[derive(Clone, Copy)]
+enum Hits {
+    /// The request passes if the quota has these units, and is then charged.
+    Request(Cost),
+    /// The descriptor has its own `hits_addend`. When a stream is done, Envoy reports the used units
+    /// in this field (`apply_on_stream_done`). A denial could not undo the use, so the charge may
+    /// exceed the limit. 0 only checks the quota.
+    Report(Cost),
+}
+
+/// The decision about a descriptor.
+struct Decided {
+    is_over: bool,
+    remaining: u64,
+    /// How long until the same request can pass; `None` is never.
+    wait: Option<u64>,
+}
+
+/// The descriptor in the headers: if some descriptors deny, the denying descriptor with the longest
+/// wait, and otherwise the descriptor with the fewest remaining units.
+struct Shown<'a> {
+    allowed: &'a Allowed,
+    remaining: u32,
+    reset: u64,
+    wait: Option<u64>,
 }
 
 impl<St: Inspect> RateLimits<St> {
@@ -152,7 +190,9 @@ impl<St: Inspect> RateLimits<St> {
             (domain.clone(), ["ok", "over_limit", "error"].map(count))
         });
         let answers = answers.collect();
-        Ok(Some(Self { store: store.clone(), domains, on_store_error, answers }))
+        let (store, summary) = (store.clone(), persistent.summary.clone());
+        let shadow = rules.shadow;
+        Ok(Some(Self { store, domains, on_store_error, shadow, answers, summary }))
     }
 
     /// Whether requests are decided: by the store, or without it.
@@ -177,134 +217,250 @@ impl<St: Inspect> RateLimits<St> {
         if request.domain.is_empty() {
             return Err(Status::invalid_argument("the request names no domain"));
         }
+        let count = request.descriptors.len();
+        if count > MAX_DESCRIPTORS {
+            return Err(Status::invalid_argument(format!(
+                "the request has {count} descriptors, and the most is {MAX_DESCRIPTORS}"
+            )));
+        }
         let met = request.descriptors.iter().map(|it| self.met(request, it));
         let mut met = met.collect::<Result<Vec<_>, _>>()?;
-        let replaced: Vec<_> =
-            met.iter().flatten().flat_map(|met| met.rule.replaces.clone()).collect();
+        let rules = met.iter().flatten();
+        let replaced: HashSet<_> = rules.flat_map(|met| met.rule.replaces.clone()).collect();
         for of_descriptor in &mut met {
-            let is_replaced = |it: &mut Met| replaced.contains(&it.rule.name);
-            of_descriptor.take_if(is_replaced);
+            of_descriptor.take_if(|it| replaced.contains(&it.rule.name));
         }
-        // A limit of 0 denies the request whatever the store decides, so nothing is charged.
-        let is_closed = |met: &Met| {
-            let allowed = met.rule.allowed.as_ref();
-            !met.rule.shadow && allowed.is_some_and(|allowed| allowed.policy.is_none())
-        };
-        let is_denied = met.iter().flatten().any(is_closed);
-        let charges: Vec<_> = met
-            .iter()
-            .flatten()
-            .filter_map(|met| {
-                let policy = met.rule.allowed.as_ref()?.policy.as_ref()?;
-                let charge = Charge::new(policy, &met.key, met.cost);
-                let charge = if met.rule.shadow { charge.shadow() } else { charge };
-                Some(if is_denied { charge.dry() } else { charge })
-            })
-            .collect();
-        let verdict = if charges.is_empty() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let now = Timestamp::from_micros(Micros::from(now).get());
-            Ok(Verdict::new(!is_denied, now, []))
-        } else {
-            self.store.decide(&charges).await
-        };
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
+        match self.decide_all(&met).await {
+            Ok((decided, now)) => Ok(self.response(&met, &decided, now)),
             Err(error) if self.on_store_error == OnStoreError::Open => {
                 tracing::debug!(%error, "the store could not decide");
                 let statuses = met.iter().map(|_| ok(None, u32::MAX)).collect();
-                return Ok(response(Code::Ok, statuses, Vec::new()));
+                Ok(response(Code::Ok, statuses, Vec::new()))
             }
-            Err(error) => return Err(Status::unavailable(error.to_string())),
-        };
-        Ok(self.told(&met, &verdict))
+            Err(error) => Err(Status::unavailable(error.to_string())),
+        }
     }
 
     fn met(
         &self,
         request: &RateLimitRequest,
         descriptor: &RateLimitDescriptor,
-    ) -> Result<Option<Met>, Status> {
+    ) -> Result<Option<Met<'_>>, Status> {
         if descriptor.is_negative_hits {
             return Err(Status::unimplemented("`is_negative_hits` is not supported"));
         }
         let entries: Vec<_> = descriptor.entries.iter().map(|it| (&*it.key, &*it.value)).collect();
         let Some(domain) = self.domains.get(&request.domain) else { return Ok(None) };
-        // 0 is what the field holds where it was not set.
-        let hits = descriptor.hits_addend.as_ref().map(|hits| hits.value);
-        let cost = Cost::new(hits.unwrap_or_else(|| request.hits_addend.max(1).into()));
-        let found = match &descriptor.limit {
-            Some(own) => {
-                let wrong = |what: &str| Status::invalid_argument(what.to_owned());
-                let unit = Unit::ALL.into_iter().find(|unit| wire(*unit) as i32 == own.unit);
-                let unit = unit.ok_or_else(|| wrong("the limit of a descriptor has no unit"))?;
-                // With the number in the name, since one request may not hold a key against two.
-                let name = format!("{}/{}", request.domain, own.requests_per_unit);
-                let allowed = Allowed::new(&name, own.requests_per_unit, unit);
-                let allowed = Some(allowed.map_err(|error| wrong(&error.to_string()))?);
-                let (name, replaces) = (String::new(), Vec::new());
-                Some((Rule { name, replaces, shadow: false, allowed }, descriptor_key(&entries)))
-            }
-            None => domain.find(&entries).map(|(rule, key)| (rule.clone(), key)),
+        let hits = match &descriptor.hits_addend {
+            Some(hits) => Hits::Report(Cost::new(hits.value.min(MAX_HITS))),
+            // A missing field reads as 0.
+            None => Hits::Request(Cost::new(request.hits_addend.max(1).into())),
         };
-        Ok(found.map(|(rule, key)| Met { rule, key, cost }))
+        let found = domain.find(&entries);
+        let Some(own) = &descriptor.limit else {
+            return Ok(found.map(|(rule, key)| {
+                let shadow = self.shadow || rule.shadow;
+                Met { rule: Cow::Borrowed(rule), key, hits, shadow }
+            }));
+        };
+        let wrong = |what: &str| Status::invalid_argument(what.to_owned());
+        let unit = Unit::ALL.into_iter().find(|unit| wire(*unit) as i32 == own.unit);
+        let unit = unit.ok_or_else(|| wrong("the limit of a descriptor has no unit"))?;
+        let allowed = Allowed::new(&request.domain, own.requests_per_unit, unit);
+        let allowed = allowed.map_err(|error| wrong(&error.to_string()))?;
+        // With the rule's key, the request's own limit continues the rule's count.
+        let key = found.map_or_else(|| descriptor_key(&entries), |(_, key)| key);
+        let rule = Cow::Owned(Rule { allowed: Some(allowed), ..Rule::default() });
+        Ok(Some(Met { rule, key, hits, shadow: self.shadow }))
     }
 
-    fn told(&self, met: &[Option<Met>], verdict: &Verdict) -> RateLimitResponse {
-        let mut decisions = verdict.decisions().iter();
-        let mut overall = Code::Ok;
-        let mut tightest: Option<(u32, u32, u64)> = None;
-        // `None` if the request never passes.
-        let mut retry_after = Some(0);
-        let mut statuses = Vec::with_capacity(met.len());
-        for met in met {
-            let Some((Met { rule, .. }, allowed)) =
-                met.as_ref().and_then(|met| Some((met, met.rule.allowed.as_ref()?)))
-            else {
-                statuses.push(ok(None, if met.is_some() { u32::MAX } else { 0 }));
+    /// Decides about all descriptors, at the returned time.
+    async fn decide_all(
+        &self,
+        met: &[Option<Met<'_>>],
+    ) -> Result<(Vec<Option<Decided>>, Timestamp), StoreError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut now = Timestamp::from_micros(Micros::from(now).get());
+        // A limit of 0 denies without a call to the store.
+        let mut decided: Vec<_> = limited(met)
+            .map(|limited| {
+                let (_, allowed) = limited?;
+                let is_closed = allowed.policy.is_none();
+                is_closed.then_some(Decided { is_over: true, remaining: 0, wait: None })
+            })
+            .collect();
+
+        // Checks are decided first, because a denied request must not be charged.
+        let reports: Vec<_> = limited(met)
+            .enumerate()
+            .filter_map(|(index, limited)| {
+                let (met, allowed) = limited?;
+                let Hits::Report(cost) = met.hits else { return None };
+                allowed.policy.as_ref()?;
+                Some((index, allowed, Charge::new(&allowed.counted, &met.key, cost)))
+            })
+            .collect();
+        if !reports.is_empty() {
+            let charges: Vec<_> = reports.iter().map(|(_, _, charge)| *charge).collect();
+            let verdict = self.store.decide(&charges).await?;
+            now = verdict.decided_at();
+            for ((index, allowed, _), decision) in reports.iter().zip(verdict.decisions()) {
+                let (used, limit) = allowed.counted_by(decision);
+                let is_over = decision.denies() || used > limit;
+                let remaining = limit.saturating_sub(used);
+                let wait = Some(allowed.until_reset(now));
+                decided[*index] = Some(Decided { is_over, remaining, wait });
+            }
+        }
+
+        let is_denied = denials(met, &decided).next().is_some();
+        let requests = || {
+            limited(met).enumerate().filter_map(|(index, limited)| {
+                let (met, allowed) = limited?;
+                let Hits::Request(cost) = met.hits else { return None };
+                allowed.policy.as_ref()?;
+                Some((index, met, allowed, cost))
+            })
+        };
+        // A store call must not contain different quotas for a key, so the smallest limit applies.
+        let mut smallest = HashMap::<_, &Allowed>::new();
+        for (_, met, allowed, _) in requests() {
+            let smallest = smallest.entry((allowed.unit, &met.key)).or_insert(allowed);
+            if allowed.requests < smallest.requests {
+                *smallest = allowed;
+            }
+        }
+        let is_alone = quotas(met).nth(1).is_none();
+        let charges: Vec<_> = requests()
+            .filter_map(|(_, met, allowed, cost)| {
+                let policy = smallest.get(&(allowed.unit, &met.key))?.policy.as_ref()?;
+                let charge = Charge::new(policy, &met.key, cost);
+                let enforces = !met.shadow && (!met.rule.quota || is_alone);
+                let charge = if enforces { charge } else { charge.shadow() };
+                Some(if is_denied { charge.dry() } else { charge })
+            })
+            .collect();
+        if !charges.is_empty() {
+            let verdict = self.store.decide(&charges).await?;
+            now = verdict.decided_at();
+            for ((index, ..), decision) in requests().zip(verdict.decisions()) {
+                // The store has remembered another descriptor's denial and did not check this one.
+                if decision.outcome == Outcome::Undecided {
+                    continue;
+                }
+                let wait = decision.retry_after().map(|wait| wait.get().div_ceil(SECOND));
+                let remaining = decision.remaining;
+                decided[index] = Some(Decided { is_over: decision.denies(), remaining, wait });
+            }
+        }
+        Ok((decided, now))
+    }
+
+    fn response(
+        &self,
+        all: &[Option<Met<'_>>],
+        decided: &[Option<Decided>],
+        now: Timestamp,
+    ) -> RateLimitResponse {
+        let denying: HashSet<_> = denials(all, decided).collect();
+        let overall = if denying.is_empty() { Code::Ok } else { Code::OverLimit };
+        let mut shown: Option<Shown<'_>> = None;
+        let mut statuses = Vec::with_capacity(all.len());
+        for (index, (limited, decided)) in limited(all).zip(decided).enumerate() {
+            let (Some((met, allowed)), Some(decided)) = (limited, decided) else {
+                // There is no rule, no limit, or no decision.
+                statuses.push(ok(None, if all[index].is_some() { u32::MAX } else { 0 }));
                 continue;
             };
-            let decision = allowed.policy.as_ref().and_then(|_| decisions.next());
-            let denies = decision.is_none_or(|decision| !decision.allows());
-            let remaining = decision.map_or(0, |decision| decision.remaining);
-            let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
-            // Windows begin at multiples of the unit, also where no units were taken.
-            let window = allowed.unit.window().as_secs();
-            let reset = window - verdict.decided_at().as_micros() / MICROS_PER_SECOND % window;
+            let remaining = u32::try_from(decided.remaining).unwrap_or(u32::MAX);
+            let reset = allowed.until_reset(now);
             let limit = RateLimit {
-                name: rule.name.clone(),
+                name: met.rule.name.clone(),
                 requests_per_unit: allowed.requests,
                 unit: wire(allowed.unit) as i32,
             };
             let mut status = ok(Some(limit), remaining);
             status.duration_until_reset =
                 Some(Seconds { seconds: i64::try_from(reset).unwrap_or(i64::MAX), nanos: 0 });
-            if denies && !rule.shadow {
-                status.code = Code::OverLimit as i32;
-                overall = Code::OverLimit;
-                let wait = decision.and_then(Decision::retry_after);
-                let wait = wait.map(|wait| wait.get().div_ceil(MICROS_PER_SECOND));
-                retry_after = retry_after.zip(wait).map(|(one, other)| one.max(other));
+            if met.shadow {
+                if decided.is_over {
+                    self.summary.rate_limit(allowed.name(), false);
+                }
+                statuses.push(status);
+                continue;
             }
-            if !rule.shadow && tightest.is_none_or(|(_, least, _)| remaining < least) {
-                tightest = Some((allowed.requests, remaining, reset));
+            if decided.is_over {
+                status.code = Code::OverLimit as i32;
+            }
+            let this = Shown { allowed, remaining, reset, wait: decided.wait };
+            let is_shown = match &shown {
+                _ if !denying.is_empty() && !denying.contains(&index) => false,
+                None => true,
+                Some(shown) if denying.is_empty() => remaining < shown.remaining,
+                Some(shown) => {
+                    shown.wait.is_some_and(|other| this.wait.is_none_or(|it| it > other))
+                }
+            };
+            if is_shown {
+                shown = Some(this);
             }
             statuses.push(status);
         }
         let mut headers = Vec::new();
-        if let Some((limit, remaining, reset)) = tightest {
-            headers.push(header("ratelimit-limit", &limit.to_string()));
+        if let Some(Shown { allowed, remaining, reset, wait }) = shown {
+            headers.push(header("ratelimit-limit", &allowed.requests.to_string()));
             headers.push(header("ratelimit-remaining", &remaining.to_string()));
             headers.push(header("ratelimit-reset", &reset.to_string()));
-        }
-        if let Some(wait) = retry_after.filter(|_| overall == Code::OverLimit) {
-            headers.push(header("retry-after", &wait.to_string()));
+            if overall == Code::OverLimit {
+                headers.extend(wait.map(|wait| header("retry-after", &wait.to_string())));
+                self.summary.rate_limit(allowed.name(), true);
+            }
         }
         response(overall, statuses, headers)
     }
 }
 
-const MICROS_PER_SECOND: u64 = 1_000_000;
+/// For each descriptor its limit, if it has one.
+fn limited<'a>(
+    met: &'a [Option<Met<'a>>],
+) -> impl Iterator<Item = Option<(&'a Met<'a>, &'a Allowed)>> {
+    met.iter().map(|met| met.as_ref().and_then(|met| Some((met, met.rule.allowed.as_ref()?))))
+}
+
+/// The descriptors in `quota_mode`, which deny a request only together.
+fn quotas<'a>(met: &'a [Option<Met<'a>>]) -> impl Iterator<Item = usize> {
+    let limited = limited(met).enumerate();
+    limited.filter_map(|(index, limited)| {
+        let (met, _) = limited?;
+        (met.rule.quota && !met.shadow).then_some(index)
+    })
+}
+
+/// The descriptors that deny the request.
+fn denials<'a>(
+    met: &'a [Option<Met<'a>>],
+    decided: &'a [Option<Decided>],
+) -> impl Iterator<Item = usize> {
+    let is_over = |index: &usize| decided[*index].as_ref().is_some_and(|it| it.is_over);
+    let all_quotas = quotas(met).all(|index| is_over(&index));
+    let limited = limited(met).enumerate();
+    limited.filter_map(move |(index, limited)| {
+        let (met, _) = limited?;
+        let denies = is_over(&index) && !met.shadow && (!met.rule.quota || all_quotas);
+        denies.then_some(index)
+    })
+}
+
+/// The maximum number of descriptors in a request. Envoy sends a descriptor for each entry in
+/// `rate_limits`.
+const MAX_DESCRIPTORS: usize = 128;
+
+/// The maximum hits of a report. The number exceeds every limit, and all reports of a request
+/// together still fit into `Allowed::counted`.
+const MAX_HITS: u64 = u32::MAX as u64 + 1;
+
+/// A second in microseconds.
+const SECOND: u64 = 1_000_000;
 
 fn response(
     overall: Code,

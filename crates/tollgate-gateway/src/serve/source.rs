@@ -36,6 +36,7 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     let mut files: Vec<_> = source.file.iter().cloned().collect();
     for tls in plan.listen.iter().filter_map(|listen| listen.tls.as_ref()) {
         files.extend([tls.certificate.clone(), tls.key.clone()]);
+        files.extend(tls.client_ca.clone());
     }
     for identity in &plan.identity {
         if let IdentitySource::User(jwt) = identity

@@ -1,7 +1,7 @@
 //! Denials and failures in the log: at most one line every ten seconds for each policy and each
 //! upstream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +19,9 @@ pub(super) struct Summary {
     observer: Observer,
     failures: Failures,
     unknown: Arc<AtomicU64>,
+    /// For each policy of the Rate Limit Service: denied requests, and requests that a shadow rule
+    /// would have denied.
+    rate_limits: Arc<Mutex<BTreeMap<String, [u64; 2]>>>,
     told: Arc<Mutex<Told>>,
 }
 
@@ -30,11 +33,23 @@ struct Told {
 impl Summary {
     pub(super) fn new(observer: Observer, failures: Failures) -> Self {
         let told = Told { at: Instant::now(), denials: HashMap::new() };
-        Self { observer, failures, unknown: Arc::default(), told: Arc::new(Mutex::new(told)) }
+        let (unknown, rate_limits) = (Arc::default(), Arc::default());
+        Self { observer, failures, unknown, rate_limits, told: Arc::new(Mutex::new(told)) }
     }
 
     pub(super) fn unknown_client(&self) {
         self.unknown.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that a policy of the Rate Limit Service has denied, or would have.
+    pub(super) fn rate_limit(&self, policy: &str, is_enforced: bool) {
+        let mut policies = self.rate_limits.lock();
+        // Overrides of requests have the names of the rules, so there are seven for each domain.
+        let counts = match policies.get_mut(policy) {
+            Some(counts) => counts,
+            None => policies.entry(policy.to_owned()).or_default(),
+        };
+        counts[usize::from(!is_enforced)] += 1;
     }
 
     pub(super) async fn keep_telling(self) {
@@ -50,7 +65,7 @@ impl Summary {
         let passed = told.at.elapsed();
         let unknown = self.unknown.swap(0, Ordering::Relaxed);
         if unknown > 0 {
-            let seconds = passed.as_secs_f64().round().max(1.0);
+            let seconds = seconds(passed);
             tracing::info!(
                 target: "tollgate",
                 "`identity` found no client in {} in the last {seconds} s", Count(unknown, "request")
@@ -59,6 +74,19 @@ impl Summary {
         for line in told.news(self.observer.denials(), passed) {
             tracing::info!(target: "tollgate", "{line}");
         }
+        for (policy, counts) in std::mem::take(&mut *self.rate_limits.lock()) {
+            let seconds = seconds(passed);
+            for (what, count) in ["denied", "would have denied"].into_iter().zip(counts) {
+                if count > 0 {
+                    let requests = Count(count, "request");
+                    tracing::info!(
+                        target: "tollgate",
+                        "{what} {requests} under `{policy}` of the Rate Limit Service in the last \
+                         {seconds} s"
+                    );
+                }
+            }
+        }
         self.failures.tell(passed);
         told.at = Instant::now();
     }
@@ -66,7 +94,7 @@ impl Summary {
 
 impl Told {
     fn news(&mut self, now: Vec<Denials>, passed: Duration) -> Vec<String> {
-        let seconds = passed.as_secs_f64().round().max(1.0);
+        let seconds = seconds(passed);
         let mut lines = Vec::new();
         for denials in now {
             let policy = denials.policy.clone();
@@ -89,6 +117,10 @@ impl Told {
         }
         lines
     }
+}
+
+fn seconds(passed: Duration) -> f64 {
+    passed.as_secs_f64().round().max(1.0)
 }
 
 /// Short enough for an operator who watches the log, and long enough to keep the log small.

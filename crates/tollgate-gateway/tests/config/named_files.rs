@@ -75,6 +75,16 @@ fn what_is_wrong_with_a_file_is_told_where_it_is_named() {
         (tls("false.pem", "good.key"), "7:20: tls.certificate", "cannot be used"),
         (tls("good.pem", "other.pem"), "8:12: tls.key", "there is no private key in it"),
         (tls("good.pem", "other.key"), "8:12: tls.key", "not the key of the first certificate"),
+        (
+            tls("good.pem", "good.key\n      clientCa: nowhere.pem"),
+            "9:17: tls.clientCa",
+            "it cannot be read: No such file",
+        ),
+        (
+            tls("good.pem", "good.key\n      clientCa: false.pem"),
+            "9:17: tls.clientCa",
+            "a certificate authority in it cannot be used",
+        ),
         (jwt("jwksFile: nowhere.json"), "6:15: jwt.jwksFile", "it cannot be read: No such file"),
         (jwt("jwksFile: no-set.json"), "6:15: jwt.jwksFile", "not a JSON Web Key Set"),
         (jwt("jwksFile: empty-set.json"), "6:15: jwt.jwksFile", "no usable key in it"),

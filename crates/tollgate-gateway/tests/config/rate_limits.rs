@@ -1,7 +1,9 @@
 //! Rules of Envoy's Rate Limit Service in files of their own.
 
 use std::fs;
+use std::process::Command;
 
+use tempfile::TempDir;
 use tollgate_gateway::check;
 use tollgate_gateway::config::{Source, is_rate_limits, read_rate_limits};
 
@@ -21,6 +23,101 @@ fn everything_wrong_with_a_file_is_told_with_its_place_and_cure() {
     }
 }
 
+/// envoyproxy/ratelimit accepts these files.
+#[test]
+fn upstreams_optional_keys_may_be_missing_or_empty() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let five = "domain a\n  k=(any): 5 per minute for each value\n".to_owned();
+    for (text, words, warnings) in [
+        ("domain: a".to_owned(), "domain a\n".to_owned(), 0),
+        ("domain: a\ndescriptors:".to_owned(), "domain a\n".to_owned(), 0),
+        ("domain: a\ndescriptors: []".to_owned(), "domain a\n".to_owned(), 0),
+        (format!("---\ndomain: a\ndescriptors: [{{key: k, {limit}}}]"), five.clone(), 0),
+        (format!("descriptors: [{{key: k, {limit}}}]\ndomain: a\n---\nb: ["), five.clone(), 1),
+        (
+            format!("domain: a\ndescriptors: [{{key: k, value: null, descriptors: ~, {limit}}}]"),
+            five.clone(),
+            0,
+        ),
+        (format!("domain: a\ndescriptors: [{{key: k, value: '', {limit}}}]"), five.clone(), 0),
+        (
+            format!(
+                "domain: a\ndescriptors: [{{key: k, quota_mode: false, shadow_mode: false, \
+                 share_threshold: null, {limit}}}]"
+            ),
+            five,
+            0,
+        ),
+        (
+            "domain: a\ndescriptors: [{key: k, rate_limit: null, shadow_mode: true}]".to_owned(),
+            "domain a\n  k=(any): not limited\n".to_owned(),
+            1,
+        ),
+        (
+            "domain: a\ndescriptors: [{key: k, rate_limit: {unit: hour, name: '', replaces: []}}]"
+                .to_owned(),
+            "domain a\n  k=(any): 0 per hour for each value\n".to_owned(),
+            1,
+        ),
+        (
+            "domain: a\ndescriptors: [{key: k, rate_limit: {unlimited: true, requests_per_unit: 5}}]"
+                .to_owned(),
+            "domain a\n  k=(any): unlimited\n".to_owned(),
+            1,
+        ),
+        (
+            format!("domain: a\ndescriptors: [{{key: k, value: v, quota_mode: true, {limit}}}]"),
+            "domain a\n  k=v: 5 per minute, denies only with all others in quota mode\n".to_owned(),
+            0,
+        ),
+    ] {
+        let source = Source::new("a.yaml", text.clone());
+        assert!(is_rate_limits(&source), "{text}");
+        let (domain, report) = read_rate_limits(&source);
+        let domain = domain.unwrap_or_else(|| panic!("{text}: {report}"));
+        assert_eq!(check::rate_limits_in_words(&domain), words, "{text}");
+        assert_eq!(report.warnings(), warnings, "{text}: {report}");
+    }
+}
+
+/// Runs a command that fails, and returns its messages.
+fn told(folder: &TempDir, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn messages_lead_to_the_cure() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("rules.yaml", "descriptors:\n  - key: a\n    rate_limit: {unit: day}\n");
+    write("empty.yaml", "");
+    write("two.yaml", "domain: a\ndescriptors:\n  - {}\n  - {key: a, value: b, limit: 5}\n");
+    let message = told(&folder, &["check", "rules.yaml"]);
+    assert!(message.contains("`domain` is missing"), "{message}");
+    assert!(!message.contains("rateLimiter") && !message.contains("init"), "{message}");
+    for (file, expected) in [
+        ("rules.yaml", "rules.yaml: line 1: `domain` is missing\n"),
+        ("empty.yaml", "empty.yaml: line 1: the file is empty\n"),
+        (
+            "two.yaml",
+            "two.yaml: line 3: `key` is missing (and 1 more: `tollgate check two.yaml` shows all)\n",
+        ),
+    ] {
+        write("gateway.yaml", &format!("rateLimiter:\n  rateLimitService: {{config: {file}}}\n"));
+        for command in [["check", "gateway.yaml"], ["serve", "gateway.yaml"]] {
+            let message = told(&folder, &command);
+            assert!(message.starts_with(&format!("error: {expected}")), "{message}");
+            assert!(!message.contains("init") && !message.contains("error: error"), "{message}");
+        }
+    }
+}
+
 #[test]
 fn a_file_is_told_in_words() {
     let text = fs::read_to_string(root().join("examples/fronts/ratelimit.yaml")).unwrap();
@@ -32,6 +129,7 @@ fn a_file_is_told_in_words() {
   remote_address=(any): 100 per minute for each value
   remote_address=203.0.113.7: unlimited
   path=/api/*/orders, method=POST: 20 per second
+  tokens=(any): 100000 per day for each value
 "
     );
 }

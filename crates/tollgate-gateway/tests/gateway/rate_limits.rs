@@ -1,6 +1,8 @@
 //! Envoy's Rate Limit Service, asked with the published messages over gRPC.
 
+use std::collections::HashMap;
 use std::fs;
+use std::process::Command;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -11,6 +13,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::Message as _;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 use tonic::transport::Channel;
@@ -19,7 +22,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::support::{Client, Gateway};
+use crate::encryption::certificate;
+use crate::support::{Client, Gateway, Outcome, RawHttp2, frames};
 
 /// Units of years, so that no window ends during a test.
 const RULES: &str = "domain: test
@@ -48,7 +52,17 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1}
   - key: visit
     rate_limit: {unit: month, requests_per_unit: 1}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 10}
   - key: free
+  - key: pool
+    value: one
+    quota_mode: true
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: pool
+    value: other
+    quota_mode: true
+    rate_limit: {unit: year, requests_per_unit: 2}
   - key: kind
     value: marketing
     descriptors:
@@ -226,6 +240,283 @@ async fn hits_and_limits_of_the_request_count() {
     assert_eq!(service.send(nowhere).await.unwrap_err().code(), tonic::Code::InvalidArgument);
 }
 
+/// A request with these hits in its only descriptor: 0 to check, more to report.
+fn hits(descriptor: &[(&str, &str)], value: u64) -> RateLimitRequest {
+    let mut request = request(&[descriptor]);
+    request.descriptors[0].hits_addend = Some(UInt64Value { value });
+    request
+}
+
+/// Envoy with `apply_on_stream_done` sends a check before a request and a report after it. As in
+/// envoyproxy/ratelimit, a check passes until the used units exceed the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_are_charged_beyond_the_limit() {
+    let redis = Redis::start();
+    let over_redis = format!("store: {{redis: {{url: '{}', timeout: 20s}}}}", redis.url());
+    for lines in ["", &over_redis] {
+        let service = Service::start(lines, RULES).await;
+        let send = async |hits: RateLimitRequest| {
+            let answer = service.send(hits).await.unwrap();
+            (answer.overall_code(), answer.statuses[0].limit_remaining)
+        };
+        for (user, reports, remaining) in
+            [("large", &[25][..], 0), ("twice", &[7, 8], 0), ("huge", &[u64::MAX], 0)]
+        {
+            let tokens = [("tokens", user)];
+            assert_eq!(send(hits(&tokens, 0)).await, (Allowed, 10), "{user}");
+            for (index, report) in reports.iter().enumerate() {
+                assert_eq!(send(hits(&tokens, 0)).await.0, Allowed, "{user}");
+                let is_last = index + 1 == reports.len();
+                let code = if is_last { OverLimit } else { Allowed };
+                assert_eq!(send(hits(&tokens, *report)).await.0, code, "{user}");
+            }
+            for _ in 0..3 {
+                assert_eq!(send(hits(&tokens, 0)).await, (OverLimit, remaining), "{user}");
+            }
+            assert_eq!(send(request(&[&tokens])).await.0, OverLimit, "{user}");
+        }
+        // Exactly the limit is not over it.
+        let tokens = [("tokens", "exact")];
+        assert_eq!(send(hits(&tokens, 10)).await, (Allowed, 0));
+        assert_eq!(send(hits(&tokens, 0)).await, (Allowed, 0));
+        assert_eq!(send(request(&[&tokens])).await, (OverLimit, 0));
+        assert_eq!(send(hits(&tokens, 1)).await, (OverLimit, 0));
+        assert_eq!(send(hits(&tokens, 0)).await, (OverLimit, 0));
+        // Requests and reports have one count.
+        let tokens = [("tokens", "both")];
+        assert_eq!(send(request(&[&tokens])).await, (Allowed, 9));
+        assert_eq!(send(hits(&tokens, 8)).await, (Allowed, 1));
+        assert_eq!(send(request(&[&tokens])).await, (Allowed, 0));
+        let denied = service.send(request(&[&tokens])).await.unwrap();
+        let headers = headers(&denied);
+        assert_eq!((&*headers["ratelimit-limit"], &*headers["ratelimit-remaining"]), ("10", "0"));
+        assert_eq!(headers["retry-after"], headers["ratelimit-reset"]);
+    }
+}
+
+#[tokio::test]
+async fn denied_checks_charge_nothing_else() {
+    let service = Service::start("", RULES).await;
+    let spent = [("tokens", "spent")];
+    service.send(hits(&spent, 11)).await.unwrap();
+    let mut both = request(&[&spent, &[("user", "ann")]]);
+    both.descriptors[0].hits_addend = Some(UInt64Value { value: 0 });
+    for _ in 0..2 {
+        let answer = service.send(both.clone()).await.unwrap();
+        assert_eq!(codes(&answer), [OverLimit, OverLimit, Allowed]);
+        assert_eq!(answer.statuses[1].limit_remaining, 3);
+        assert_eq!(headers(&answer)["ratelimit-limit"], "10");
+    }
+    // Another descriptor's denial does not lose a report.
+    let mut both = request(&[&[("user", "banned")], &[("tokens", "other")]]);
+    both.descriptors[1].hits_addend = Some(UInt64Value { value: 4 });
+    assert_eq!(codes(&service.send(both).await.unwrap()), [OverLimit, OverLimit, Allowed]);
+    let check = service.send(hits(&[("tokens", "other")], 0)).await.unwrap();
+    assert_eq!(check.statuses[0].limit_remaining, 6);
+}
+
+#[tokio::test]
+async fn quota_mode_denies_only_when_all_are_over() {
+    let service = Service::start("", RULES).await;
+    let pools: [&[(&str, &str)]; 2] = [&[("pool", "one")], &[("pool", "other")]];
+    assert_eq!(service.codes(&pools).await, [Allowed; 3]);
+    assert_eq!(service.codes(&pools).await, [Allowed, OverLimit, Allowed]);
+    assert_eq!(service.codes(&pools).await, [OverLimit; 3]);
+    assert_eq!(service.codes(&[&[("pool", "one")]]).await, [OverLimit; 2]);
+}
+
+fn headers(answer: &RateLimitResponse) -> HashMap<String, String> {
+    let headers = answer.response_headers_to_add.iter();
+    headers.map(|it| (it.key.clone(), it.value.clone())).collect()
+}
+
+/// The store remembers the first denial and then does not call Redis for either descriptor.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_describe_the_denying_descriptor() {
+    let redis = Redis::start();
+    let lines = format!("store: {{redis: {{url: '{}', timeout: 20s}}}}", redis.url());
+    let service = Service::start(&lines, RULES).await;
+    let both: [&[(&str, &str)]; 2] = [&[("user", "ann")], &[("status", "404")]];
+    assert_eq!(service.codes(&both).await, [Allowed; 3]);
+    for _ in 0..5 {
+        let answer = service.send(request(&both)).await.unwrap();
+        assert_eq!(codes(&answer), [OverLimit, Allowed, OverLimit]);
+        assert_eq!(headers(&answer)["ratelimit-limit"], "1");
+        // Two of three units remain, or the status has no number.
+        let other = &answer.statuses[0];
+        assert!(other.current_limit.is_none() || other.limit_remaining == 2, "{other:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_descriptors_are_invalid() {
+    let redis = Redis::start();
+    let over_redis = format!("store: {{redis: {{url: '{}', timeout: 20s}}}}", redis.url());
+    for lines in ["", &over_redis] {
+        let service = Service::start(lines, RULES).await;
+        let users: Vec<_> = (0..129).map(|number| format!("user-{number}")).collect();
+        let descriptors: Vec<_> = users.iter().map(|user| [("user", &**user)]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = descriptors.iter().map(|it| &it[..]).collect();
+        assert_eq!(service.codes(&descriptors[..128]).await, [Allowed; 129]);
+        let error = service.send(request(&descriptors)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        let message = "the request has 129 descriptors, and the most is 128";
+        assert_eq!(error.message(), message);
+    }
+}
+
+#[tokio::test]
+async fn overrides_continue_the_count_of_the_rule() {
+    let service = Service::start("", RULES).await;
+    let ann: &[(&str, &str)] = &[("user", "ann")];
+    let with = |requests_per_unit, unit: rate_limit::Unit| {
+        let mut request = request(&[ann]);
+        let unit = unit as i32;
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
+        request
+    };
+    let remaining = async |request| {
+        let answer = service.send(request).await.unwrap();
+        (answer.overall_code(), answer.statuses[0].limit_remaining)
+    };
+    let year = rate_limit::Unit::Year;
+    assert_eq!(remaining(request(&[ann])).await, (Allowed, 2));
+    assert_eq!(remaining(with(5, year)).await, (Allowed, 3));
+    assert_eq!(remaining(request(&[ann])).await, (Allowed, 0));
+    assert_eq!(remaining(with(3, year)).await, (OverLimit, 0));
+    assert_eq!(remaining(with(5, year)).await, (Allowed, 1));
+    assert_eq!(remaining(with(5, rate_limit::Unit::Month)).await, (Allowed, 4));
+    // If both limits are in a request, the smaller limit applies.
+    let mut both = with(6, year);
+    both.descriptors.push(request(&[ann]).descriptors.remove(0));
+    assert_eq!(codes(&service.send(both).await.unwrap()), [OverLimit; 3]);
+    assert_eq!(remaining(with(6, year)).await, (Allowed, 1));
+}
+
+#[tokio::test]
+async fn shadow_makes_all_rules_watch() {
+    let service = Service::start("shadow: true", RULES).await;
+    for _ in 0..3 {
+        assert_eq!(service.codes(&[&[("status", "404")]]).await, [Allowed; 2]);
+        assert_eq!(service.codes(&[&[("user", "banned")]]).await, [Allowed; 2]);
+    }
+    let answer = service.send(request(&[&[("status", "404")]])).await.unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_counts_denied_requests() {
+    let service = Service::start("", RULES).await;
+    for _ in 0..3 {
+        service.codes(&[&[("visit", "any")]]).await;
+        service.codes(&[&[("user", "watched")]]).await;
+        service.codes(&[&[("user", "banned")]]).await;
+    }
+    let Service { mut gateway, channel } = service;
+    drop(channel);
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    // The counts may be in two lines, because a period may end in between.
+    for line in ["tollgate: denied ", "tollgate: would have denied "] {
+        let of = |policy: &str| -> u64 {
+            let log = gateway.log();
+            let lines = log.lines().filter_map(|it| it.split_once(line)?.1.split_once(" request"));
+            let ours = lines.filter(|(_, rest)| rest.contains(policy));
+            ours.filter_map(|(count, _)| count.parse::<u64>().ok()).sum()
+        };
+        let service = "of the Rate Limit Service in the last";
+        gateway.until_logged(service);
+        let expected = if line == "tollgate: denied " { [2, 3] } else { [0, 2] };
+        assert_eq!([of("`test/month`"), of("`test/year`")], expected, "{}", gateway.log());
+    }
+}
+
+/// Envoy shares a connection between all clients, and resets a stream when its client disconnects.
+#[tokio::test(flavor = "multi_thread")]
+async fn aborted_requests_keep_the_connection_open() {
+    let service = Service::start("", RULES).await;
+    let address = service.gateway.fronts["rateLimitService"];
+    let head = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")];
+    let outcome = tokio::task::spawn_blocking(move || {
+        let mut envoy = RawHttp2::new(address);
+        for number in 0..2_000 {
+            let stream = 2 * number + 1;
+            envoy.headers(stream, &head, false);
+            envoy.frame(frames::RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+        }
+        envoy.headers(4_001, &head, true);
+        envoy.outcome(4_001)
+    });
+    assert_eq!(outcome.await.unwrap(), Outcome::Status(200));
+}
+
+/// The client sets no deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_requests_are_answered() {
+    let service = Service::start("timeouts: {response: 50ms}", RULES).await;
+    let address = service.gateway.fronts["rateLimitService"];
+    let outcome = tokio::task::spawn_blocking(move || {
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let mut client = RawHttp2::new(address);
+        let head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "a")];
+        let head =
+            [&head[..], &[("content-type", "application/grpc"), ("te", "trailers")]].concat();
+        client.headers(1, &head, false);
+        client.outcome(1)
+    });
+    // The status of gRPC is in the same frame.
+    assert_eq!(outcome.await.unwrap(), Outcome::Status(200));
+}
+
+/// Writes a certificate authority and a certificate that it has signed.
+fn authority(folder: &TempDir, name: &str) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["envoy.test".to_owned()]).unwrap();
+    let client = params.signed_by(&key, &issuer).unwrap();
+    for (file, text) in [
+        (format!("{name}-ca.pem"), authority.pem()),
+        (format!("{name}.pem"), client.pem()),
+        (format!("{name}.key"), key.serialize_pem()),
+    ] {
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_a_certificate_are_refused() {
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    authority(&folder, "envoy");
+    authority(&folder, "stranger");
+    fs::write(folder.path().join("ratelimit.yaml"), RULES).unwrap();
+    let tls = "{certificate: tls.pem, key: tls.key, clientCa: envoy-ca.pem}";
+    let listen = format!("{{address: '127.0.0.1:0', tls: {tls}}}");
+    let gateway = Gateway::start_in(
+        folder,
+        &format!("rateLimitService: {{listen: {listen}, config: ratelimit.yaml}}"),
+    );
+    let address = gateway.fronts["rateLimitService"];
+    let curl = |client: Option<&str>| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--http2", "--max-time", "20", "-w", "%{http_code}", "--cacert"]);
+        curl.arg(gateway.file("tls.pem"));
+        if let Some(name) = client {
+            curl.arg("--cert").arg(gateway.file(&format!("{name}.pem")));
+            curl.arg("--key").arg(gateway.file(&format!("{name}.key")));
+        }
+        let output = curl.arg(format!("https://localhost:{}/a", address.port())).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(curl(Some("envoy")), (true, "200".to_owned()));
+    assert!(!curl(Some("stranger")).0);
+    assert!(!curl(None).0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
     let redis = Redis::start();
@@ -256,7 +547,7 @@ async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
 async fn health_is_told_and_new_rules_are_read_while_it_serves() {
     let service = Service::start("", RULES).await;
     let mut health = HealthClient::new(service.channel.clone());
-    for name in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
         let asked = HealthCheckRequest { service: name.into() };
         let status = health.check(asked).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving, "{name}");

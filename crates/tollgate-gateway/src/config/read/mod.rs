@@ -61,6 +61,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     }
     let timeouts = server::timeouts(limiter);
     let rate_limits = server::rate_limits(limiter);
+    server::check_only_rate_limits(root, limiter);
     let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
     let lists = subjects::lists(limiter, chain);
     let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());

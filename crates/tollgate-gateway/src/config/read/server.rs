@@ -7,7 +7,7 @@ use tollgate::key::TrustedProxies;
 use super::super::files::NamedFile;
 use super::super::format;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Checked, Either, Item, Key, Spot, values};
+use super::super::typed::{Checked, Either, Item, Key, Mark, Spot, values};
 use super::identity::networks;
 use super::{MILLISECOND, MINUTE, routes, within};
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
@@ -43,7 +43,47 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
         item.spot.names(NamedFile::RateLimits { file: file.clone(), place });
         files.push(file);
     }
-    Ok(Some(RateLimitsPlan { files, on_store_error: limiter.on_store_error.value()? }))
+    let (on_store_error, shadow) = (limiter.on_store_error.value()?, limiter.shadow.value()?);
+    Ok(Some(RateLimitsPlan { files, on_store_error, shadow }))
+}
+
+/// Reports keys about requests that the gateway does not see, because it only answers Envoy.
+pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
+    let forwards = routes::has_target(root, limiter) || limiter.listen.is_set();
+    if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
+        return;
+    }
+    let keys: [&Mark; 22] = [
+        &limiter.strategy,
+        &limiter.global,
+        &limiter.client,
+        &limiter.apis,
+        &limiter.identity,
+        &limiter.on_missing_key,
+        &limiter.trusted_proxies,
+        &limiter.jwt,
+        &limiter.api_keys,
+        &limiter.tiers,
+        &limiter.costs,
+        &limiter.exempt,
+        &limiter.exempt_preflights,
+        &limiter.deny,
+        &limiter.allow,
+        &limiter.waiting,
+        &limiter.headers,
+        &limiter.response,
+        &limiter.shed,
+        &limiter.paths,
+        &limiter.max_tunnels,
+        &limiter.access_log,
+    ];
+    for key in keys.into_iter().filter(|key| key.is_set()) {
+        key.name().error(
+            format!("`{}` has no effect on `rateLimitService`, which has its own rules", key.key),
+            "write the rule into a file of `rateLimitService.config`; or add `target` or \
+             `forwardAuth`, to which this key applies",
+        );
+    }
 }
 
 type Listeners = Key<Vec<Item<Either<format::Address, tables::Listen>>>>;
@@ -130,11 +170,13 @@ fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
             let files = TlsFiles {
                 certificate: tls.certificate.value()?.into(),
                 key: tls.key.value()?.into(),
+                client_ca: tls.client_ca.value()?.map(PathBuf::from),
             };
             tls.here.spot.names(NamedFile::Tls {
                 files: files.clone(),
                 certificate: tls.certificate.spot().place,
                 key: tls.key.spot().place,
+                client_ca: tls.client_ca.spot().place,
             });
             Some(files)
         }

@@ -61,6 +61,9 @@ section! {
         required certificate: format::Text,
         /// A PEM file with the private key.
         required key: format::Text,
+        /// A PEM file with certificate authorities. Clients must then have a certificate that these
+        /// authorities have signed.
+        optional client_ca as "clientCa": format::Text,
     }
 
     /// Requests with a target of their own. A route without `global`, `client` or `apis` takes

@@ -118,7 +118,7 @@ fn status(block: &[u8]) -> u16 {
 
 const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(crate) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;

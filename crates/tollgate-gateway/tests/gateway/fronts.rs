@@ -1,16 +1,21 @@
 //! Other proxies ask for decisions and forward by themselves.
 
+use std::env;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use http::Response;
+use http_body_util::{BodyExt as _, Full};
+use saphyr::LoadableYamlNode as _;
 use tempfile::TempDir;
 use tollgate_replicas::{Port, Process};
-use tollgate_test_servers::until;
+use tollgate_test_servers::{skip, until};
 
-use crate::support::{Answer, Client, Gateway, Upstream};
+use crate::support::{Answer, Client, Gateway, Upstream, is_heavy};
 
 /// Windows of days, so that it does not matter how fast the machine is.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -44,18 +49,28 @@ fn proxy(
         let text = text.replace("127.0.0.1:8000", &port.address().to_string());
         let text = text.replace("127.0.0.1:8082", &decisions.to_string());
         let text = text.replace("127.0.0.1:3000", &service.to_string());
+        // Envoy forwards requests without an answer, and a busy machine takes longer.
+        let text = text.replace("timeout: 0.1s", "timeout: 20s");
+        // Envoy has address and port apart.
+        let ports = [(8000, port.address()), (8082, decisions), (8083, decisions), (3000, service)];
+        let text = ports.iter().fold(text, |text, (port, address)| {
+            let of = |port: u16| format!("port_value: {port}}}");
+            text.replace(&of(*port), &of(address.port()))
+        });
         fs::write(folder.path().join(file), text).unwrap();
     }
+    // For programs that give up root.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let home = ("HOME".to_owned(), folder.path().display().to_string());
     let process = Process::start(program, program, args, &[home], folder.path()).unwrap();
     (process, folder, port)
 }
 
-/// Checks that a proxy does as the answers say.
-async fn check(program: &str, args: &[&str], files: &[&str]) {
+/// Checks that a proxy follows the gateway's decisions. Returns a client without remaining units.
+async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     let service = Upstream::new().await;
-    let (_gateway, decisions) = deciding();
-    let (_process, folder, port) = proxy(program, args, files, decisions, service.address);
+    let (gateway, decisions) = deciding();
+    let (process, folder, port) = proxy(program, args, files, decisions, service.address);
     let log = || fs::read_to_string(folder.path().join(format!("{program}.log")));
     let listens = || TcpStream::connect(port.address()).ok();
     until(&format!("{program} listens"), PATIENCE, listens);
@@ -93,6 +108,13 @@ async fn check(program: &str, args: &[&str], files: &[&str]) {
     let listed = ask_from([127, 0, 0, 9], port.address());
     assert!(listed.starts_with("HTTP/1.1 403"), "{listed}");
     assert_eq!(service.seen().len(), 5);
+    Checked { client, _running: (process, gateway, folder) }
+}
+
+/// A proxy that is still running, and its client.
+struct Checked {
+    client: Client,
+    _running: (Process, Gateway, TempDir),
 }
 
 fn is_denied(answer: &Answer) {
@@ -210,11 +232,17 @@ async fn a_gateway_forwards_and_decides_under_the_same_quotas() {
 /// Longer than anything takes that does happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Without root, if the tests have it: `setpriv` gives it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_denies_with_429_and_all_headers() {
-    let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
-    let args = [&args[..], &["-g", "daemon off; pid nginx.pid; user root;"]].concat();
-    check("nginx", &args, &["nginx.conf"]).await;
+    let nginx = ["-p", ".", "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off;"];
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if is_root {
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "nginx"];
+        check("setpriv", &[&user[..], &nginx].concat(), &["nginx.conf"]).await;
+    } else {
+        check("nginx", &nginx, &["nginx.conf"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,4 +253,157 @@ async fn caddy_denies_with_429_and_all_headers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_denies_with_429_and_all_headers() {
     check("haproxy", &["-f", "haproxy.cfg"], &["haproxy.cfg", "tollgate.lua"]).await;
+}
+
+/// The arguments of Envoy with this configuration. Several Envoys may run at the same time.
+fn envoy(file: &str) -> [&str; 7] {
+    ["-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
+}
+
+/// Whether Envoy is installed. Because of its size, only `cargo xtask test --all` installs it.
+fn has_envoy() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_here = env::split_paths(&path).any(|folder| folder.join("envoy").is_file());
+    if !is_here && !is_heavy() {
+        skip("Envoy is missing; `cargo xtask test --all` installs it");
+        return false;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_denies_with_429_and_all_headers() {
+    if !has_envoy() {
+        return;
+    }
+    let checked = check("envoy", &envoy("envoy.yaml"), &["envoy.yaml"]).await;
+    let denied = checked.client.get("/a").await;
+    assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"));
+}
+
+/// Envoy, its service, and a gateway with the example files.
+struct Asking {
+    client: Client,
+    service: Upstream,
+    gateway: Gateway,
+    _envoy: Process,
+    _folder: TempDir,
+}
+
+impl Asking {
+    /// Starts Envoy and the gateway. `rules` are replacements in the example files: with years as
+    /// units, no window ends during a test.
+    async fn start(file: &str, service: Upstream, rules: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
+        for file in ["envoy-limits.yaml", "ratelimit.yaml"] {
+            let text = fs::read_to_string(examples.join(file)).unwrap();
+            let text = text.replace("127.0.0.1:8083", "127.0.0.1:0");
+            let text = text.replace("rateLimiter:\n", "rateLimiter:\n  admin: 127.0.0.1:0\n");
+            let text = rules.iter().fold(text, |text, (old, new)| text.replace(old, new));
+            fs::write(folder.path().join(file), text).unwrap();
+        }
+        let gateway = Gateway::start_with(folder, "envoy-limits.yaml");
+        let limits = gateway.fronts["rateLimitService"];
+        let (envoy, folder, port) = proxy("envoy", &envoy(file), &[file], limits, service.address);
+        let listens = || TcpStream::connect(port.address()).ok();
+        until("envoy listens", PATIENCE, listens);
+        let client = Client::new(port.address());
+        Self { client, service, gateway, _envoy: envoy, _folder: folder }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_asks_about_descriptors() {
+    if !has_envoy() {
+        return;
+    }
+    let rules = [("minute", "year"), ("second", "year"), ("100}", "3}"), ("20}", "1}")];
+    let asking = Asking::start("envoy-ratelimit.yaml", Upstream::new().await, &rules).await;
+    let send = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+        asking.client.send(method, path, headers, "").await.unwrap()
+    };
+    let order = send("POST", "/api/7/orders", &[]).await;
+    assert_eq!((order.status.as_u16(), &*order.body), (200, &b"ok"[..]), "{order:?}");
+    let order = send("POST", "/api/8/orders", &[]).await;
+    assert_eq!(order.status, 429, "all paths share the quota: {order:?}");
+    assert_eq!((order.header("ratelimit-limit"), order.header("ratelimit-remaining")), ("1", "0"));
+    assert_eq!(order.header("retry-after"), order.header("ratelimit-reset"));
+    for _ in 0..2 {
+        assert_eq!(send("GET", "/", &[]).await.status, 200);
+    }
+    let denied = send("GET", "/", &[]).await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-limit")), (429, "3"));
+    let grpc = send("POST", "/a.B/C", &[("content-type", "application/grpc")]).await;
+    assert_eq!((grpc.status.as_u16(), grpc.header("grpc-status")), (200, "8"), "{grpc:?}");
+    assert_eq!(asking.service.seen().len(), 3);
+}
+
+/// The same steps as in upstream's integration test: each response reports its tokens, and after
+/// the reports exceed the budget the next request is denied.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_reports_tokens_of_responses() {
+    if !has_envoy() {
+        return;
+    }
+    let service = Upstream::answering(|seen| {
+        let tokens = seen.uri.path().trim_start_matches('/').to_owned();
+        Response::builder().header("x-tokens", tokens).body(Full::from("ok").boxed()).unwrap()
+    });
+    let rules =
+        [("{unit: day, requests_per_unit: 100000}", "{unit: year, requests_per_unit: 100}")];
+    let asking = Asking::start("envoy-tokens.yaml", service.await, &rules).await;
+    let send = async |user: &str, tokens: &str| {
+        let headers = [("x-user", user)];
+        asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()
+    };
+    // Envoy reports after it has answered the client, so wait until the gateway has counted.
+    let reported = async |count: usize| {
+        let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
+        until_async("the reports arrive", || async {
+            let metrics = asking.gateway.admin("/metrics").await;
+            let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+            let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
+            let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
+            sum >= count
+        })
+        .await;
+    };
+    // Two calls for each request: a check and a report.
+    let first = send("ann", "40").await;
+    assert_eq!((first.status.as_u16(), first.header("ratelimit-remaining")), (200, "100"));
+    reported(2).await;
+    let second = send("ann", "70").await;
+    assert_eq!((second.status.as_u16(), second.header("ratelimit-remaining")), (200, "60"));
+    reported(4).await;
+    let denied = send("ann", "1").await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-limit")), (429, "100"));
+    assert_eq!(denied.header("retry-after"), denied.header("ratelimit-reset"));
+    assert_eq!(send("bob", "1").await.status, 200);
+    assert_eq!(asking.service.seen().len(), 3);
+}
+
+async fn until_async<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("until {what}"));
+}
+
+/// Traefik itself is not among the packages of Debian or PyPI.
+#[test]
+fn traefik_is_configured_with_the_paths_of_the_gateway() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
+    let text = fs::read_to_string(examples.join("traefik.yaml")).unwrap();
+    let file = &saphyr::Yaml::load_from_str(&text).unwrap()[0];
+    let router = &file["http"]["routers"]["service"];
+    let middleware = router["middlewares"][0].as_str().unwrap();
+    let forward_auth = &file["http"]["middlewares"][middleware]["forwardAuth"];
+    let address = forward_auth["address"].as_str().unwrap();
+    assert_eq!(address, "http://127.0.0.1:8082/forward-auth");
+    let service = router["service"].as_str().unwrap();
+    let server = &file["http"]["services"][service]["loadBalancer"]["servers"][0]["url"];
+    assert_eq!(server.as_str(), Some("http://127.0.0.1:3000"));
 }

@@ -17,7 +17,7 @@ const FORMATS: [&str; 8] = [
     "envoy",
     "nginx-json",
     "$remote_addr [$time_iso8601] \"$request\" $request_time \"$http_cookie\" $msec",
-    "json:end=t,target=u,seconds=d,address=a.b,header.x=h",
+    "json:end=t,method=m,target=u,seconds=d,address=a.b,header.x=h",
 ];
 
 fuzz_target!(|data: &[u8]| {

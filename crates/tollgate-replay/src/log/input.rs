@@ -73,6 +73,16 @@ pub enum ReadError {
         /// The reason.
         reason: Reason,
     },
+    /// A field that the user named does not occur.
+    #[error(
+        "no line of {names} has the field `{path}`; correct its name in --log, or leave it out"
+    )]
+    NeverSeen {
+        /// The files.
+        names: Box<str>,
+        /// The path of the field.
+        path: Box<str>,
+    },
     /// One line cannot be read, and none may be left out.
     #[error("line {line} of {name} cannot be read: {reason}")]
     Unreadable {

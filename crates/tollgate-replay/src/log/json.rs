@@ -8,7 +8,7 @@ use tollgate_core::{Micros, Timestamp};
 
 use super::mapping::{Field, Mapping, Node};
 use super::record::{Batch, Fields, Reason, Span, shown};
-use super::text::{address, request};
+use super::text::{AN_ADDRESS, peer, request};
 use super::time;
 
 impl Mapping {
@@ -21,43 +21,62 @@ impl Mapping {
         strings: &mut Vec<u8>,
     ) -> Result<Fields, Reason> {
         let (line, base) = (&batch.text[start..end], batch.text.len());
-        let fields = match self.object(line, number, base, strings) {
+        let (fields, seen) = match self.object(line, number, base, strings) {
             // nginx copies bytes of a request that are not UTF-8, which JSON does not allow.
             Err(Reason::Json(_)) if std::str::from_utf8(line).is_err() => {
                 let line = String::from_utf8_lossy(line);
-                let fields = self.object(line.as_bytes(), number, base, strings)?;
+                let (fields, seen) = self.object(line.as_bytes(), number, base, strings)?;
                 // As in a log of text, a target that is not UTF-8 is not one of HTTP.
                 let is_odd = |target: &[u8]| memmem::find(target, "\u{fffd}".as_bytes()).is_some();
                 let target = fields.target.from(base).bytes(strings);
                 let method = if target.is_some_and(is_odd) { Span::EMPTY } else { fields.method };
-                Fields { method, ..fields }
+                (Fields { method, ..fields }, seen)
             }
             fields => fields?,
         };
+        batch.seen |= seen;
         batch.text.extend_from_slice(strings);
         Ok(fields)
     }
 
-    /// Reads an object. Its strings are put into `strings`, and will be in the batch from `base`.
+    /// Reads an object, and returns the named fields that it has. Its strings are put into `strings`,
+    /// and will be in the batch from `base`.
     fn object(
         &self,
         line: &[u8],
         number: u64,
         base: usize,
         strings: &mut Vec<u8>,
-    ) -> Result<Fields, Reason> {
+    ) -> Result<(Fields, u64), Reason> {
         strings.clear();
         let fields = Fields::new(number);
-        let mut reading = Reading { fields, base, strings, has_time: false, wrong: None };
+        let mut reading = Reading {
+            fields,
+            base,
+            strings,
+            seen: 0,
+            has_time: false,
+            has_address: false,
+            wrong: None,
+        };
         let mut json = serde_json::Deserializer::from_slice(line);
         let read = Object { node: &self.root, reading: &mut reading }.deserialize(&mut json);
-        let Reading { fields, has_time, wrong, .. } = reading;
-        read.and_then(|()| json.end()).map_err(|error| Reason::Json(error.to_string().into()))?;
-        match wrong {
-            Some(wrong) => Err(wrong),
-            None if has_time => Ok(fields),
-            None => Err(Reason::Missing(self.time.clone())),
+        let Reading { fields, seen, wrong, .. } = reading;
+        read.and_then(|()| json.end()).map_err(|error| Reason::Json(cut(&error.to_string())))?;
+        match (wrong, self.missing(seen)) {
+            (Some(wrong), _) => Err(wrong),
+            (None, Some(path)) => Err(Reason::Missing(path.into())),
+            (None, None) => Ok((fields, seen)),
         }
+    }
+}
+
+/// An error may repeat a string of the line.
+fn cut(error: &str) -> Box<str> {
+    const LONGEST: usize = 120;
+    match error.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &error[..end]).into(),
+        None => error.into(),
     }
 }
 
@@ -67,14 +86,30 @@ struct Reading<'s> {
     /// Where the strings will be in the batch.
     base: usize,
     strings: &'s mut Vec<u8>,
+    /// The named fields that the line has: see [`Mapping::names`].
+    seen: u64,
     has_time: bool,
+    has_address: bool,
     wrong: Option<Reason>,
 }
 
 impl Reading<'_> {
+    /// The line has this field. A time and an address count only with a value.
+    const fn note(&mut self, node: &Node) {
+        let is_there = match node.field {
+            Some(Field::Time) => self.has_time,
+            Some(Field::Address) => self.has_address,
+            _ => true,
+        };
+        if is_there {
+            self.seen |= node.bit;
+        }
+    }
+
     fn text(&mut self, field: Field, text: &str) {
         let bytes = text.as_bytes();
-        if matches!(bytes, b"" | b"-") && field != Field::Time {
+        let is_needed = matches!(field, Field::Time | Field::Address);
+        if matches!(bytes, b"" | b"-") && !is_needed {
             return;
         }
         match field {
@@ -82,7 +117,10 @@ impl Reading<'_> {
                 let at = time::rfc3339(bytes).or_else(|| time::clf(bytes));
                 self.time(at.or_else(|| time::epoch(bytes)), text);
             }
-            Field::Address => self.fields.address = address(bytes),
+            Field::Address => match peer(bytes) {
+                Some(address) => (self.fields.address, self.has_address) = (address, true),
+                None => self.refuse(field, text),
+            },
             Field::User => self.fields.user = self.keep(bytes),
             Field::Tier => self.fields.tier = self.keep(bytes),
             Field::Method => self.fields.method = self.keep(bytes),
@@ -142,6 +180,7 @@ impl Reading<'_> {
     fn refuse(&mut self, field: Field, found: &str) {
         let (name, expected) = match field {
             Field::Time => ("time", "RFC 3339 or seconds since 1970"),
+            Field::Address => ("address", AN_ADDRESS),
             Field::Status => ("status", "a number up to 999"),
             Field::Bytes => ("bytes", "a number"),
             Field::Duration(_) => ("duration", "a number"),
@@ -177,7 +216,10 @@ impl<'de> Visitor<'de> for Object<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(child) = map.next_key_seed(Name(self.node))? {
             match child {
-                Some(node) => map.next_value_seed(Value { node, reading: self.reading })?,
+                Some(node) => {
+                    map.next_value_seed(Value { node, reading: self.reading })?;
+                    self.reading.note(node);
+                }
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }

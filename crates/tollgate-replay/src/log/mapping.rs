@@ -9,13 +9,19 @@ pub(super) struct Mapping {
     pub(super) root: Node,
     pub(super) headers: Vec<Box<str>>,
     pub(super) clock: Clock,
-    /// The name of the time.
-    pub(super) time: Box<str>,
+    /// The server that writes such lines. `None` for names that the user gave.
+    pub(super) server: Option<&'static str>,
+    /// Each field with its path, in the order of the bits that mark it: [`Node::bit`].
+    pub(super) names: Vec<(Field, Box<str>)>,
+    /// A line without any of the fields of such a set is not a line of this log.
+    required: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) field: Option<Field>,
+    /// Marks the field among those that a line has. Zero for a field beyond the 64th.
+    pub(super) bit: u64,
     pub(super) children: Vec<(Box<str>, Self)>,
 }
 
@@ -42,6 +48,8 @@ type Names = &'static [(&'static str, &'static str)];
 const CADDY: Names = &[
     ("time", "ts"),
     ("address", "request.remote_ip"),
+    // Before version 2.5.
+    ("address", "request.remote_addr"),
     ("method", "request.method"),
     ("target", "request.uri"),
     ("host", "request.host"),
@@ -103,19 +111,23 @@ const NGINX: Names = &[
 
 impl Mapping {
     pub(super) fn caddy() -> Self {
-        Self::known(CADDY, Clock::AtEnd)
+        Self::known("Caddy", CADDY, Clock::AtEnd)
     }
 
     pub(super) fn traefik() -> Self {
-        Self::known(TRAEFIK, Clock::AtStart)
+        Self::known("Traefik", TRAEFIK, Clock::AtStart)
     }
 
     pub(super) fn envoy() -> Self {
-        Self::known(ENVOY, Clock::AtStart)
+        Self::known("Envoy", ENVOY, Clock::AtStart)
     }
 
     pub(super) fn nginx() -> Self {
-        Self::known(NGINX, Clock::AtEnd)
+        Self::known("nginx", NGINX, Clock::AtEnd)
+    }
+
+    pub(super) fn tollgate() -> Self {
+        Self::known("tollgate", TOLLGATE, Clock::AtStart)
     }
 
     /// The server that wrote this line, as far as its names show.
@@ -126,7 +138,7 @@ impl Mapping {
         } else if has("\"response_code\"") {
             Self::envoy()
         } else if has("\"target\"") && has("\"seconds\"") {
-            Self::known(TOLLGATE, Clock::AtStart)
+            Self::tollgate()
         } else if has("\"request\"") && has("\"ts\"") {
             Self::caddy()
         } else {
@@ -134,17 +146,25 @@ impl Mapping {
         }
     }
 
-    fn known(names: Names, clock: Clock) -> Self {
-        let mut mapping = Self::empty(clock);
+    fn known(server: &'static str, names: Names, clock: Clock) -> Self {
+        let mut mapping = Self { server: Some(server), ..Self::empty(clock) };
         for (field, path) in names {
             // They are all known, as a test reads a line of each.
             let _ = mapping.add(field, path);
         }
+        mapping.require();
         mapping
     }
 
     fn empty(clock: Clock) -> Self {
-        Self { root: Node::default(), headers: Vec::new(), clock, time: "time".into() }
+        Self {
+            root: Node::default(),
+            headers: Vec::new(),
+            clock,
+            server: None,
+            names: Vec::new(),
+            required: Vec::new(),
+        }
     }
 
     /// Names given by the user, such as `time=ts,address=client.ip,target=url`.
@@ -165,15 +185,38 @@ impl Mapping {
         if !given.contains(&"target") && !given.contains(&"request") {
             return Err(FormatError::NoRequest);
         }
+        if !given.contains(&"method") && !given.contains(&"request") {
+            return Err(FormatError::NoMethod);
+        }
+        mapping.require();
         Ok(mapping)
+    }
+
+    /// Each line needs a time, a method, a target, and an address if the log has addresses.
+    fn require(&mut self) {
+        let sets: [&[Field]; 4] = [
+            &[Field::Time],
+            &[Field::Address],
+            &[Field::Request, Field::Method],
+            &[Field::Request, Field::Target],
+        ];
+        let names = (0..).zip(&self.names);
+        let of = |set: &[Field]| {
+            let bits = names.clone().filter(|(_, (field, _))| set.contains(field));
+            bits.fold(0, |all, (place, _)| all | bit(place))
+        };
+        self.required = sets.map(of).into_iter().filter(|set| *set != 0).collect();
+    }
+
+    /// Returns the path of the first required field that is missing.
+    pub(super) fn missing(&self, seen: u64) -> Option<&str> {
+        let set = self.required.iter().find(|set| *set & seen == 0)?;
+        Some(&self.names.get(set.trailing_zeros() as usize)?.1)
     }
 
     fn add(&mut self, name: &str, path: &str) -> Result<(), FormatError> {
         let field = match name {
-            "time" | "end" => {
-                self.time = path.into();
-                Field::Time
-            }
+            "time" | "end" => Field::Time,
             "address" => Field::Address,
             "user" => Field::User,
             "tier" => Field::Tier,
@@ -196,17 +239,24 @@ impl Mapping {
                 Field::Header(number)
             }
         };
+        let bit = bit(self.names.len());
+        self.names.push((field, path.into()));
         // A name with dots may be one name, or a path of names.
-        self.root.child(path).field = Some(field);
+        let node = self.root.child(path);
+        (node.field, node.bit) = (Some(field), bit);
         if path.contains('.') {
             let mut node = &mut self.root;
             for name in path.split('.') {
                 node = node.child(name);
             }
-            node.field = Some(field);
+            (node.field, node.bit) = (Some(field), bit);
         }
         Ok(())
     }
+}
+
+fn bit(place: usize) -> u64 {
+    u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place)).unwrap_or(0)
 }
 
 impl Node {

@@ -9,6 +9,7 @@
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of whole lines |
 //! | `held.rs` | the lines of a file that are held until it is their turn |
+//! | `visible.rs` | texts of clients on a terminal |
 //! | `order.rs` | the lines of several files in the order of their times |
 //!
 //! # Times
@@ -27,6 +28,7 @@ mod order;
 mod record;
 mod text;
 mod time;
+mod visible;
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +38,8 @@ use self::mapping::Mapping;
 pub use self::order::{Late, Options, Progress, Records, Unreadable};
 use self::record::{Batch, Fields};
 pub use self::record::{Reason, Record};
-use self::text::{COMMON, Template};
+use self::text::{COMMON, Template, WITH_HOST};
+pub use self::visible::Visible;
 
 /// The format of the lines of an access log.
 #[derive(Clone, Debug)]
@@ -44,11 +47,14 @@ pub struct Format(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// By the first line: JSON by its names, or else common.
+    /// The format that can read the most of a file's first lines.
     Auto,
     Text(Template),
     Json(Box<Mapping>),
 }
+
+/// How many lines decide a file's format.
+const FIRST_LINES: usize = 64;
 
 /// Which time a log has of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,42 +64,81 @@ enum Clock {
 }
 
 impl Format {
-    /// Finds the format by the first line of each file: common, combined, or JSON of a known
-    /// server.
+    /// Finds the format by the first lines of each file: common, combined, vhost_combined, or JSON of
+    /// a known server.
     pub const AUTO: Self = Self(Kind::Auto);
 
     /// Reads a `log_format` of nginx, such as `$remote_addr [$time_local] "$request" $status`.
     ///
     /// # Errors
-    /// The template has no time or no request, or two variables with nothing between them.
+    /// The template has no time, no method or no target, or two adjacent variables.
     pub fn nginx(template: &str) -> Result<Self, FormatError> {
-        Template::new(template, false).map(Kind::Text).map(Self)
+        Template::new(template, None).map(Kind::Text).map(Self)
     }
 
-    /// JSON whose fields have these names: `time=ts,address=client.ip,target=url`. The fields are
+    /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields are
     /// `time` (at which the request arrived) or `end` (at which it was over), `address`, `method`,
     /// `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the
     /// duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     ///
     /// # Errors
-    /// A field is not known, or there is no time or no target.
+    /// A field is not known, or there is no time, no method or no target.
     pub fn json(names: &str) -> Result<Self, FormatError> {
         Mapping::new(names).map(Box::new).map(Kind::Json).map(Self)
     }
 
-    /// The format itself, or the one that the first line of a file shows.
-    fn for_line(&self, line: &[u8]) -> Self {
-        match self.0 {
-            Kind::Auto if line.trim_ascii_start().starts_with(b"{") => {
-                Self(Kind::Json(Box::new(Mapping::detect(line))))
-            }
-            Kind::Auto => Self::common(),
-            _ => self.clone(),
+    /// Returns this format, or for `auto` the format that can read the most of the first lines.
+    fn for_lines(&self, text: &[u8]) -> Self {
+        if !matches!(self.0, Kind::Auto) {
+            return self.clone();
         }
+        let end = memchr::memchr_iter(b'\n', text).nth(FIRST_LINES).unwrap_or(text.len());
+        let text = &text[..end];
+        let json = |mapping| Self(Kind::Json(Box::new(mapping)));
+        let all = [
+            Self::common(),
+            Self::with_host(),
+            json(Mapping::caddy()),
+            json(Mapping::traefik()),
+            json(Mapping::envoy()),
+            json(Mapping::tollgate()),
+            json(Mapping::nginx()),
+        ];
+        let count = |format: Self| {
+            let mut batch = Batch { text: text.to_vec(), ..Batch::default() };
+            LineReader::new(format.clone()).read(&mut batch, 1);
+            (batch.records.len(), format)
+        };
+        let best = all.into_iter().map(count).filter(|(lines, _)| *lines > 0);
+        // Of several formats with as many lines, the first.
+        best.rev().max_by_key(|(lines, _)| *lines).map_or_else(
+            // This format's error is the most helpful.
+            || match text.trim_ascii_start() {
+                object @ [b'{', ..] => json(Mapping::detect(object)),
+                _ => Self::common(),
+            },
+            |(_, format)| format,
+        )
     }
 
     fn common() -> Self {
-        Template::new(COMMON, true).map_or(Self::AUTO, |common| Self(Kind::Text(common)))
+        Self::usual(COMMON, "common or combined")
+    }
+
+    fn with_host() -> Self {
+        Self::usual(WITH_HOST, "vhost_combined")
+    }
+
+    fn usual(template: &str, name: &'static str) -> Self {
+        Template::new(template, Some(name)).map_or(Self::AUTO, |usual| Self(Kind::Text(usual)))
+    }
+
+    /// A field that the user named and no line has, with its path.
+    fn never_seen(&self, seen: u64) -> Option<&str> {
+        let Kind::Json(mapping) = &self.0 else { return None };
+        let mut names = (0..64_u32).zip(&mapping.names);
+        let never = names.find(|(place, _)| seen & (1 << place) == 0);
+        never.filter(|_| mapping.server.is_none()).map(|(_, (_, path))| &**path)
     }
 
     /// The names of the header fields that lines have.
@@ -106,7 +151,7 @@ impl Format {
     }
 }
 
-/// `auto`, `common`, `combined`, `caddy`, `traefik`, `envoy`, `nginx-json`, `json:` with the names
+/// `auto`, `common`, `combined`, `vhost_combined`, `caddy`, `traefik`, `envoy`, `nginx-json`, `json:` with the names
 /// of the fields, or else a `log_format` of nginx.
 impl FromStr for Format {
     type Err = FormatError;
@@ -116,6 +161,7 @@ impl FromStr for Format {
         match text {
             "auto" => Ok(Self::AUTO),
             "common" | "combined" => Ok(Self::common()),
+            "vhost_combined" => Ok(Self::with_host()),
             "caddy" => json(Mapping::caddy()),
             "traefik" => json(Mapping::traefik()),
             "envoy" => json(Mapping::envoy()),
@@ -134,8 +180,8 @@ impl FromStr for Format {
 pub enum FormatError {
     /// Neither a name nor a template.
     #[error(
-        "`{0}` is not a log format; use auto, common, combined, caddy, traefik, envoy, nginx-json, \
-         json:time=…,target=… or a log_format of nginx such as '$remote_addr [$time_local] …'"
+        "`{0}` is not a log format; use auto, common, combined, vhost_combined, caddy, traefik, envoy, \
+         nginx-json, json:time=…,method=…,target=… or a log_format of nginx such as '$remote_addr [$time_local] …'"
     )]
     Unknown(Box<str>),
     /// A `$` without a name.
@@ -150,6 +196,11 @@ pub enum FormatError {
     /// Without a target no route is found.
     #[error("no request in the format; add \"$request\" or $request_uri (in JSON: target=…)")]
     NoRequest,
+    /// Without a method, no request can be told from a line that is not one of HTTP.
+    #[error(
+        "no method in the format; add \"$request\" or $request_method (in JSON: method=… or request=…)"
+    )]
+    NoMethod,
     /// More than 255 header fields.
     #[error("more than 255 header fields in the format; leave out some")]
     Headers,
@@ -166,12 +217,17 @@ pub enum FormatError {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
-            Kind::Auto => "a common, combined or JSON log",
-            Kind::Text(template) if template.open => "a common or combined log",
-            Kind::Text(_) => "a log of the stated log_format",
-            Kind::Json(_) => "JSON lines with these names",
-        })
+        match &self.0 {
+            Kind::Auto => f.write_str("a common, combined or JSON log"),
+            Kind::Text(template) => match template.usual {
+                Some(name) => write!(f, "a {name} log"),
+                None => f.write_str("a log of the stated log_format"),
+            },
+            Kind::Json(mapping) => match mapping.server {
+                Some(server) => write!(f, "a JSON log of {server}"),
+                None => f.write_str("JSON lines with the stated names"),
+            },
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::held::{Entry, Held};
+use super::held::{Entry, Held, Odd};
 use super::input::{Blocks, Input, ReadError};
 use super::record::{Batch, Reason, Record};
 use super::{Format, LineReader};
@@ -21,7 +21,8 @@ pub struct Options {
     /// The format of the lines.
     pub format: Format,
     /// How far lines may be out of order. A line that is further behind is replayed late, at the
-    /// time of the line before it. A line that is more than an hour behind stops the run.
+    /// time of the line before it. A line that is more than an hour behind is skipped, and many such lines
+    /// stop the run.
     pub reorder: Duration,
     /// The most lines of each file that are held to put them in order.
     pub max_held: usize,
@@ -29,6 +30,10 @@ pub struct Options {
     pub strict: bool,
     /// The number of unreadable lines that are kept, to be shown.
     pub shown: usize,
+    /// Whether the reasons for unreadable lines contain parts of these lines.
+    pub excerpts: bool,
+    /// A line with a later time is skipped, because its time must be wrong.
+    pub not_after: Timestamp,
 }
 
 impl Default for Options {
@@ -39,6 +44,8 @@ impl Default for Options {
             max_held: 250_000,
             strict: false,
             shown: 10,
+            excerpts: true,
+            not_after: Timestamp::from_micros(u64::MAX),
         }
     }
 }
@@ -97,6 +104,8 @@ struct Stream {
     late: Late,
     headers: Arc<[Box<str>]>,
     format: Box<str>,
+    /// The named fields that occurred, see `Mapping::names`.
+    seen: u64,
     /// Lines of the file, while none of them could be read.
     in_vain: Option<u64>,
     first_reason: Option<(u64, Reason)>,
@@ -149,7 +158,7 @@ impl Records {
         let Some((entry, number)) = earliest else {
             return match self.files.first() {
                 Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
-                _ => Ok(None),
+                _ => self.check_names().map(|()| None),
             };
         };
         let file = &mut self.files[number];
@@ -160,7 +169,9 @@ impl Records {
         self.reached = self.reached.max(entry.at);
         self.last = Some(number);
         self.lines += 1;
-        let Some(mut record) = file.held.give(entry, &file.headers) else { return Ok(None) };
+        let Some(mut record) = file.held.give(entry, &file.name, &file.headers) else {
+            return Ok(None);
+        };
         record.at = self.reached;
         Ok(Some(record))
     }
@@ -214,43 +225,67 @@ impl Records {
         let file = &mut self.files[number];
         let Ok(read) = file.batches.recv() else {
             file.is_over = true;
+            file.held.believe();
             return file.check(true);
         };
-        let Read { batch, headers, format } = read?;
+        let Read { mut batch, headers, format } = read?;
         file.headers = headers;
         file.format = (*format).into();
-        self.unreadable += batch.unreadable.len() as u64;
-        self.lines += batch.unreadable.len() as u64;
-        for (line, reason) in &batch.unreadable {
-            if self.options.strict {
-                let (name, line, reason) = (file.name.clone(), *line, reason.clone());
-                return Err(ReadError::Unreadable { name, line, reason });
+        file.seen |= batch.seen;
+        let (lines, records) = (batch.lines, batch.records.len());
+        let unreadable = std::mem::take(&mut batch.unreadable);
+        let odd = match file.held.add(batch, self.options.not_after) {
+            Ok(odd) => odd,
+            Err((line, back)) => {
+                let (name, back) = (file.name.clone(), back.into());
+                return Err(ReadError::Backwards { name, line, back });
             }
-            if file.first_reason.is_none() {
-                file.first_reason = Some((*line, reason.clone()));
+        };
+        if odd.len() < records {
+            file.in_vain = None;
+        } else if let Some(in_vain) = &mut file.in_vain {
+            *in_vain += lines;
+        }
+        self.leave_out(number, unreadable)?;
+        self.leave_out(number, odd)?;
+        self.files[number].check(false)
+    }
+
+    /// Counts unreadable lines, and stores the first few.
+    fn leave_out(&mut self, number: usize, lines: Vec<Odd>) -> Result<(), ReadError> {
+        let file = &mut self.files[number];
+        self.unreadable += lines.len() as u64;
+        self.lines += lines.len() as u64;
+        for (line, reason) in lines {
+            let reason = if self.options.excerpts { reason } else { reason.without_excerpt() };
+            if self.options.strict {
+                return Err(ReadError::Unreadable { name: file.name.clone(), line, reason });
             }
             if self.shown.len() < self.options.shown {
                 let (file, reason) = (file.name.clone(), reason.clone());
-                self.shown.push(Unreadable { file, line: *line, reason });
+                self.shown.push(Unreadable { file, line, reason });
+            }
+            if file.first_reason.is_none() {
+                file.first_reason = Some((line, reason));
             }
         }
-        if batch.records.is_empty() {
-            if let Some(in_vain) = &mut file.in_vain {
-                *in_vain += batch.lines;
-            }
-        } else {
-            file.in_vain = None;
-        }
-        if let Some((line, back)) = file.held.add(batch) {
-            let (name, back) = (file.name.clone(), back.into());
-            return Err(ReadError::Backwards { name, line, back });
-        }
-        file.check(false)
+        Ok(())
+    }
+
+    /// Whether each field that the user named occurs in some line.
+    fn check_names(&self) -> Result<(), ReadError> {
+        let seen = self.files.iter().fold(0, |seen, file| seen | file.seen);
+        let Some(path) = self.options.format.never_seen(seen) else { return Ok(()) };
+        let names: Vec<_> = self.files.iter().map(|file| &*file.name).collect();
+        Err(ReadError::NeverSeen { names: names.join(", ").into(), path: path.into() })
     }
 }
 
 /// After this many unreadable lines, a file is a log of another format.
 const IN_VAIN: u64 = 1_000;
+
+/// Programs on Windows start files with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Stream {
     fn start(input: Input, options: &Options) -> Self {
@@ -261,7 +296,7 @@ impl Stream {
             let mut blocks = Blocks::new(input);
             let (mut line, mut reader) = (1, None);
             loop {
-                let text = match blocks.next(line) {
+                let mut text = match blocks.next(line) {
                     Ok(Some(text)) => text,
                     Ok(None) => return,
                     Err(error) => {
@@ -270,8 +305,10 @@ impl Stream {
                     }
                 };
                 let (reader, headers, shown) = reader.get_or_insert_with(|| {
-                    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-                    let format = format.for_line(first);
+                    if text.starts_with(BYTE_ORDER_MARK) {
+                        text.drain(..BYTE_ORDER_MARK.len());
+                    }
+                    let format = format.for_lines(&text);
                     let headers: Arc<[Box<str>]> = format.headers().into();
                     let shown: Arc<str> = format.to_string().into();
                     (LineReader::new(format), headers, shown)
@@ -291,6 +328,7 @@ impl Stream {
             held: Held::default(),
             late: Late::default(),
             headers: [].into(),
+            seen: 0,
             format: "a log".into(),
             in_vain: Some(0),
             first_reason: None,

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
-/// One request, as a line of an access log describes it.
+/// The request that a log line describes. Clients wrote its texts, so print them with
+/// [`Visible`](super::Visible).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
+    /// The name of the file with the line.
+    pub file: &'a str,
     /// The number of the line in its file, from 1.
     pub line: u64,
     /// When the request arrived.
@@ -105,12 +108,18 @@ impl Fields {
     }
 
     /// `names` are those of the header fields.
-    pub(super) fn record<'a>(&self, text: &'a [u8], names: &'a [Box<str>]) -> Record<'a> {
+    pub(super) fn record<'a>(
+        &self,
+        file: &'a str,
+        text: &'a [u8],
+        names: &'a [Box<str>],
+    ) -> Record<'a> {
         let header = |(number, span): &(u8, Span)| {
             Some((&**names.get(usize::from(*number))?, span.of(text)?))
         };
         let target = self.target.of(text);
         Record {
+            file,
             line: self.line,
             at: self.at,
             duration: self.duration,
@@ -135,6 +144,8 @@ pub(super) struct Batch {
     pub(super) records: Vec<Fields>,
     pub(super) unreadable: Vec<(u64, Reason)>,
     pub(super) lines: u64,
+    /// A bit for each named field that occurs in these lines: see `Mapping::names`.
+    pub(super) seen: u64,
 }
 
 /// The reason why a line of a log cannot be read.
@@ -167,6 +178,29 @@ pub enum Reason {
     /// A JSON object lacks a field.
     #[error("it has no field `{0}`")]
     Missing(Box<str>),
+    /// The time is far ahead of the rest of the log.
+    #[error("its time is {0} s ahead of the lines after it")]
+    Ahead(u64),
+    /// The time is far behind the rest of the log.
+    #[error("its time is {0} s behind the lines before it")]
+    Behind(u64),
+    /// The time is later than [`Options::not_after`](super::Options::not_after).
+    #[error("its time is in the future")]
+    Future,
+}
+
+impl Reason {
+    /// The same reason without any text of the line.
+    #[must_use]
+    pub fn without_excerpt(self) -> Self {
+        match self {
+            Self::Field { field, expected, .. } => {
+                Self::Field { field, found: "…".into(), expected }
+            }
+            Self::Json(_) => Self::Json("its text is hidden".into()),
+            reason => reason,
+        }
+    }
 }
 
 /// As much of a field as a message shows.

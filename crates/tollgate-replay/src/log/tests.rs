@@ -2,7 +2,7 @@ use std::io::{Cursor, Write as _};
 use std::path::Path;
 
 use proptest::prelude::*;
-use tollgate_core::Micros;
+use tollgate_core::{Micros, Timestamp};
 
 use super::*;
 
@@ -58,6 +58,10 @@ fn each_server_says_the_same_in_its_own_format() {
     assert_eq!(one(LINE, "common"), common);
     let combined = format!("{LINE} \"http://example.com/\\\"\" \"Mozilla/5.0 (X11)\" extra");
     assert_eq!(one(&combined, "combined"), common);
+    let with_host = common.replace("None 200", "Some(\"shop.example:443\") 200");
+    let vhost = format!("shop.example:443 {combined}");
+    assert_eq!(one(&vhost, "auto"), with_host);
+    assert_eq!(one(&vhost, "vhost_combined"), with_host);
     let full = "971211336000000 Some(250000) Some(\"203.0.113.7\") GET /a?b=1 Some(\"shop.example\") 200 2326 Some(\"ann\") None";
     let nginx = "203.0.113.7 [10/Oct/2000:13:55:36.250 -0700] ann shop.example 0.250 200 2326 \"GET /a?b=1 HTTP/2.0\" \"k-7\"";
     let format = "$remote_addr [$time_local] $remote_user $host $request_time $status $body_bytes_sent \"$request\" \"$http_x_api_key\"";
@@ -86,7 +90,7 @@ fn what_servers_escape_is_read_as_the_client_sent_it() {
 fn bytes_that_are_not_utf_8_do_not_make_a_line_unreadable() {
     let line = |target: &[u8], agent: &[u8]| {
         let parts = [
-            br#"{"time_iso8601":"2000-10-10T13:55:36-07:00","request_uri":""#,
+            br#"{"time_iso8601":"2000-10-10T13:55:36-07:00","remote_addr":"::1","request_uri":""#,
             target,
             br#"","request_method":"GET","agent":""#,
             agent,
@@ -135,6 +139,81 @@ fn the_reason_names_the_field_and_what_it_should_be() {
 }
 
 #[test]
+fn clients_without_an_address_make_lines_unreadable() {
+    for client in ["crawl-66.example.com", "-", "\"203.0.113.7", "Nov 24 11:00:00 web nginx:"] {
+        let line = LINE.replace("203.0.113.7", client);
+        let said = reason(&line, "auto");
+        assert!(said.contains("which is not the address of a client"), "{client}: {said}");
+        assert!(said.ends_with("name its format (--log)"), "{said}");
+    }
+    let one_of_two = LINE.replace("203.0.113.7", "host.example") + "\n" + LINE;
+    let mut records = records(one_of_two, &Options::default());
+    assert_eq!(records.next().unwrap().unwrap().line, 2);
+    assert!(records.next().unwrap().is_none());
+    assert_eq!(records.unreadable(), 1);
+    for socket in ["unix:", "@"] {
+        assert!(one(&LINE.replace("203.0.113.7", socket), "auto").contains("None None GET"));
+    }
+    assert!(one(&format!("\u{feff}{LINE}"), "auto").contains("203.0.113.7"));
+}
+
+#[test]
+fn json_lines_need_an_address_and_a_method() {
+    let names = "json:time=t,address=a.ip,method=m,target=u,user=who";
+    let line = r#"{"t":1,"a":{"ip":"203.0.113.7"},"m":"GET","u":"/","who":null}"#;
+    assert!(one(line, names).contains("GET / "));
+    for (from, to, expected) in [
+        ("\"ip\"", "\"IP\"", "it has no field `a.ip`"),
+        ("203.0.113.7", "host.example", "its address is `host.example`"),
+        ("\"203.0.113.7\"", "null", "it has no field `a.ip`"),
+        ("\"m\"", "\"verb\"", "it has no field `m`"),
+        ("\"u\"", "\"url\"", "it has no field `u`"),
+        ("\"who\"", "\"user\"", "no line of test.log has the field `who`"),
+    ] {
+        let said = reason(&line.replace(from, to), names);
+        assert!(said.contains(expected), "{from}: {said}");
+    }
+    // Such a line describes a request that is not one of HTTP.
+    assert!(one(&line.replace("\"GET\"", "null"), names).contains("203.0.113.7\")  / "));
+}
+
+#[test]
+fn single_wrong_times_are_left_out() {
+    let log = |times: &[u64]| {
+        let times = times.iter().map(|second| 1_700_000_000 + second);
+        log(&times.collect::<Vec<_>>())
+    };
+    let read = |text: String| {
+        let options = Options {
+            not_after: Timestamp::from_micros(2_000_000_000_000_000),
+            ..with("json:time=t,method=m,target=u")
+        };
+        let mut records = records(text, &options);
+        let mut targets = Vec::new();
+        while let Some(record) = records.next().unwrap() {
+            targets.push(record.target[1..].parse::<usize>().unwrap());
+        }
+        let reasons = records.shown().iter().map(|it| format!("{}: {}", it.line, it.reason));
+        (targets, reasons.collect::<Vec<_>>().join(", "))
+    };
+    let ahead = "2: its time is 86399 s ahead of the lines after it";
+    assert_eq!(read(log(&[0, 86_400, 1, 2])), (vec![0, 2, 3], ahead.to_owned()));
+    let first = "1: its time is 86400 s ahead of the lines after it";
+    assert_eq!(read(log(&[86_400, 0, 1, 2])), (vec![1, 2, 3], first.to_owned()));
+    let behind = "21: its time is 86400 s behind the lines before it";
+    let mut times = vec![86_400; 20];
+    times.extend([0, 86_401]);
+    let all = (0..22).filter(|number| *number != 20).collect();
+    assert_eq!(read(log(&times)), (all, behind.to_owned()));
+    let future = "3: its time is in the future";
+    assert_eq!(read(log(&[0, 1, 2_000_000_000])), (vec![0, 1], future.to_owned()));
+    // Servers may be idle for a night, or have only daily requests.
+    assert_eq!(read(log(&[0, 1, 30_000, 30_001])), (vec![0, 1, 2, 3], String::new()));
+    let days: Vec<_> = (0..40).map(|day| day * 86_400).collect();
+    assert_eq!(read(log(&days)), ((0..40).collect(), String::new()));
+}
+
+#[test]
 fn unreadable_lines_are_counted_and_shown_and_stop_a_strict_run() {
     let text = format!("{LINE}\nnonsense\n{LINE}\n\n{LINE}\n");
     let mut lenient = records(text.clone(), &Options { shown: 1, ..Options::default() });
@@ -177,8 +256,9 @@ fn bad_input_is_refused_in_words() {
     let cut = refused(&gzip[..gzip.len() / 2]);
     assert!(cut.starts_with("cannot read test.log behind line "), "{cut}");
     let day_before = LINE.replace("10/Oct", "09/Oct");
-    let back = refused(format!("{LINE}\n{LINE}\n{day_before}\n").as_bytes());
-    assert!(back.starts_with("line 3 of test.log is 86400 s earlier"), "{back}");
+    let two = format!("{LINE}\n").repeat(20) + &format!("{day_before}\n").repeat(20);
+    let back = refused(two.as_bytes());
+    assert!(back.starts_with("line 21 of test.log is 86400 s earlier"), "{back}");
     let folder = tempfile::tempdir().unwrap();
     let error = Input::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("it is a directory"), "{error}");
@@ -211,7 +291,9 @@ fn a_description_of_a_format_is_checked() {
         ("$status \"$request\"", "no time in the format"),
         ("[$time_local] $status", "no request in the format"),
         ("[$time_local] $", "a `$` without a name"),
+        ("[$time_local] $request_uri", "no method in the format"),
         ("json:time=t", "no request in the format"),
+        ("json:time=ts,address=client.ip,target=url", "no method in the format"),
         ("json:t", "is not a pair"),
         ("json:when=t", "`when` is not a field"),
         ("json:target=t", "no time in the format"),
@@ -223,8 +305,8 @@ fn a_description_of_a_format_is_checked() {
 
 #[test]
 fn a_format_in_braces_and_a_time_of_the_end_are_understood() {
-    let end = "json:end=e,target=u,seconds=d";
-    let said = one(r#"{"e":"100.5","u":"/","d":0.5}"#, end);
+    let end = "json:end=e,method=m,target=u,seconds=d";
+    let said = one(r#"{"e":"100.5","m":"GET","u":"/","d":0.5}"#, end);
     assert!(said.starts_with("100000000 Some(500000)"), "{said}");
     let said =
         one("[10/Oct/2000:13:55:36 -0700]x\"GET / HTTP/1.1\"", "[${time_local}]x\"$request\"");
@@ -233,7 +315,8 @@ fn a_format_in_braces_and_a_time_of_the_end_are_understood() {
 
 /// Lines whose times are these seconds; each line has its number as its target.
 fn log(seconds: &[u64]) -> String {
-    let line = |(n, second): (usize, &u64)| format!("{{\"t\":{second},\"u\":\"/{n}\"}}\n");
+    let line =
+        |(n, second): (usize, &u64)| format!("{{\"t\":{second},\"m\":\"GET\",\"u\":\"/{n}\"}}\n");
     seconds.iter().enumerate().map(line).collect()
 }
 
@@ -245,7 +328,7 @@ proptest! {
     ) {
         let mut now = 10_000;
         let seconds: Vec<_> = steps.iter().map(|(step, back)| { now += step; now - back }).collect();
-        let format = "json:time=t,target=u".parse().unwrap();
+        let format = "json:time=t,method=m,target=u".parse().unwrap();
         let reorder = std::time::Duration::from_secs(bound);
         let mut records = records(log(&seconds), &Options { format, reorder, ..Options::default() });
         let (mut seen, mut before) = (Vec::new(), 0);
@@ -270,7 +353,7 @@ proptest! {
     fn several_files_are_one_log(
         files in prop::collection::vec(prop::collection::vec(0_u64..50, 1..40), 1..5),
     ) {
-        let options = with("json:time=t,target=u");
+        let options = with("json:time=t,method=m,target=u");
         let inputs = files.iter().map(|steps| {
             let mut now = 1_000;
             let seconds: Vec<_> = steps.iter().map(|step| { now += step; now }).collect();
@@ -307,7 +390,7 @@ const FORMATS: [&str; 5] = [
     "caddy",
     "nginx-json",
     "$remote_addr \"$request\" [$time_local] \"$http_cookie\"",
-    "json:time=t,target=u,seconds=d",
+    "json:time=t,method=m,target=u,seconds=d",
 ];
 const TOKENS: [&str; 20] = [
     "\n",

@@ -1,5 +1,7 @@
 //! Logs whose lines follow a template: `common`, `combined` and a `log_format` of nginx.
 
+use std::net::{IpAddr, SocketAddr};
+
 use memchr::{memchr, memchr2, memmem};
 use tollgate_core::Micros;
 
@@ -13,8 +15,9 @@ pub(super) struct Template {
     /// Every line begins with this.
     start: Box<[u8]>,
     parts: Box<[Part]>,
-    /// Whether more may follow than the template says.
-    pub(super) open: bool,
+    /// The name if this is a usual format, to which servers append further fields. A user's
+    /// `log_format` describes the complete line.
+    pub(super) usual: Option<&'static str>,
     pub(super) headers: Vec<Box<str>>,
     pub(super) clock: Clock,
 }
@@ -51,10 +54,14 @@ enum Field {
 /// different fields to it.
 pub(super) const COMMON: &str =
     "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+/// Apache's `vhost_combined`, which Debian uses for other virtual hosts: the host and its port come
+/// first.
+pub(super) const WITH_HOST: &str =
+    "$host $remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 
 impl Template {
     /// Compiles a `log_format` of nginx.
-    pub(super) fn new(template: &str, open: bool) -> Result<Self, FormatError> {
+    pub(super) fn new(template: &str, usual: Option<&'static str>) -> Result<Self, FormatError> {
         let mut pieces = template.split('$');
         let start: Box<[u8]> = pieces.next().unwrap_or_default().as_bytes().into();
         let (mut parts, mut headers) = (Vec::<Part>::new(), Vec::new());
@@ -82,9 +89,12 @@ impl Template {
         if !has(&[Field::Request, Field::Target]) {
             return Err(FormatError::NoRequest);
         }
+        if !has(&[Field::Request, Field::Method]) {
+            return Err(FormatError::NoMethod);
+        }
         // nginx writes the time at which a request was over.
         let parts = parts.into();
-        Ok(Self { start, parts, open, headers, clock: Clock::AtEnd })
+        Ok(Self { start, parts, usual, headers, clock: Clock::AtEnd })
     }
 
     /// Reads a line of the batch.
@@ -107,12 +117,12 @@ impl Template {
         for (index, part) in self.parts.iter().enumerate() {
             let rest = &batch.text[at..end];
             let is_last = index + 1 == self.parts.len();
-            let length = part.length(rest, is_last && self.open)?;
+            let length = part.length(rest, is_last && self.usual.is_some())?;
             let next = at + length + part.behind.len();
             self.note(part, (at, at + length), batch, &mut fields, last)?;
             at = next.min(end);
         }
-        if at < end && !self.open {
+        if at < end && self.usual.is_none() {
             return Err(Reason::Field {
                 field: "end".into(),
                 found: shown(&batch.text[at..end]),
@@ -135,7 +145,9 @@ impl Template {
             |expected| Reason::Field { field: part.name.clone(), found: shown(text), expected };
         match part.field {
             Field::Skip => {}
-            Field::Address => fields.address = address(text),
+            Field::Address => {
+                fields.address = peer(text).ok_or_else(|| wrong(AN_ADDRESS))?;
+            }
             Field::TimeLocal => {
                 let time = last.of(text, time::clf);
                 fields.at = time.ok_or_else(|| wrong("a time like 10/Oct/2000:13:55:36 -0700"))?;
@@ -170,6 +182,7 @@ impl Template {
                 let text = &batch.text[start..end];
                 (fields.method, fields.target) = request(text, start);
             }
+            Field::Method if matches!(text, b"" | b"-") => fields.method = Span::EMPTY,
             Field::Method => fields.method = Span::new(start, end),
             Field::Target => {
                 let (start, end) = unescaped(batch, (start, end));
@@ -269,13 +282,20 @@ fn field(name: &str, headers: &mut Vec<Box<str>>) -> Result<Field, FormatError> 
     })
 }
 
-pub(super) fn address(text: &[u8]) -> Option<std::net::IpAddr> {
+pub(super) const AN_ADDRESS: &str = "the address of a client";
+
+/// Parses the client's address. The inner `None` is a client on a Unix socket.
+pub(super) fn peer(text: &[u8]) -> Option<Option<IpAddr>> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(address) = text.parse() {
-        return Some(address);
+        return Some(Some(address));
+    }
+    // nginx and Go servers write these texts for a Unix socket.
+    if text == "@" || text.starts_with("unix:") {
+        return Some(None);
     }
     // With a port, as Envoy and some proxies write it.
-    text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip())
+    text.parse::<SocketAddr>().ok().map(|address| Some(address.ip()))
 }
 
 /// Method and target of a request line. The method is empty if the line is not one of HTTP.

@@ -128,11 +128,17 @@ impl Cli {
     /// Runs the command. The exit code is 2 if a configuration is not valid.
     ///
     /// # Errors
-    /// Standard output is closed.
+    /// The output cannot be written, for example because the disk is full or a reader such as `head`
+    /// has closed the pipe.
     pub fn run(&self) -> io::Result<ExitCode> {
         // Not locked while it serves: another thread writes the access log to standard output.
         match self.output() {
-            Ok(text) => io::stdout().write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS),
+            Ok(text) => {
+                let mut out = io::stdout();
+                // Without the flush, an error at the exit would be lost.
+                out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+                Ok(ExitCode::SUCCESS)
+            }
             Err(code) => Ok(code),
         }
     }

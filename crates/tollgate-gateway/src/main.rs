@@ -1,5 +1,6 @@
 //! `tollgate`: see `tollgate --help`.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -11,6 +12,12 @@ use tollgate_gateway::cli::Cli;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    // Standard output is closed by readers such as `head`; this is not a failure.
-    Cli::parse().run().unwrap_or(ExitCode::SUCCESS)
+    Cli::parse().run().unwrap_or_else(|error| match error.kind() {
+        // Readers such as `head` close standard output; this is not a failure.
+        ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        _ => {
+            eprintln!("error: cannot write the output: {error}");
+            ExitCode::FAILURE
+        }
+    })
 }

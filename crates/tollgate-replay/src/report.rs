@@ -149,6 +149,8 @@ pub struct ClientReport {
     pub denied: u64,
     /// The first denial.
     pub first: Instant,
+    /// The policy of the first denial, or `(before any limit)`.
+    pub first_by: String,
     /// The last denial.
     pub last: Instant,
     /// Denials by the hour of the day, in UTC.
@@ -182,6 +184,10 @@ impl Default for Series {
     }
 }
 
+/// The lengths of steps that people know, in seconds. Each is a multiple of the one before it; the
+/// last is a day, and longer steps double.
+const STEPS: [u64; 13] = [1, 2, 10, 30, 60, 120, 600, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400];
+
 impl Series {
     /// The most steps.
     pub const CELLS: usize = 512;
@@ -192,11 +198,13 @@ impl Series {
         }
         let since = second.saturating_sub(self.from.0.as_micros() / 1_000_000);
         while since / self.step_seconds >= Self::CELLS as u64 {
-            self.step_seconds *= 2;
-            let pairs = self.steps.chunks(2);
-            self.steps = pairs
-                .map(|pair| pair.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
+            let longer = STEPS.iter().copied().find(|step| *step > self.step_seconds);
+            let longer = longer.unwrap_or_else(|| self.step_seconds.saturating_mul(2));
+            let parts = self.steps.chunks((longer / self.step_seconds) as usize);
+            self.steps = parts
+                .map(|part| part.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
                 .collect();
+            self.step_seconds = longer;
         }
         let step = (since / self.step_seconds) as usize;
         if self.steps.len() <= step {

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use tollgate_replay::log::Record;
-use tollgate_replay::{Answer, Instant};
+use tollgate_replay::Answer;
 
 pub(crate) struct Differences {
     top: usize,
@@ -34,30 +33,23 @@ impl Differences {
         }
     }
 
+    /// Notes the answers to a request. `in_words` returns its client and a description.
     pub(super) fn note(
         &mut self,
         number: u64,
         answers: [Answer; 2],
-        record: &Record<'_>,
-        hides: bool,
+        in_words: impl FnOnce() -> (String, String),
     ) {
         let [one, two] = answers.map(|answer| answer == Answer::Denied);
         let waits = answers.contains(&Answer::Waits);
         if !waits && one == two {
             return;
         }
-        let client = match (record.user, record.address) {
-            _ if hides => "hidden".into(),
-            (Some(user), _) => user.into(),
-            (None, Some(address)) => address.to_string().into(),
-            (None, None) => "unknown".into(),
-        };
-        let Record { line, at, method, target, .. } = record;
-        let request = format!("line {line}: {} {method} {target} of {client}", Instant(*at));
+        let (client, request) = in_words();
         if waits {
-            self.waiting.insert(number, (answers, client, request.into()));
+            self.waiting.insert(number, (answers, client.into(), request.into()));
         } else {
-            self.differ(usize::from(two), client, &request);
+            self.differ(usize::from(two), client.into(), &request);
         }
     }
 

@@ -5,12 +5,15 @@ mod progress;
 mod suggest;
 mod words;
 
+use std::hash::RandomState;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tollgate::StoreError;
+use tollgate::policy::Algorithm;
+use tollgate::store::Timestamp;
+use tollgate::{Policy, StoreError};
 use tollgate_replay::html::{self, ClientLimit};
 use tollgate_replay::log::{Format, Input, Options, ReadError, Record, Records};
 use tollgate_replay::{Answer, Bounds, Report};
@@ -30,8 +33,8 @@ pub struct LogArgs {
     /// Several logs are replayed as one, in the order of their times.
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The format of the lines: auto, common, combined, caddy, traefik, envoy, nginx-json,
-    /// json:time=ts,target=url,… or a log_format of nginx
+    /// The format of the lines: auto, common, combined, vhost_combined, caddy, traefik, envoy,
+    /// nginx-json, json:time=ts,method=verb,target=url,… or a log_format of nginx
     #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
     pub lines: Format,
     /// How far lines may be out of order
@@ -40,7 +43,7 @@ pub struct LogArgs {
     /// Stops at the first line that cannot be read
     #[arg(long)]
     pub strict: bool,
-    /// Hides addresses and names of clients
+    /// Hides addresses and names of clients, paths, and parts of unreadable lines
     #[arg(long, visible_alias = "anonymize")]
     pub anonymise: bool,
 }
@@ -73,9 +76,18 @@ impl LogArgs {
             reorder: self.reorder,
             strict: self.strict,
             shown,
+            excerpts: !self.anonymise,
+            not_after: tomorrow(),
             ..Options::default()
         }
     }
+}
+
+/// Clocks differ, but not by a day: a request with a later time has a wrong time.
+fn tomorrow() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let micros = (now + Duration::from_secs(86_400)).as_micros();
+    Timestamp::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 /// How a report is written.
@@ -95,8 +107,14 @@ pub enum ReplayError {
     /// The limits cannot be put to work.
     #[error("{0}")]
     Plan(String),
-    #[error("line {line}: {error}")]
-    Store { line: u64, error: StoreError },
+    #[error("{place}: {error}")]
+    Store { place: String, error: StoreError },
+    /// Limits of clients would treat all requests alike.
+    #[error(
+        "none of the {requests} requests has a client: the log has no address (in a log_format \
+         $remote_addr, in JSON address=…), and no user or key that the file reads; add one to --log"
+    )]
+    NoClient { requests: u64 },
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
 }
@@ -108,6 +126,10 @@ pub(crate) struct Replayed {
     pub(crate) unreadable: u64,
     /// The first lines that cannot be read, in words.
     pub(crate) shown: Vec<String>,
+    /// Limited requests without a client.
+    pub(crate) without_client: u64,
+    /// Requests that have `X-Forwarded-For`, although their peer counts as the client.
+    pub(crate) not_forwarded: u64,
     pub(crate) other: Option<(Report, Differences)>,
 }
 
@@ -117,17 +139,23 @@ pub(crate) fn replay(
     log: &LogArgs,
     top: usize,
 ) -> Result<Replayed, ReplayError> {
-    let of =
-        |plan| Recorded::new(plan, Bounds::default(), log.anonymise).map_err(ReplayError::Plan);
+    // Both reports give a client the same hash.
+    let hide = log.anonymise.then(RandomState::new);
+    let of = |plan| Recorded::new(plan, Bounds::default(), hide.clone()).map_err(ReplayError::Plan);
+    let limits = || plan.routes.iter().flat_map(|route| route.limits.all());
+    let has_client_limits = limits().any(|limit| limit.whose == Whose::Client);
     let mut one = of(plan)?;
     let mut two = other.map(of).transpose()?;
     let mut differences = Differences::new(top);
     let records = read(log, top, |number, record| {
-        let store = |error| ReplayError::Store { line: record.line, error };
+        let store = |error| ReplayError::Store {
+            place: format!("line {} of {}", record.line, record.file),
+            error,
+        };
         let answer = one.decide(record).map_err(store)?;
         if let Some(two) = &mut two {
             let other = two.decide(record).map_err(store)?;
-            differences.note(number, [answer, other], record, log.anonymise);
+            differences.note(number, [answer, other], || one.in_words(record));
             differences.resolve(0, one.resolved());
             differences.resolve(1, two.resolved());
         } else if answer == Answer::Waits {
@@ -135,8 +163,12 @@ pub(crate) fn replay(
         }
         Ok(())
     })?;
-    let store = |error| ReplayError::Store { line: 0, error };
+    let store = |error| ReplayError::Store { place: "at the end".to_owned(), error };
     let report = one.finish().map_err(store)?;
+    let requests = one.without_client;
+    if report.clients == 0 && requests > 0 && has_client_limits {
+        return Err(ReplayError::NoClient { requests });
+    }
     let other = match two {
         Some(mut two) => {
             let report = two.finish().map_err(store)?;
@@ -154,6 +186,8 @@ pub(crate) fn replay(
         late: records.late().lines,
         unreadable: records.unreadable(),
         shown: shown.collect(),
+        without_client: one.without_client,
+        not_forwarded: one.not_forwarded,
         other,
     })
 }
@@ -205,16 +239,29 @@ fn client_limits(plan: &Plan) -> Vec<ClientLimit> {
     let all = plan.routes.iter().flat_map(|route| route.limits.everywhere());
     for limit in all.filter(|limit| limit.whose == Whose::Client) {
         for policy in limit.quotas_in(None) {
-            let quota = policy.quota();
-            #[expect(clippy::cast_precision_loss, reason = "for a drawing")]
-            let per_minute = quota.limit() as f64 * 60.0 / quota.window().as_secs_f64();
-            let limit = ClientLimit { name: policy.name().to_owned(), per_minute };
+            let limit = client_limit(policy);
             if !limits.contains(&limit) {
                 limits.push(limit);
             }
         }
     }
     limits
+}
+
+/// Computes how many requests a policy allows a client in a minute at most.
+#[expect(clippy::cast_precision_loss, reason = "for a drawing")]
+fn client_limit(policy: &Policy) -> ClientLimit {
+    let (quota, name) = (policy.quota(), policy.name().to_owned());
+    let windows = 60.0 / quota.window().as_secs_f64();
+    let capacity = policy.capacity() as f64;
+    let in_a_minute = match policy.algorithm() {
+        // A full bucket, and the units that are refilled meanwhile.
+        Some(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }) => {
+            (capacity + quota.limit() as f64 * windows).floor()
+        }
+        _ => capacity * windows.ceil(),
+    };
+    ClientLimit { name, in_a_minute }
 }
 
 /// Writes a file that is whole or not there.
@@ -241,6 +288,8 @@ fn as_json(replayed: &mut Replayed, top: usize) -> Value {
     object["lines"] = json!(replayed.lines);
     object["unreadable"] = json!(replayed.unreadable);
     object["unreadable_lines"] = json!(replayed.shown);
+    object["without_client"] = json!(replayed.without_client);
+    object["not_forwarded"] = json!(replayed.not_forwarded);
     object["late"] = json!(replayed.late);
     object["exact"] = json!(replayed.report.is_exact());
     object["assumptions"] = json!(ASSUMPTIONS);

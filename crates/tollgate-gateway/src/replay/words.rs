@@ -14,7 +14,8 @@ pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
 }
 
 fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
-    let Replayed { report, lines, late, unreadable, shown, other } = replayed;
+    let Replayed { report, lines, late, unreadable, shown, without_client, not_forwarded, other } =
+        replayed;
     write!(out, "{}", Count(*lines, "line"))?;
     if let (Some(first), Some(last)) = (report.first, report.last) {
         write!(out, ", from {first} to {last}")?;
@@ -29,6 +30,18 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
     if *late > 0 {
         let late = Count(*late, "line");
         writeln!(out, "out of order by more than --reorder, and replayed late: {late}")?;
+    }
+    if *without_client > 0 {
+        let requests = Count(*without_client, "request");
+        writeln!(out, "no client is known for {requests}: the log has no address or user there")?;
+    }
+    if *not_forwarded > 0 {
+        writeln!(
+            out,
+            "the client is the peer in {} with X-Forwarded-For: if the peers are your proxies, name \
+             them in trustedProxies",
+            Count(*not_forwarded, "request")
+        )?;
     }
     write_report(out, report, top)?;
     if let Some((other, differences)) = other {
@@ -121,12 +134,13 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
         let hour = busiest.map_or(0, |(hour, _)| hour);
         writeln!(
             out,
-            "  {}: {} of {}, from {} to {}, most from {hour:02}:00 to {hour:02}:59 UTC",
+            "  {}: {} of {}, from {} to {}, first by {}, most from {hour:02}:00 to {hour:02}:59 UTC",
             client.client,
             client.denied,
             Count(client.requests, "request"),
             client.first,
-            client.last
+            client.last,
+            client.first_by
         )?;
     }
     let never: u64 = report.nearness.iter().map(|near| near.clients).sum();

@@ -6,18 +6,18 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
 use tollgate::access::{AccessLists, Listed};
-use tollgate::key::{Subject, SubjectKind, UnixPeer};
+use tollgate::key::{ClientIp, KeySource as _, Subject, SubjectKind, TrustedProxies, UnixPeer};
 use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError};
-use tollgate_replay::log::Record;
-use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
+use tollgate_replay::log::{Record, Visible};
+use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
-use super::client_identity::{ClientIdentity, Identity};
+use super::client_identity::{ClientIdentity, Identity, client_ip};
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
@@ -49,6 +49,13 @@ pub(crate) struct Recorded {
     /// The key of all requests without one, where they share a quota.
     shared: Key,
     hide: Option<RandomState>,
+    /// Requests without a client, for which limits of clients have no key.
+    pub(crate) without_client: u64,
+    /// Requests that have `X-Forwarded-For`, although their peer counts as the client.
+    pub(crate) not_forwarded: u64,
+    peer: ClientIp,
+    /// How many bits of IPv4 and IPv6 addresses count.
+    prefixes: (u8, u8),
     /// Key sets begin to be fetched where there is a runtime. This one never runs them.
     _runtime: tokio::runtime::Runtime,
 }
@@ -65,7 +72,12 @@ enum Met<'a> {
 }
 
 impl Recorded {
-    pub(crate) fn new(plan: Plan, bounds: Bounds, hides: bool) -> Result<Self, String> {
+    /// `hide` is the secret of the hashes that replace the names of clients.
+    pub(crate) fn new(
+        plan: Plan,
+        bounds: Bounds,
+        hide: Option<RandomState>,
+    ) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let entered = runtime.enter();
@@ -74,6 +86,13 @@ impl Recorded {
         let lists = lists::lists(&plan, &identity).map_err(|error| error.to_string())?;
         drop(entered);
         let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
+        let prefixes = |source: &IdentitySource| match source {
+            IdentitySource::Ip { v4_prefix, v6_prefix, .. } => Some((*v4_prefix, *v6_prefix)),
+            _ => None,
+        };
+        let prefixes = plan.identity.iter().find_map(prefixes).unwrap_or((32, 64));
+        let peer = client_ip(&TrustedProxies::none(), None, prefixes.0, prefixes.1);
+        let peer = peer.map_err(|error| error.to_string())?;
         let bounds = Bounds { waiting: plan.waiting.0, ..bounds };
         let mut request = Request::new(());
         // Only lines without an address have this peer. It keeps the other lists in force.
@@ -86,18 +105,24 @@ impl Recorded {
             request,
             replay: Replay::within(bounds),
             shared: OnMissingKey::shared_key(),
-            hide: hides.then(RandomState::new),
+            hide,
+            without_client: 0,
+            not_forwarded: 0,
+            peer,
+            prefixes,
             _runtime: runtime,
         })
     }
 
     pub(crate) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
         let found = self.describe(record);
-        let Self { plan, lists, request: described, replay, shared, hide, .. } = self;
+        let subject = found.subject().ok().flatten();
+        self.note_proxy(subject.as_ref(), record);
+        let Self { plan, lists, request: described, replay, shared, hide, prefixes, .. } = self;
         let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
-        let subject = found.subject().ok().flatten();
-        let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref() };
+        let prefixes = *prefixes;
+        let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref(), prefixes };
         let client = subject.as_ref().map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
         let mut request = Recording { at: record.at, client, route: "", asks: &[], duration };
@@ -113,6 +138,7 @@ impl Recorded {
             Met::Limited { route, api, path } => (*route, *api, &**path),
         };
         request.route = &route.name;
+        self.without_client += u64::from(subject.is_none());
         let mut asks = SmallVec::new();
         let api = api.and_then(|api| route.limits.apis.get(api)).map(|api| &api.limit);
         for limit in route.limits.everywhere().chain(api) {
@@ -134,6 +160,45 @@ impl Recorded {
 
     pub(crate) fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
         self.replay.resolved()
+    }
+
+    /// Names the client, and describes the request in words.
+    pub(crate) fn in_words(&mut self, record: &Record<'_>) -> (String, String) {
+        let found = self.describe(record);
+        let subject = found.subject().ok().flatten();
+        let (hide, prefixes) = (self.hide.as_ref(), self.prefixes);
+        let client = Name { subject: subject.as_ref(), record, hide, prefixes }.to_string();
+        let target = if hide.is_some() { "(path hidden)" } else { record.target };
+        let Record { file, line, at, method, .. } = *record;
+        let (at, method, target) = (Instant(at), Visible(method), Visible(target));
+        let request = format!("line {line} of {file}: {at} {method} {target} of {client}");
+        (client, request)
+    }
+
+    /// Returns the client and the path if the request is charged to limits. Only such requests show
+    /// which limits fit.
+    pub(crate) fn charged<'r>(
+        &'r mut self,
+        record: &'r Record<'r>,
+    ) -> Option<(Option<Subject>, Cow<'r, str>)> {
+        let found = self.describe(record);
+        let subject = found.subject().ok().flatten();
+        self.note_proxy(subject.as_ref(), record);
+        let head = RequestHead::of(&self.request);
+        let Met::Limited { path, .. } = met(&self.plan, self.lists.as_ref(), &head, record) else {
+            return None;
+        };
+        Some((subject, path))
+    }
+
+    fn note_proxy(&mut self, subject: Option<&Subject>, record: &Record<'_>) {
+        let is_forwarded = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("x-forwarded-for");
+        if let Some(Subject { kind: SubjectKind::Ip, key }) = subject
+            && record.headers.iter().any(is_forwarded)
+            && let Ok(Some(peer)) = self.peer.subject(&RequestHead::of(&self.request))
+        {
+            self.not_forwarded += u64::from(peer.key == *key);
+        }
     }
 
     pub(crate) fn finish(&mut self) -> Result<Report, StoreError> {
@@ -277,26 +342,52 @@ fn contain(statuses: &[Statuses], status: u16) -> bool {
     status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
 }
 
+/// A client as reports name it: by the subject that is charged, which is not always the peer.
 struct Name<'a> {
     subject: Option<&'a Subject>,
     record: &'a Record<'a>,
     hide: Option<&'a RandomState>,
+    prefixes: (u8, u8),
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(subject) = self.subject else { return f.write_str("unknown") };
-        let kind = subject.kind.as_str();
-        let hash = |state: &RandomState| state.hash_one(&*subject.key.as_bytes());
-        match (subject.kind, self.hide, self.record) {
-            (_, Some(hide), _) => write!(f, "{kind}:#{:016x}", hash(hide)),
-            (SubjectKind::Ip, _, Record { address: Some(address), .. }) => write!(f, "{address}"),
-            (SubjectKind::User, _, Record { user: Some(user), .. }) => write!(f, "{user}"),
-            // Shown as operators see it elsewhere: a key holds a hash of the secret alone.
+        let (kind, key) = (subject.kind.as_str(), subject.key.as_bytes());
+        if let Some(hide) = self.hide {
+            return write!(f, "{kind}:#{:016x}", hide.hash_one(&*key));
+        }
+        match (subject.kind, self.record.user) {
+            (SubjectKind::Ip, _) if write_network(&key, self.prefixes, f)? => Ok(()),
+            (SubjectKind::User, Some(user)) => write!(f, "user:{}", Visible(user)),
+            // As operators see it elsewhere: the key has only a hash of the secret.
             _ => {
                 write!(f, "{kind}:")?;
-                subject.key.as_bytes().iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+                key.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
             }
         }
     }
+}
+
+/// Writes the address or network in a key of `ClientIp`. Returns `false` for a key that is a hash.
+fn write_network(
+    key: &[u8],
+    (v4, v6): (u8, u8),
+    f: &mut fmt::Formatter<'_>,
+) -> Result<bool, fmt::Error> {
+    match *key {
+        [1, a, b, c, d] => {
+            write!(f, "{}", Ipv4Addr::new(a, b, c, d))?;
+            if v4 < 32 {
+                write!(f, "/{v4}")?;
+            }
+        }
+        [2, ref network @ ..] if network.len() <= 16 => {
+            let mut octets = [0; 16];
+            octets[..network.len()].copy_from_slice(network);
+            write!(f, "{}/{v6}", Ipv6Addr::from(octets))?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }

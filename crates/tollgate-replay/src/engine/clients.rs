@@ -39,6 +39,7 @@ const NO_QUOTA: u8 = u8::MAX;
 
 struct Denials {
     name: Box<str>,
+    first_by: Box<str>,
     first: Timestamp,
     last: Timestamp,
     hours: [u32; 24],
@@ -57,16 +58,17 @@ impl Clients {
     }
 
     /// Counts an event of a client: a request that arrives, or a denial, or both. `left` is the
-    /// share of a quota that the client has left, in percent.
+    /// client's remaining share, in percent. `denied_by` names the policy that denies the request.
     // One function, because each search of a large table waits for the memory.
     pub(super) fn note(
         &mut self,
         client: Client<'_>,
         arrives: bool,
         left: Option<u8>,
-        is_denied: bool,
+        denied_by: Option<&str>,
         now: Timestamp,
     ) {
+        let is_denied = denied_by.is_some();
         let hash = self.hasher.hash_one(client.key);
         let is_full = self.known.len() >= self.most;
         let counted = match self.known.entry(hash) {
@@ -84,18 +86,19 @@ impl Clients {
             self.beyond.requests += u64::from(arrives);
             self.beyond.denied += u64::from(is_denied);
         }
-        if is_denied {
-            self.name(hash, client, now);
+        if let Some(policy) = denied_by {
+            self.name(hash, client, policy, now);
         }
     }
 
-    fn name(&mut self, hash: u64, client: Client<'_>, now: Timestamp) {
+    fn name(&mut self, hash: u64, client: Client<'_>, policy: &str, now: Timestamp) {
         let is_full = self.denied.len() >= self.most_named;
         let denials = match self.denied.entry(hash) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(_) if is_full => return,
             Entry::Vacant(new) => new.insert(Denials {
                 name: client.name.to_string().into(),
+                first_by: policy.into(),
                 first: now,
                 last: now,
                 hours: [0; 24],
@@ -123,6 +126,7 @@ impl Clients {
             requests: self.known.get(hash).map_or(0, |known| known.requests.into()),
             denied: denials.hours.iter().copied().map(u64::from).sum(),
             first: Instant(denials.first),
+            first_by: denials.first_by.to_string(),
             last: Instant(denials.last),
             hours: denials.hours.to_vec(),
         };

@@ -4,10 +4,10 @@ use std::mem::take;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use tollgate_core::{Micros, Receipt, Settlement, Timestamp, Verdict};
+use tollgate_core::{Decision, Micros, Receipt, Settlement, Timestamp, Verdict};
 
 use super::clients::Clients;
-use super::{Bounds, Request};
+use super::{Ask, Bounds, Request};
 use crate::instant::Instant;
 use crate::report::{Minute, PolicyReport, Report, Totals, Waits};
 
@@ -23,6 +23,9 @@ pub(super) struct Tallies {
     last: Timestamp,
     forbidden: u64,
 }
+
+/// Replaces the policy's name if a blocklist denies a client, or the client is not known.
+const BEFORE_LIMITS: &str = "(before any limit)";
 
 /// A few things by their names.
 struct Named<T> {
@@ -153,12 +156,12 @@ impl Tallies {
     pub(super) fn pass(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
         self.forbidden += u64::from(!is_allowed);
         self.answer(request, is_allowed, now);
-        self.note_client(request, true, None, !is_allowed, now);
+        self.note_client(request, true, None, (!is_allowed).then_some(BEFORE_LIMITS), now);
     }
 
     /// Counts a request that begins to wait.
     pub(super) fn join(&mut self, request: &Request<'_>, now: Timestamp) {
-        self.note_client(request, true, None, false, now);
+        self.note_client(request, true, None, None, now);
     }
 
     fn note_client(
@@ -166,11 +169,11 @@ impl Tallies {
         request: &Request<'_>,
         arrives: bool,
         left: Option<u8>,
-        is_denied: bool,
+        denied_by: Option<&str>,
         now: Timestamp,
     ) {
         if let Some(client) = request.client {
-            self.clients.note(client, arrives, left, is_denied, now);
+            self.clients.note(client, arrives, left, denied_by, now);
         }
     }
 
@@ -205,7 +208,12 @@ impl Tallies {
                 least = Some(least.map_or(share, |least: u8| least.min(share)));
             }
         }
-        self.note_client(request, waited.is_none(), least, !is_admitted, now);
+        let denies = |(ask, it): &(&Ask<'_>, &Decision)| {
+            ask.enforce && it.denies() || gave_up && ask.waits.is_some()
+        };
+        let denied_by = decisions().find(denies).map_or("", |(ask, _)| ask.policy.name());
+        let denied_by = (!is_admitted).then_some(denied_by);
+        self.note_client(request, waited.is_none(), least, denied_by, now);
     }
 
     /// Counts the final answer to a request.

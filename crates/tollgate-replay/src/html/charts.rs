@@ -85,7 +85,7 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
         let highest = peaks.iter().map(|(_, clients)| *clients).max().unwrap_or(0).max(1);
         // Each bar is a power of two, and a limit lies between them.
         let place = |requests: f64| requests.max(0.5).log2();
-        let of_limits = limits.iter().map(|limit| place(limit.per_minute).ceil());
+        let of_limits = limits.iter().map(|limit| place(limit.in_a_minute).ceil());
         #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
         let end = of_limits.fold(peaks.len() as f64, f64::max).min(40.0) + 0.5;
         let mut chart = ChartBuilder::on(area)
@@ -99,25 +99,25 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
             .bold_line_style(FAINT)
             .light_line_style(TRANSPARENT)
             .axis_style(FAINT)
-            .x_labels(12)
+            .x_labels(0)
             .y_labels(5)
-            .x_label_formatter(&|power| format!("{:.0}", power.exp2()))
             .label_style(label_style())
             .draw()?;
+        label_bars(area, end, |power| chart.backend_coord(&(power, 0)))?;
         chart.draw_series(peaks.iter().map(|(requests, clients)| {
             #[expect(clippy::cast_precision_loss, reason = "it is a power of two")]
             let right = place(*requests as f64);
             Rectangle::new([(right - 0.95, 0), (right - 0.05, *clients)], ALLOWED.filled())
         }))?;
         for (row, limit) in limits.iter().enumerate() {
-            let x = place(limit.per_minute);
+            let x = place(limit.in_a_minute);
             chart.draw_series([PathElement::new(
                 [(x, 0), (x, highest + highest / 8)],
                 DENIED.stroke_width(2),
             )])?;
             let (x, y) = chart.backend_coord(&(x, highest + highest / 8));
             let row = i32::try_from(row).unwrap_or_default();
-            let text = format!("{}: {:.0} a minute", limit.name, limit.per_minute);
+            let text = format!("{}: {:.0} a minute", limit.name, limit.in_a_minute);
             // At the right edge the text goes to the left of its line.
             let (x, side) = if x > 760 { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
             let style = label_style().pos(Pos::new(side, VPos::Top));
@@ -125,6 +125,25 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
         }
         Ok(())
     })
+}
+
+/// Labels each bar with its range of requests: 1, 2, 3–4, 5–8, …
+#[expect(clippy::cast_possible_truncation, reason = "there are at most 40 bars")]
+fn label_bars<'a>(area: &Area<'a>, end: f64, at: impl Fn(f64) -> (i32, i32)) -> Drawn<'a> {
+    let bars = end as i32;
+    // A label is up to 90 wide.
+    let every = (bars + 1) * 90 / 880 + 1;
+    for power in (0..=bars).filter(|power| power % every == 0) {
+        let most = 1_u64 << power;
+        let text = match most / 2 + 1 {
+            least if least < most => format!("{least}–{most}"),
+            _ => most.to_string(),
+        };
+        let (x, y) = at(f64::from(power) - 0.5);
+        let style = label_style().pos(Pos::new(HPos::Center, VPos::Top));
+        area.draw(&Text::new(text, (x, y + 6), style))?;
+    }
+    Ok(())
 }
 
 /// Denials by day of the week and hour.

@@ -31,15 +31,14 @@ fn report() -> Report {
 fn a_report_is_readable_in_light_and_in_dark_and_loads_nothing() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("report.html");
-    let limits = [ClientLimit { name: "client".to_owned(), per_minute: 6.0 }];
+    let limits = [ClientLimit { name: "client".to_owned(), in_a_minute: 12.0 }];
     fs::write(&path, html::page("access.log", &report(), &limits)).unwrap();
     let tab = Tab::open(&format!("file://{}", path.display()), folder.path());
     let headings: Vec<String> =
         tab.value("[...document.querySelectorAll('h2')].map(it => it.innerText)");
-    assert_eq!(headings.len(), 5, "{headings:?}");
+    assert_eq!(headings.len(), 4, "{headings:?}");
     for (heading, part) in headings.iter().zip([
         "Requests over time",
-        "Policy client: ",
         "Clients by the requests of their busiest minute",
         "Denials by day of the week and hour",
         "Clients denied most",

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Timestamp};
-use tollgate_replay::suggest::{Bounds, Suggest};
+use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest};
 use tollgate_replay::{Ask, Client, Replay, Request};
 
 const WINDOW: Micros = Micros::new(10_000_000);
@@ -30,7 +30,7 @@ proptest! {
         let log: Vec<_> = log.into_iter().map(|(step, client)| { at += step; (at, client) }).collect();
         let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
         for (at, client) in &log {
-            suggest.request(Timestamp::from_micros(*at), &Key::new([*client]), "/");
+            suggest.request(Timestamp::from_micros(*at), Some(&Key::new([*client])), "/", true);
         }
         let suggestion = suggest.suggestion();
         prop_assert_eq!(suggestion.requests, log.len() as u64);
@@ -58,6 +58,53 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn all_limits_together_keep_the_level(
+        log in prop::collection::vec((0_u64..2_000_000, 0_u8..120, 0_usize..3), 1..600),
+        bucket in any::<bool>(),
+    ) {
+        const PATHS: [&str; 3] = ["/", "/login", "/missing"];
+        let mut at = 1_000_000_000_000;
+        let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
+        for (step, client, path) in &log {
+            at += step;
+            let key = Key::new([*client]);
+            suggest.request(Timestamp::from_micros(at), Some(&key), PATHS[*path], *path < 2);
+        }
+        let suggestion = suggest.suggestion();
+        for level in 0..3 {
+            let policy = |name: &str, fit: &Fit| {
+                let Level { sliding_limit, bucket_limit, bucket_burst, .. } = fit.levels[level];
+                let quota = |limit| Quota::new(limit, WINDOW.into());
+                match bucket {
+                    true => Policy::token_bucket(name, quota(bucket_limit).burst(bucket_burst)),
+                    false => Policy::sliding_window_log(name, quota(sliding_limit)),
+                }.unwrap()
+            };
+            let all = policy("client", &suggestion.all);
+            let routes: Vec<_> =
+                suggestion.routes.iter().map(|(path, fit)| (path, policy(path, fit))).collect();
+            prop_assert!(routes.iter().all(|(path, _)| **path != PATHS[2]));
+            let mut replay = Replay::new();
+            let mut at = 1_000_000_000_000;
+            for (step, client, path) in &log {
+                at += step;
+                let key = Key::new([*client]);
+                let route = routes.iter().find(|(route, _)| **route == PATHS[*path]);
+                let policies = [&all].into_iter().chain(route.map(|(_, policy)| policy));
+                let asks: Vec<_> =
+                    policies.map(|policy| Ask::new(policy, &key, Cost::ONE)).collect();
+                let request = Request::new(Timestamp::from_micros(at), &asks);
+                replay.request(&request.of(Client { key: &key, name: client })).unwrap();
+            }
+            let share = suggestion.all.levels[level].share;
+            let allowed = suggestion.clients - (suggestion.clients * share).div_ceil(10_000);
+            prop_assert!(replay.finish().unwrap().clients_denied <= allowed);
+        }
+    }
+}
+
 #[test]
 fn with_little_memory_whole_clients_are_left_out() {
     let bounds = Bounds { requests: 1_000, ..Bounds::default() };
@@ -65,7 +112,7 @@ fn with_little_memory_whole_clients_are_left_out() {
     for round in 0..4_u64 {
         for client in 0..2_000_u64 {
             let at = Timestamp::from_micros(1_000_000_000 + round * 1_000);
-            suggest.request(at, &Key::new(client.to_be_bytes()), "/");
+            suggest.request(at, Some(&Key::new(client.to_be_bytes())), "/", true);
         }
     }
     let suggestion = suggest.suggestion();

@@ -4,13 +4,14 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::{Key, Micros};
-use tollgate_replay::log::Record;
+use tollgate::Micros;
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest, Suggestion};
 
 use super::words::Count;
 use super::{LogArgs, ReplayError, Replayed, replay};
 use crate::config::{self, Source};
+use crate::plan::Plan;
+use crate::serve::recorded::Recorded;
 
 /// The options of `tollgate suggest`.
 #[derive(Clone, Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub struct SuggestArgs {
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// The share of clients that the limits never deny, in percent
+    /// The share of clients that the file never denies, in percent
     #[arg(long, value_enum, default_value_t)]
     pub level: Share,
     /// The algorithm of the limits of clients
@@ -33,6 +34,15 @@ pub struct SuggestArgs {
     /// The number of routes with their own limit: the routes with the most requests
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub routes: usize,
+    /// A proxy in front, such as 10.0.0.0/8; may be repeated. Then the log needs X-Forwarded-For
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    pub trusted_proxies: Vec<String>,
+    /// The header in which these proxies write the client's address, instead of X-Forwarded-For
+    #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
+    pub header: Option<String>,
+    /// Counts a logged user as the same client on all addresses
+    #[arg(long)]
+    pub users: bool,
     /// Where allowed requests will go
     #[arg(long, value_name = "URL", default_value = "http://localhost:3000")]
     pub target: String,
@@ -68,13 +78,10 @@ pub enum Shape {
 
 /// Suggests limits, and replays the log against them.
 pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
-    let suggestion = learn(args)?;
+    let learned = learn(args)?;
     let mut yaml = String::new();
-    let _ = write(&mut yaml, args, &suggestion);
-    let outcome = config::read(&Source::new("suggested", &yaml), &|_| None);
-    let Some(plan) = outcome.plan else {
-        return Err(ReplayError::Plan(format!("no file fits this log: {}", outcome.report)));
-    };
+    let _ = write(&mut yaml, args, &learned);
+    let plan = plan(&yaml)?;
     let is_stdin = |path: &PathBuf| path.as_path() == Path::new("-");
     if args.log.logs.iter().any(is_stdin) {
         yaml.push_str("\n# Not replayed, because stdin cannot be read twice.\n");
@@ -92,43 +99,99 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
     }
 }
 
-fn learn(args: &SuggestArgs) -> Result<Suggestion, ReplayError> {
-    let mut suggest = Suggest::new(Micros::from(args.window), &args.pattern, Bounds::default());
-    super::read(&args.log, 0, |_, record| {
-        if let (false, Some(client)) = (record.method.is_empty(), client(record)) {
-            suggest.request(record.at, &client, record.target);
-        }
+fn plan(yaml: &str) -> Result<Plan, ReplayError> {
+    // The log names users, so no token is verified.
+    let secret = |name: &str| (name == SECRET).then(|| "0".repeat(32));
+    let outcome = config::read(&Source::new("suggested", yaml), &secret);
+    let report = outcome.report;
+    outcome.plan.ok_or_else(|| {
+        ReplayError::Plan(format!("no file fits this log or these options: {report}"))
+    })
+}
+
+/// The variable with the key of users' tokens.
+const SECRET: &str = "JWT_SECRET";
+
+/// The result of reading the log.
+struct Learned {
+    suggestion: Suggestion,
+    unreadable: u64,
+    /// Lines that are charged to no limit.
+    not_limited: u64,
+    /// Lines that have `X-Forwarded-For`, although their peer counts as the client.
+    not_forwarded: u64,
+    /// Charged lines that name a user, and those that have a status.
+    with_user: u64,
+    with_status: u64,
+}
+
+/// Learns from the requests that the suggested file will charge, by the clients that it will charge.
+fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
+    let mut head = String::new();
+    let _ = write_head(&mut head, args);
+    head.push_str("  client: {limit: 1, windowSeconds: 1}\n");
+    let recorded = Recorded::new(plan(&head)?, tollgate_replay::Bounds::default(), None);
+    let mut recorded = recorded.map_err(ReplayError::Plan)?;
+    let bounds = Bounds { routes: args.routes, ..Bounds::default() };
+    let mut suggest = Suggest::new(Micros::from(args.window), &args.pattern, bounds);
+    let (mut not_limited, mut with_user, mut with_status) = (0, 0, 0);
+    let records = super::read(&args.log, 0, |_, record| {
+        let Some((subject, path)) = recorded.charged(record) else {
+            not_limited += 1;
+            return Ok(());
+        };
+        with_user += u64::from(record.user.is_some());
+        with_status += u64::from(record.status != 0);
+        let is_success = matches!(record.status, 0 | 100..400);
+        let client = subject.as_ref().map(|subject| &subject.key);
+        suggest.request(record.at, client, &path, is_success);
         Ok(())
     })?;
-    Ok(suggest.suggestion())
+    let suggestion = suggest.suggestion();
+    if suggestion.clients == 0 {
+        return Err(ReplayError::NoClient { requests: suggestion.requests });
+    }
+    Ok(Learned {
+        suggestion,
+        unreadable: records.unreadable(),
+        not_limited,
+        not_forwarded: recorded.not_forwarded,
+        with_user,
+        with_status,
+    })
 }
 
-/// The user, or else the address; for IPv6 its /64 network.
-fn client(record: &Record<'_>) -> Option<Key> {
-    match (record.user, record.address?) {
-        (Some(user), _) => Some(Key::new(format!("u{user}"))),
-        (None, std::net::IpAddr::V4(address)) => Some(Key::new(address.octets())),
-        (None, std::net::IpAddr::V6(address)) => match address.to_ipv4_mapped() {
-            Some(address) => Some(Key::new(address.octets())),
-            None => Some(Key::new(&address.octets()[..8])),
-        },
+/// Writes the settings that identify clients.
+fn write_head(out: &mut String, args: &SuggestArgs) -> fmt::Result {
+    writeln!(out, "rateLimiter:\n  target: {}", quoted(&args.target))?;
+    if !args.trusted_proxies.is_empty() {
+        let proxies: Vec<_> = args.trusted_proxies.iter().map(|it| quoted(it)).collect();
+        writeln!(out, "  trustedProxies: [{}]", proxies.join(", "))?;
     }
-}
-
-fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::Result {
-    let Suggestion { requests, clients, sample, busiest_second, busiest_minute, .. } = suggestion;
-    writeln!(out, "# Suggested by `tollgate suggest` from {}", Count(*requests, "request"))?;
-    if let (Some(first), Some(last)) = (suggestion.first, suggestion.last) {
-        let micros = last.0.since(first.0).get();
-        let days = micros.div_ceil(86_400_000_000).max(1);
-        let (days, clients) = (Count(days, "day"), Count(*clients, "client"));
-        writeln!(out, "# from {first} to {last}: {days}, {clients}.")?;
-    }
-    if *sample > 1 {
+    let address = match &args.header {
+        Some(header) => format!("{{key: ip, header: {}}}", quoted(header)),
+        None => "ip".to_owned(),
+    };
+    if args.users {
+        writeln!(out, "  identity: [user, {address}]")?;
         writeln!(
             out,
-            "# The limits are those of a sample: one client in {sample}, chosen by a hash."
+            "  # The key that verifies the tokens of your users; see `jwt` for other keys."
         )?;
+        writeln!(out, "  jwt: {{secret: '${{{SECRET}}}'}}")?;
+    } else if args.header.is_some() {
+        writeln!(out, "  identity: {address}")?;
+    }
+    Ok(())
+}
+
+fn write(out: &mut String, args: &SuggestArgs, learned: &Learned) -> fmt::Result {
+    let suggestion = &learned.suggestion;
+    let Suggestion { requests, clients, busiest_second, busiest_minute, .. } = suggestion;
+    writeln!(out, "# Suggested by `tollgate suggest` from {}", Count(*requests, "request"))?;
+    if let (Some(first), Some(last)) = (suggestion.first, suggestion.last) {
+        let (days, clients) = (Count(days(suggestion), "day"), Count(*clients, "client"));
+        writeln!(out, "# from {first} to {last}: {days}, {clients}.")?;
     }
     writeln!(
         out,
@@ -136,30 +199,33 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
         Count(*busiest_second, "request"),
         Count(*busiest_minute, "request")
     )?;
-    writeln!(out, "\nrateLimiter:\n  target: {}", quoted(&args.target))?;
-    writeln!(out, "\n  # All clients together: the busiest minute of the log.")?;
+    writeln!(out, "#\n# What this file does not know:")?;
+    for unknown in unknown(args, learned) {
+        writeln!(out, "# - {unknown}")?;
+    }
+    writeln!(out)?;
+    write_head(out, args)?;
+    writeln!(out, "\n  # All clients together: {HEADROOM} times the busiest minute of the log.")?;
     writeln!(
         out,
         "  global:\n    strategy: fixed_window_counter\n    limit: {}\n    windowSeconds: 60",
-        busiest_minute.max(&1)
+        busiest_minute.max(&1).saturating_mul(HEADROOM)
     )?;
     let window = suggestion.window_seconds;
     let all = Count(suggestion.all.requests, "request");
     writeln!(
         out,
-        "\n  # Each client, over all routes: {all}. `above` counts the clients that a limit denies."
+        "\n  # Each client, over all routes: {all}. `above` counts the clients that a limit denies.\n  \
+         # All limits with the same percentage together deny no more clients than that percentage \
+         allows."
     )?;
     write_levels(out, "  ", &suggestion.all, window)?;
     writeln!(out, "  client:")?;
     write_quota(out, "    ", args, &suggestion.all, window)?;
-    let mut routes: Vec<_> = suggestion.routes.iter().filter_map(expressible).collect();
-    routes.truncate(args.routes);
-    // The first match counts, so exact paths are first.
-    routes.sort_by_key(|(path, _)| path.matches('{').count() + path.matches('…').count());
-    if !routes.is_empty() {
-        writeln!(out, "\n  apis:")?;
+    if !suggestion.routes.is_empty() {
+        writeln!(out, "\n  # The first match counts.\n  apis:")?;
     }
-    for (number, (path, fit)) in routes.into_iter().enumerate() {
+    for (number, (path, fit)) in suggestion.routes.iter().enumerate() {
         let (requests, clients) = (Count(fit.requests, "request"), Count(fit.clients, "client"));
         writeln!(out, "    # {path}: {requests} of {clients}.")?;
         write_levels(out, "    ", fit, window)?;
@@ -171,15 +237,77 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
     Ok(())
 }
 
+/// The log shows the load that the service has had, and not how much it can handle.
+const HEADROOM: u64 = 2;
+
+fn days(suggestion: &Suggestion) -> u64 {
+    let (Some(first), Some(last)) = (suggestion.first, suggestion.last) else { return 1 };
+    last.0.since(first.0).get().div_ceil(86_400_000_000).max(1)
+}
+
+/// Lists the facts that the log does not contain.
+fn unknown(args: &SuggestArgs, learned: &Learned) -> Vec<String> {
+    let Learned { suggestion, unreadable, not_limited, not_forwarded, .. } = learned;
+    let Suggestion { requests, clients, sample, largest_client, .. } = suggestion;
+    let mut all =
+        vec!["How much the service can handle: the log shows only what it did.".to_owned()];
+    let days = days(suggestion);
+    if days < 7 {
+        all.push(format!("The other days of the week: the log has {}.", Count(days, "day")));
+    }
+    let share = suggestion.all.levels[args.level as usize].share;
+    if clients * (10_000 - share) < 10_000 {
+        let (share, clients) = (percent(share), Count(*clients, "client"));
+        all.push(format!(
+            "What {share} % of many clients need: of {clients} this is all, also any attacker."
+        ));
+    }
+    if *not_forwarded > 0 {
+        all.push(format!(
+            "Who sent {} with X-Forwarded-For: their peer counted. Name your proxies in \
+             --trusted-proxies.",
+            Count(*not_forwarded, "request")
+        ));
+    } else if largest_client * 2 > *requests && *clients > 1 {
+        all.push(format!(
+            "Whether one address is a proxy: it sent {largest_client} of {}. Then log the client's \
+             address.",
+            Count(*requests, "request")
+        ));
+    }
+    if !args.users && learned.with_user > 0 {
+        all.push(format!(
+            "Users: {} name one, and their addresses counted. `--users` counts users.",
+            Count(learned.with_user, "request")
+        ));
+    }
+    let mut add = |number: u64, of: &'static str, rest: &str| {
+        if number > 0 {
+            all.push(format!("{} {rest}", Count(number, of)));
+        }
+    };
+    add(*unreadable, "line", "cannot be read.");
+    add(*not_limited, "request", "meet no limit: preflights, and requests that `serve` refuses.");
+    add(suggestion.without_client, "request", "have no client.");
+    let without_status = requests - learned.with_status;
+    add(without_status, "request", "have no status, and count as successful.");
+    let rest = "failed. The limits count them, but they do not decide which routes there are.";
+    add(suggestion.unsuccessful, "request", rest);
+    let rest = "have a path beyond the first 100000. No limit of a route is based on them.";
+    add(suggestion.without_path, "request", rest);
+    if *sample > 1 {
+        all.push(format!(
+            "All clients: the limits are based on one in {sample}, chosen by a hash."
+        ));
+    }
+    all
+}
+
 fn write_levels(out: &mut String, indent: &str, fit: &Fit, window: u64) -> fmt::Result {
     for Level { share, sliding_limit, sliding_beyond, bucket_limit, bucket_burst, bucket_beyond } in
         fit.levels
     {
-        let (whole, rest) = (share / 100, share % 100);
-        let share = match rest {
-            0 => whole.to_string(),
-            rest => format!("{whole}.{}", rest.to_string().trim_end_matches('0')),
-        };
+        let share = percent(share);
         writeln!(
             out,
             "{indent}# {share} % of clients: sliding_window_log {sliding_limit} per {window} s \
@@ -188,6 +316,14 @@ fn write_levels(out: &mut String, indent: &str, fit: &Fit, window: u64) -> fmt::
         )?;
     }
     Ok(())
+}
+
+/// Writes 9 990 hundredths as 99.9.
+fn percent(share: u64) -> String {
+    match (share / 100, share % 100) {
+        (whole, 0) => whole.to_string(),
+        (whole, rest) => format!("{whole}.{}", format!("{rest:02}").trim_end_matches('0')),
+    }
 }
 
 fn write_quota(
@@ -229,13 +365,6 @@ fn write_replayed(out: &mut String, replayed: &Replayed) -> fmt::Result {
         writeln!(out, "#   {name}: {} of {}", counts.denied, Count(counts.requests, "request"))?;
     }
     Ok(())
-}
-
-/// A route that a configuration can match.
-fn expressible((path, fit): &(String, Fit)) -> Option<(&str, &Fit)> {
-    let is_plain = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() || c == '…');
-    // A path with escapes has another normal form.
-    (is_plain && !path.contains(['%', ';', '\\'])).then_some((path, fit))
 }
 
 /// `/api/item/{id}` as `^/api/item/[^/]+$`.

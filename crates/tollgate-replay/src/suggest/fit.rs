@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate_core::{Micros, Timestamp};
 
 /// Limits for one kind of requests, each of which counts 1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fit {
     /// Requests.
     pub requests: u64,
@@ -16,7 +16,8 @@ pub struct Fit {
     pub levels: [Level; 3],
 }
 
-/// Limits under which a share of the clients would never have been denied.
+/// Limits under which a share of the clients would never have been denied, if all routes have the
+/// limits of this level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Level {
     /// The share, in hundredths of a percent.
@@ -38,53 +39,99 @@ const SHARES: [u64; 3] = [9_900, 9_990, 9_999];
 /// The limit of a bucket is the mean over this many windows.
 const WINDOWS: u64 = 10;
 
-impl Fit {
-    /// `requests` are sorted by client, and then by time.
-    pub(super) fn of(
-        window: Micros,
-        requests: &(impl Iterator<Item = (u64, Timestamp)> + Clone),
-    ) -> Self {
-        let longer = Micros::new(window.get().saturating_mul(WINDOWS));
-        let peaks = highest(window, requests.clone());
-        // The rate of a client is its mean over many windows; the rest of its peak is a burst.
-        let sustained = highest(longer, requests.clone());
-        let sustained: Vec<_> = sustained.iter().map(|most| most.div_ceil(WINDOWS)).collect();
-        let (count, clients) = (requests.clone().count() as u64, peaks.len() as u64);
-        let levels = SHARES.map(|share| {
-            let sliding_limit = quantile(&peaks, share);
-            let bucket_limit = quantile(&sustained, share);
-            let bursts = bursts(window, bucket_limit, requests.clone());
-            let bucket_burst = quantile(&bursts, share);
-            let beyond =
-                |values: &[u64], limit| values.iter().filter(|it| **it > limit).count() as u64;
-            Level {
-                share,
-                sliding_limit,
-                sliding_beyond: beyond(&peaks, sliding_limit),
-                bucket_limit,
-                bucket_burst,
-                bucket_beyond: beyond(&bursts, bucket_burst),
+/// The requests that a limit charges: clients with times, by client and then by time.
+pub(super) type Sorted<'a> = &'a [(u64, Timestamp)];
+
+/// Values of clients, by client.
+type Values = Vec<(u64, u64)>;
+
+/// The limits for these sets of requests. The first set has all requests, and the remaining sets are
+/// parts of the first.
+///
+/// Together, a level's limits deny no more clients than the level allows. So the clients with the
+/// highest values are excluded from all sets, and each limit is the highest remaining value.
+pub(super) fn fits(window: Micros, sets: &[Sorted<'_>]) -> Vec<Fit> {
+    let longer = Micros::new(window.get().saturating_mul(WINDOWS));
+    let peaks: Vec<_> = sets.iter().map(|set| highest(window, set)).collect();
+    // A client's rate is the mean over many windows, and the rest of the peak is a burst.
+    let sustained = |set: &Sorted<'_>| -> Values {
+        highest(longer, set).into_iter().map(|(of, most)| (of, most.div_ceil(WINDOWS))).collect()
+    };
+    let sustained: Vec<_> = sets.iter().map(sustained).collect();
+    let levels = SHARES.map(|share| {
+        let rates: Vec<_> = sustained.iter().map(|values| quantile(values, share)).collect();
+        let bursts = sets.iter().zip(&rates).map(|(set, rate)| bursts(window, *rate, set));
+        let bursts: Vec<_> = bursts.collect();
+        let (sliding, buckets) = (joint(&peaks, share), joint(&bursts, share));
+        let level = |set: usize| Level {
+            share,
+            sliding_limit: sliding[set],
+            sliding_beyond: beyond(&peaks[set], sliding[set]),
+            bucket_limit: rates[set],
+            bucket_burst: buckets[set],
+            bucket_beyond: beyond(&bursts[set], buckets[set]),
+        };
+        (0..sets.len()).map(level).collect::<Vec<_>>()
+    });
+    let fit = |set: usize| Fit {
+        requests: sets[set].len() as u64,
+        clients: peaks[set].len() as u64,
+        levels: [levels[0][set], levels[1][set], levels[2][set]],
+    };
+    (0..sets.len()).map(fit).collect()
+}
+
+fn beyond(values: &Values, limit: u64) -> u64 {
+    values.iter().filter(|(_, value)| *value > limit).count() as u64
+}
+
+/// For each set, a limit. At least this share of the clients exceeds none of the limits.
+fn joint(sets: &[Values], share: u64) -> Vec<u64> {
+    let Some(all) = sets.first() else { return Vec::new() };
+    // How far each client is above the limits that fit each set alone.
+    let mut scores: Vec<(u64, u64)> = all.iter().map(|(client, _)| (0, *client)).collect();
+    for values in sets {
+        let base = u128::from(quantile(values, share));
+        for (client, value) in values {
+            let score = (u128::from(*value) << 16) / base;
+            if let Ok(at) = all.binary_search_by_key(client, |(client, _)| *client) {
+                let score = u64::try_from(score).unwrap_or(u64::MAX);
+                scores[at].0 = scores[at].0.max(score);
             }
-        });
-        Self { requests: count, clients, levels }
+        }
     }
+    scores.sort_unstable();
+    let rest = enough(scores.len(), share);
+    let mut left_out: Vec<_> = scores[rest..].iter().map(|(_, client)| *client).collect();
+    left_out.sort_unstable();
+    let limit = |values: &Values| {
+        let rest = values.iter().filter(|(client, _)| left_out.binary_search(client).is_err());
+        rest.map(|(_, value)| *value).max().unwrap_or(1).max(1)
+    };
+    sets.iter().map(limit).collect()
+}
+
+/// The smallest number of clients that is at least this share.
+fn enough(clients: usize, share: u64) -> usize {
+    let enough = (u128::from(share) * clients as u128).div_ceil(10_000);
+    usize::try_from(enough).unwrap_or(usize::MAX).min(clients)
 }
 
 /// For each client, the most requests in any window.
-fn highest(window: Micros, requests: impl Iterator<Item = (u64, Timestamp)>) -> Vec<u64> {
-    let (mut all, mut inside, mut client) = (Vec::new(), VecDeque::new(), None);
-    for (of, at) in requests {
+fn highest(window: Micros, requests: Sorted<'_>) -> Values {
+    let (mut all, mut inside, mut client) = (Values::new(), VecDeque::new(), None);
+    for &(of, at) in requests {
         if client != Some(of) {
             inside.clear();
             client = Some(of);
-            all.push(0);
+            all.push((of, 0));
         }
         inside.push_back(at);
         // A request counts for less than a window.
         while inside.front().is_some_and(|first| *first + window <= at) {
             inside.pop_front();
         }
-        if let Some(most) = all.last_mut() {
+        if let Some((_, most)) = all.last_mut() {
             *most = inside.len().max(usize::try_from(*most).unwrap_or(usize::MAX)) as u64;
         }
     }
@@ -92,23 +139,19 @@ fn highest(window: Micros, requests: impl Iterator<Item = (u64, Timestamp)>) -> 
 }
 
 /// For each client, the smallest burst under which a bucket of this limit never denies it.
-fn bursts(
-    window: Micros,
-    limit: u64,
-    requests: impl Iterator<Item = (u64, Timestamp)>,
-) -> Vec<u64> {
+fn bursts(window: Micros, limit: u64, requests: Sorted<'_>) -> Values {
     // A unit weighs a window, and each microsecond takes the limit away: nothing is rounded.
-    let (mut all, mut client) = (Vec::new(), None);
+    let (mut all, mut client) = (Values::new(), None);
     let (mut level, mut last, unit) = (0_u128, Timestamp::EPOCH, u128::from(window.get()));
-    for (of, at) in requests {
+    for &(of, at) in requests {
         if client != Some(of) {
             (client, level, last) = (Some(of), 0, at);
-            all.push(0_u64);
+            all.push((of, 0));
         }
         let drained = u128::from(at.since(last).get()) * u128::from(limit);
         level = level.saturating_sub(drained) + unit;
         last = at;
-        if let Some(most) = all.last_mut() {
+        if let Some((_, most)) = all.last_mut() {
             *most = (*most).max(u64::try_from(level.div_ceil(unit)).unwrap_or(u64::MAX));
         }
     }
@@ -116,10 +159,9 @@ fn bursts(
 }
 
 /// The smallest value that at least this share of the values does not exceed; at least 1.
-fn quantile(values: &[u64], share: u64) -> u64 {
-    let mut sorted = values.to_vec();
+fn quantile(values: &Values, share: u64) -> u64 {
+    let mut sorted: Vec<_> = values.iter().map(|(_, value)| *value).collect();
     sorted.sort_unstable();
-    let enough = (u128::from(share) * sorted.len() as u128).div_ceil(10_000);
-    let index = usize::try_from(enough).unwrap_or(usize::MAX).max(1) - 1;
+    let index = enough(sorted.len(), share).max(1) - 1;
     sorted.get(index).copied().unwrap_or(1).max(1)
 }

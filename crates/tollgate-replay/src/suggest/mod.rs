@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `paths.rs` | paths that belong together |
-//! | `fit.rs` | the limits under which a share of the clients would never have been denied |
+//! | `fit.rs` | the limits that together would never have denied a share of the clients |
 //!
 //! # Memory
 //!
@@ -20,8 +20,9 @@ use foldhash::quality::RandomState;
 use serde::Serialize;
 use tollgate_core::{Key, Micros, Timestamp};
 
+use self::fit::fits;
 pub use self::fit::{Fit, Level};
-use self::paths::Paths;
+use self::paths::{NONE, Paths};
 use crate::Instant;
 
 /// The most memory that a suggestion takes.
@@ -29,7 +30,7 @@ use crate::Instant;
 pub struct Bounds {
     /// The most requests that are kept. Default: 2^25, which take 768 MiB.
     pub requests: usize,
-    /// The most routes. Default: 256. Further paths are one route.
+    /// The most routes with their own limits. Default: 256.
     pub routes: usize,
 }
 
@@ -51,6 +52,8 @@ pub struct Suggest {
     /// Clients are kept if their hash has this many zeros at its end.
     halvings: u32,
     seen: u64,
+    without_client: u64,
+    unsuccessful: u64,
     first: Option<Timestamp>,
     last: Timestamp,
     second: u64,
@@ -66,7 +69,7 @@ pub struct Suggest {
 struct Seen {
     client: u64,
     at: Timestamp,
-    /// Number of the path, which becomes the route.
+    /// The number of the path, and in the end of the route.
     path: u32,
 }
 
@@ -77,10 +80,18 @@ pub struct Suggestion {
     pub first: Option<Instant>,
     /// The last request.
     pub last: Option<Instant>,
-    /// All requests.
+    /// All requests, including requests without a client.
     pub requests: u64,
+    /// Requests without a client.
+    pub without_client: u64,
+    /// Requests that were not successful.
+    pub unsuccessful: u64,
+    /// Requests to paths beyond the bound. No route includes them, although its pattern may match.
+    pub without_path: u64,
     /// The clients on which these limits are based.
     pub clients: u64,
+    /// The requests of the client that sent the most.
+    pub largest_client: u64,
     /// The limits are based on one client in this many.
     pub sample: u64,
     /// The window, in seconds.
@@ -91,7 +102,7 @@ pub struct Suggestion {
     pub busiest_minute: u64,
     /// For all routes together.
     pub all: Fit,
-    /// For each route, those with most requests first.
+    /// For each route, in the order in which a configuration has to match them.
     pub routes: Vec<(String, Fit)>,
 }
 
@@ -109,6 +120,8 @@ impl Suggest {
             requests: Vec::new(),
             halvings: 0,
             seen: 0,
+            without_client: 0,
+            unsuccessful: 0,
             first: None,
             last: Timestamp::EPOCH,
             second: 0,
@@ -120,9 +133,11 @@ impl Suggest {
         }
     }
 
-    /// Learns from one request. Requests come in the order of their times.
-    pub fn request(&mut self, at: Timestamp, client: &Key, path: &str) {
+    /// Learns from a request. Call it in the order of time. Only successful requests show which paths
+    /// exist.
+    pub fn request(&mut self, at: Timestamp, client: Option<&Key>, path: &str, is_success: bool) {
         self.seen += 1;
+        self.unsuccessful += u64::from(!is_success);
         self.first.get_or_insert(at);
         self.last = self.last.max(at);
         let (second, minute) = (at.as_micros() / 1_000_000, at.as_micros() / 60_000_000);
@@ -136,7 +151,11 @@ impl Suggest {
         self.in_minute += 1;
         self.busiest_second = self.busiest_second.max(self.in_second);
         self.busiest_minute = self.busiest_minute.max(self.in_minute);
-        let path = self.paths.number(path);
+        let path = self.paths.number(path, is_success);
+        let Some(client) = client else {
+            self.without_client += 1;
+            return;
+        };
         let client = self.hasher.hash_one(client);
         if !self.is_kept(client) {
             return;
@@ -160,34 +179,40 @@ impl Suggest {
         for seen in &mut self.requests {
             seen.path = routes.of(seen.path);
         }
-        // By client, and in time.
         self.requests.sort_unstable();
-        let all = Fit::of(self.window, &self.requests.iter().map(|seen| (seen.client, seen.at)));
-        let names = routes.names();
+        let pair = |seen: &Seen| (seen.client, seen.at);
+        let all: Vec<_> = self.requests.iter().map(pair).collect();
+        let clients = all.chunk_by(|one, other| one.0 == other.0);
+        let largest_client = clients.map(|client| client.len() as u64).max().unwrap_or_default();
         // One route after the other, each by client and in time.
+        self.requests.retain(|seen| seen.path != NONE);
         self.requests.sort_unstable_by_key(|seen| (seen.path, seen.client, seen.at));
-        let mut fits: Vec<_> = self
+        let parts: Vec<(u32, Vec<_>)> = self
             .requests
             .chunk_by(|one, other| one.path == other.path)
-            .map(|route| {
-                let name = names.get(route[0].path as usize).cloned().unwrap_or_default();
-                (name, Fit::of(self.window, &route.iter().map(|seen| (seen.client, seen.at))))
-            })
+            .map(|route| (route[0].path, route.iter().map(pair).collect()))
             .collect();
-        fits.sort_by(|(one, a), (other, b)| {
-            b.requests.cmp(&a.requests).then_with(|| one.cmp(other))
-        });
+        let sets: Vec<&[_]> =
+            [&*all].into_iter().chain(parts.iter().map(|(_, route)| &**route)).collect();
+        let mut fits = fits(self.window, &sets).into_iter();
+        let all = fits.next().unwrap_or_default();
+        let name = |number: u32| routes.names().get(number as usize).cloned().unwrap_or_default();
+        let routes = parts.iter().map(|(number, _)| name(*number)).zip(fits).collect();
         Suggestion {
             first: self.first.map(Instant),
             last: self.first.map(|_| Instant(self.last)),
             requests: self.seen,
+            without_client: self.without_client,
+            unsuccessful: self.unsuccessful,
+            without_path: self.paths.beyond,
             clients: all.clients,
+            largest_client,
             sample: 1 << self.halvings,
             window_seconds: self.window.as_secs_ceil(),
             busiest_second: self.busiest_second,
             busiest_minute: self.busiest_minute,
             all,
-            routes: fits,
+            routes,
         }
     }
 }

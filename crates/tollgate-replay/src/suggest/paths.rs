@@ -1,5 +1,11 @@
 //! Groups paths into routes: numbers, UUIDs and segments with many values become `{id}`.
+//!
+//! Only paths of successful requests decide how paths are grouped and which routes there are, because
+//! scanners request many paths that do not exist. Then each path belongs to the first route that
+//! matches it, for successful and failed requests alike: a configuration with these routes in this
+//! order charges the same requests.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use foldhash::fast::RandomState;
@@ -8,22 +14,30 @@ use hashbrown::HashMap;
 /// The different paths, up to a bound.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// The patterns of the user, by segments.
+    /// The patterns of the user, by segments; those with the fewest `{…}` first.
     known: Vec<Vec<String>>,
     numbers: HashMap<Box<str>, u32, RandomState>,
     paths: Vec<Box<str>>,
+    /// Successful requests of each path.
     counts: Vec<u64>,
+    /// Requests to further paths, which belong to no route.
+    pub(super) beyond: u64,
 }
 
-/// The most different paths. Further paths are one route.
+/// The most different paths.
 const PATHS: usize = 100_000;
+/// The most different paths without a successful request before them.
+const UNSUCCESSFUL: usize = PATHS / 2;
 /// Deeper segments are ignored.
 const DEPTH: usize = 8;
 /// A place with more different segments has an identifier.
 const VARIED: usize = 32;
 
 const ANY: &str = "{id}";
-const OTHER: &str = "(other)";
+const DEEPER: &str = "…";
+
+/// Marks a path that belongs to no route, and paths beyond the bound.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// From the number of a path to that of its route.
 pub(super) struct Routes {
@@ -31,106 +45,172 @@ pub(super) struct Routes {
     names: Vec<String>,
 }
 
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').skip(1)
+}
+
+fn is_any(segment: &str) -> bool {
+    segment.starts_with('{')
+}
+
+/// Whether a route matches a path. `{…}` is any segment that is not empty.
+fn fits<'a>(route: &[String], mut path: impl Iterator<Item = &'a str>) -> bool {
+    route.iter().all(|known| match path.next() {
+        Some(segment) => known == segment || is_any(known) && !segment.is_empty(),
+        None => false,
+    }) && path.next().is_none()
+}
+
+/// Routes with fewer `{…}` are matched first.
+fn wildcards(route: &[String]) -> usize {
+    route.iter().filter(|segment| is_any(segment) || *segment == DEEPER).count()
+}
+
 impl Paths {
     pub(super) fn new(patterns: &[String]) -> Self {
-        let segments = |pattern: &String| pattern.split('/').skip(1).map(str::to_owned).collect();
-        let known = patterns.iter().map(segments).collect();
-        Self { known, numbers: HashMap::default(), paths: Vec::new(), counts: Vec::new() }
+        let split = |pattern: &String| segments(pattern).map(str::to_owned).collect::<Vec<_>>();
+        let mut known: Vec<_> = patterns.iter().map(split).collect();
+        known.sort_by_key(|pattern| wildcards(pattern));
+        Self {
+            known,
+            numbers: HashMap::default(),
+            paths: Vec::new(),
+            counts: Vec::new(),
+            beyond: 0,
+        }
     }
 
-    /// The number of a path, after its numbers and UUIDs are replaced.
-    pub(super) fn number(&mut self, path: &str) -> u32 {
+    /// Numbers paths after replacing numbers and UUIDs in them. [`NONE`] if there are too many.
+    pub(super) fn number(&mut self, path: &str, is_success: bool) -> u32 {
         let path = self.pattern(path);
-        if let Some(number) = self.numbers.get(&*path) {
-            self.counts[*number as usize] += 1;
-            return *number;
-        }
-        let path: Box<str> = if self.paths.len() >= PATHS { OTHER.into() } else { path.into() };
-        #[expect(clippy::cast_possible_truncation, reason = "at most PATHS and one")]
-        let new = self.paths.len() as u32;
-        let number = *self.numbers.entry(path.clone()).or_insert(new);
-        if number == new {
-            self.paths.push(path);
-            self.counts.push(0);
-        }
-        self.counts[number as usize] += 1;
+        let number = match self.numbers.get(&*path) {
+            Some(number) => *number,
+            None if self.paths.len() >= if is_success { PATHS } else { UNSUCCESSFUL } => {
+                self.beyond += 1;
+                return NONE;
+            }
+            None => {
+                #[expect(clippy::cast_possible_truncation, reason = "at most PATHS")]
+                let number = self.paths.len() as u32;
+                let path: Box<str> = path.into();
+                self.numbers.insert(path.clone(), number);
+                self.paths.push(path);
+                self.counts.push(0);
+                number
+            }
+        };
+        self.counts[number as usize] += u64::from(is_success);
         number
     }
 
     fn pattern(&self, path: &str) -> String {
         let path = path.split(['?', '#']).next().unwrap_or_default();
-        let segments: Vec<_> = path.split('/').skip(1).collect();
-        let fits = |known: &&Vec<String>| {
-            known.len() == segments.len()
-                && known
-                    .iter()
-                    .zip(&segments)
-                    .all(|(known, segment)| known.starts_with('{') || known == segment)
-        };
-        if let Some(known) = self.known.iter().find(fits) {
+        if let Some(known) = self.known.iter().find(|known| fits(known, segments(path))) {
             return format!("/{}", known.join("/"));
         }
-        let deep = segments.len() > DEPTH;
-        let segments = segments.into_iter().take(DEPTH);
-        let segments = segments.map(|segment| if is_identifier(segment) { ANY } else { segment });
         let mut pattern = String::new();
-        for segment in segments {
+        let mut rest = segments(path);
+        for segment in rest.by_ref().take(DEPTH) {
             pattern.push('/');
-            pattern.push_str(segment);
+            pattern.push_str(if is_identifier(segment) { ANY } else { segment });
         }
-        if deep {
-            pattern.push_str("/…");
+        match (rest.next(), rest.next()) {
+            (None, _) => {}
+            (Some(""), None) => pattern.push('/'),
+            _ => {
+                pattern.push('/');
+                pattern.push_str(DEEPER);
+            }
         }
         pattern
     }
 
-    /// The routes: paths in which segments with many values are replaced, too.
+    /// The routes that can be written as an expression: first the patterns of the user, then up to
+    /// `most` paths, in which segments with many values are replaced, too. A configuration has to
+    /// match them in this order.
     pub(super) fn routes(&self, most: usize) -> Routes {
-        let split = |path: &str| path.split('/').skip(1).map(str::to_owned).collect();
-        let mut paths: Vec<Vec<String>> = self.paths.iter().map(|path| split(path)).collect();
+        let split = |path: &str| segments(path).map(str::to_owned).collect::<Vec<_>>();
+        let successful = self.paths.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
+        let mut paths: Vec<(Vec<String>, u64)> =
+            successful.map(|(path, count)| (split(path), *count)).collect();
         let is_known = |path: &Vec<String>| self.known.contains(path);
         for depth in 0..DEPTH {
             // The segments after each begin.
-            let mut places: BTreeMap<(usize, Vec<String>), Vec<&str>> = BTreeMap::new();
-            for path in paths.iter().filter(|path| path.len() > depth && !is_known(path)) {
-                let place = (path.len(), path[..depth].to_vec());
-                places.entry(place).or_default().push(&path[depth]);
+            let mut places: BTreeMap<(usize, &[String]), Vec<&str>> = BTreeMap::new();
+            for (path, _) in &paths {
+                // The empty segment in `/blog/` is not an identifier.
+                if path.get(depth).is_some_and(|segment| !segment.is_empty()) && !is_known(path) {
+                    places.entry((path.len(), &path[..depth])).or_default().push(&path[depth]);
+                }
             }
-            let varied: Vec<_> = places
+            let varied: Vec<(usize, Vec<String>)> = places
                 .into_iter()
-                .filter_map(|(place, mut segments)| {
+                .filter_map(|((length, begin), mut segments)| {
                     segments.sort_unstable();
                     segments.dedup();
-                    (segments.len() > VARIED).then_some(place)
+                    (segments.len() > VARIED).then(|| (length, begin.to_vec()))
                 })
                 .collect();
-            for path in paths.iter_mut().filter(|path| path.len() > depth) {
-                let place = (path.len(), path[..depth].to_vec());
-                if !self.known.contains(path) && varied.binary_search(&place).is_ok() {
+            for (path, _) in &mut paths {
+                let place = (path.len(), path.get(..depth).unwrap_or_default().to_vec());
+                let segment = path.get(depth);
+                if segment.is_some_and(|segment| !segment.is_empty() && segment != DEEPER)
+                    && !self.known.contains(path)
+                    && varied.binary_search(&place).is_ok()
+                {
                     ANY.clone_into(&mut path[depth]);
                 }
             }
         }
-        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        let names: Vec<_> = paths.iter().map(|path| format!("/{}", path.join("/"))).collect();
-        for (name, count) in names.iter().zip(&self.counts) {
-            *counts.entry(name.clone()).or_default() += count;
+        let mut counts: BTreeMap<Vec<String>, u64> = BTreeMap::new();
+        for (path, count) in paths {
+            *counts.entry(path).or_default() += count;
         }
-        let mut kept: Vec<_> = counts.into_iter().collect();
-        kept.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        kept.truncate(most);
-        let mut kept: Vec<_> = kept.into_iter().map(|(name, _)| name).collect();
-        kept.push(OTHER.to_owned());
-        let place: HashMap<&str, u32, RandomState> = kept.iter().map(|it| &**it).zip(0..).collect();
-        let other = place[OTHER];
-        let of = names.iter().map(|name| place.get(&**name).copied().unwrap_or(other)).collect();
-        Routes { of, names: kept.clone() }
+        let (known, mut others): (Vec<_>, Vec<_>) = counts
+            .into_iter()
+            .filter(|(path, _)| is_expressible(path))
+            .partition(|(path, _)| self.known.contains(path));
+        others.sort_by_key(|(_, count)| Reverse(*count));
+        others.truncate(most.saturating_sub(known.len()));
+        others.sort_by_key(|(path, count)| (wildcards(path), Reverse(*count)));
+        let mut known: Vec<_> = known.into_iter().map(|(path, _)| path).collect();
+        known.sort_by_key(|path| self.known.iter().position(|other| other == path));
+        known.extend(others.into_iter().map(|(path, _)| path));
+        let of = |path: &str| {
+            let found = known.iter().position(|route| includes(route, path));
+            found.and_then(|number| u32::try_from(number).ok()).unwrap_or(NONE)
+        };
+        let of = self.paths.iter().map(|path| of(path)).collect();
+        let names = known.iter().map(|path| format!("/{}", path.join("/"))).collect();
+        Routes { of, names }
     }
+}
+
+/// Whether a route includes all requests with this grouped path.
+fn includes(route: &[String], path: &str) -> bool {
+    match route {
+        [begin @ .., last] if last == DEEPER => {
+            let mut path = segments(path);
+            let is_begin = begin.len() == DEPTH
+                && fits(begin, path.by_ref().take(DEPTH).collect::<Vec<_>>().into_iter());
+            is_begin && path.next() == Some(DEEPER)
+        }
+        _ => fits(route, segments(path)) && !path.ends_with(DEEPER),
+    }
+}
+
+/// Whether a configuration can match the path: it is in normal form, without escapes.
+fn is_expressible(path: &[String]) -> bool {
+    let is_plain = |segment: &String| {
+        segment == DEEPER
+            || segment.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '%' | ';' | '\\'))
+    };
+    !path.is_empty() && path.iter().all(is_plain)
 }
 
 impl Routes {
     pub(super) fn of(&self, path: u32) -> u32 {
-        self.of.get(path as usize).copied().unwrap_or_default()
+        self.of.get(path as usize).copied().unwrap_or(NONE)
     }
 
     pub(super) fn names(&self) -> &[String] {
@@ -154,18 +234,14 @@ fn is_identifier(segment: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The routes of successful requests to these paths.
     fn routes(patterns: &[&str], paths: impl IntoIterator<Item = String>) -> Vec<String> {
         let patterns: Vec<_> = patterns.iter().map(|it| (*it).to_owned()).collect();
         let mut all = Paths::new(&patterns);
-        let numbers: Vec<_> = paths.into_iter().map(|path| all.number(&path)).collect();
-        let routes = all.routes(5);
-        let mut names: Vec<_> = numbers
-            .iter()
-            .map(|number| routes.names()[routes.of(*number) as usize].clone())
-            .collect();
-        names.sort();
-        names.dedup();
-        names
+        for path in paths {
+            all.number(&path, true);
+        }
+        all.routes(5).names().to_vec()
     }
 
     #[test]
@@ -174,21 +250,67 @@ mod tests {
         let uuid = "/user/4f1c9a52-0d5e-4b52-9d4e-1f2a3b4c5d6e".to_owned();
         let slugs = (0..50_u8).map(|n| format!("/blog/about-{}", char::from(b'A' + n)));
         let paths = fixed.iter().map(|it| (*it).to_owned()).chain([uuid]).chain(slugs);
-        let found = routes(&[], paths);
+        let mut found = routes(&[], paths);
+        found.sort();
         assert_eq!(found, ["/", "/api/item/{id}/comment", "/blog/{id}", "/login", "/user/{id}"]);
     }
 
     #[test]
     fn the_patterns_of_the_user_go_first() {
         let paths = ["/shop/red", "/shop/blue", "/shop/red/size"].map(str::to_owned);
-        assert_eq!(routes(&["/shop/{colour}"], paths), ["/shop/red/size", "/shop/{colour}"]);
+        assert_eq!(routes(&["/shop/{colour}"], paths), ["/shop/{colour}", "/shop/red/size"]);
     }
 
     #[test]
-    fn routes_beyond_the_bound_are_one() {
+    fn routes_beyond_the_bound_are_left_out() {
         let paths = (0..20_u8).map(|n| format!("/{}", char::from(b'a' + n)));
-        let found = routes(&[], paths);
-        assert_eq!(found.len(), 6);
-        assert!(found.contains(&OTHER.to_owned()));
+        assert_eq!(routes(&[], paths).len(), 5);
+    }
+
+    #[test]
+    fn scanners_do_not_decide_the_grouping() {
+        let mut all = Paths::new(&[]);
+        let good = ["/login", "/shop", "/shop/"].map(|path| all.number(path, true));
+        let scans: Vec<_> =
+            (0..100).map(|n| all.number(&format!("/scan-{n}.php"), false)).collect();
+        let failed = all.number("/shop", false);
+        let routes = all.routes(5);
+        assert_eq!(routes.names(), ["/login", "/shop", "/shop/"]);
+        assert_eq!(good.map(|path| routes.of(path)), [0, 1, 2]);
+        assert!(scans.into_iter().all(|path| routes.of(path) == NONE));
+        assert_eq!(routes.of(failed), 1);
+    }
+
+    #[test]
+    fn an_identifier_is_not_an_empty_segment() {
+        let mut all = Paths::new(&[]);
+        let folder = all.number("/blog/", true);
+        let slugs: Vec<_> = (0..50).map(|n| all.number(&format!("/blog/of-{n}x"), true)).collect();
+        let missing = all.number("/blog/missing", false);
+        let routes = all.routes(5);
+        assert_eq!(routes.names(), ["/blog/", "/blog/{id}"]);
+        assert_eq!(routes.of(folder), 0);
+        assert!(slugs.into_iter().chain([missing]).all(|path| routes.of(path) == 1));
+    }
+
+    #[test]
+    fn deep_paths_are_one_route() {
+        let mut all = Paths::new(&[]);
+        let [deep, deeper, folder] =
+            ["/a/b/c/d/e/f/g/h/i", "/a/b/c/d/e/f/g/h/i/j/", "/a/b/c/d/e/f/g/h/"]
+                .map(|path| all.number(path, true));
+        let routes = all.routes(5);
+        assert_eq!(routes.names(), ["/a/b/c/d/e/f/g/h/", "/a/b/c/d/e/f/g/h/…"]);
+        assert_eq!([folder, deep, deeper].map(|path| routes.of(path)), [0, 1, 1]);
+    }
+
+    #[test]
+    fn further_paths_belong_to_no_route() {
+        let mut all = Paths::new(&[]);
+        for n in 0..=UNSUCCESSFUL {
+            all.number(&format!("/scan{n}.php"), false);
+        }
+        assert_eq!(all.beyond, 1);
+        assert_ne!(all.number("/new", true), NONE);
     }
 }

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 
 use crate::documents;
 use crate::image;
+use crate::locks;
 use crate::process::{self, Failure};
 use crate::purity;
 use crate::untested;
@@ -24,6 +25,8 @@ pub(crate) struct Args {
 enum Step {
     /// Every file is formatted
     Fmt,
+    /// Lock files outside the workspace fit their manifests and the workspace's versions
+    Locks,
     /// No crate depends on a package that its boundary excludes, and every test has a program
     Purity,
     /// Documents have no hard phrases
@@ -48,6 +51,7 @@ impl Step {
     fn run(self) -> Result<(), Failure> {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
+            Self::Locks => locks::run(),
             Self::Purity => purity::run().and_then(|()| untested::run()),
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),

@@ -10,6 +10,7 @@ mod check;
 mod compose;
 mod documents;
 mod image;
+mod locks;
 mod process;
 mod purity;
 mod screenshot;

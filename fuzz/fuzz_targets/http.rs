@@ -1,0 +1,61 @@
+//! Any bytes of a client become requests with one meaning, or an error.
+//!
+//! The first byte chooses how to treat ambiguous paths; the rest is what the client sends, in
+//! HTTP/1 or, after the preface, in HTTP/2.
+#![no_main]
+
+use std::convert::Infallible;
+use std::io::Cursor;
+
+use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST};
+use http::{Method, Request, Response, Version};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use libfuzzer_sys::fuzz_target;
+use tokio::io::{join, sink};
+use tokio::runtime::{Builder, Runtime};
+use tollgate_gateway::proxy::admit;
+use tollgate_gateway::proxy::path::{Ambiguous, normalise};
+
+thread_local! {
+    static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime starts");
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let ambiguous = if first % 2 == 0 { Ambiguous::Refuse } else { Ambiguous::Keep };
+    let service = service_fn(move |mut request: Request<Incoming>| async move {
+        if admit(&mut request, ambiguous).is_ok() {
+            check(&request, ambiguous);
+        }
+        // Trailers and chunks are read too. The client may end anywhere.
+        let _ = request.into_body().collect().await;
+        Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+    });
+    let client = TokioIo::new(join(Cursor::new(bytes.to_vec()), sink()));
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().header_read_timeout(None);
+    // hyper rejects most inputs, which is an error of the connection.
+    RUNTIME.with(|runtime| drop(runtime.block_on(builder.serve_connection(client, service))));
+});
+
+fn check(request: &Request<Incoming>, ambiguous: Ambiguous) {
+    let (uri, headers) = (request.uri(), request.headers());
+    assert!(uri.authority().is_none() && uri.scheme().is_none());
+    if uri.path() == "*" {
+        assert_eq!(request.method(), Method::OPTIONS);
+    } else {
+        assert_eq!(normalise(uri.path(), ambiguous).as_deref(), Ok(uri.path()));
+    }
+    for method in ["CONNECT", "TRACE"] {
+        assert!(!request.method().as_str().eq_ignore_ascii_case(method));
+    }
+    let hosts = headers.get_all(HOST).iter().count();
+    assert!(hosts == 1 || hosts == 0 && request.version() <= Version::HTTP_10);
+    assert!(headers.get_all(CONTENT_LENGTH).iter().count() <= 1);
+    assert!(headers.get_all(COOKIE).iter().count() <= 1);
+    assert!(!headers.contains_key(EXPECT));
+}

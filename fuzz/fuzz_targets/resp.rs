@@ -1,0 +1,74 @@
+//! No reply of Redis makes the store panic, or answers more or less than the call requested.
+//!
+//! The bits of the first byte choose the requests of the call. The rest is the reply after the
+//! nonce, as fred returns it: fred reads RESP itself, and our script answers with one string.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use tollgate_core::{Cost, Micros, Policy, Quota};
+use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
+
+const NONCE: u64 = 7;
+
+static POLICIES: LazyLock<[Policy; 4]> = LazyLock::new(|| {
+    let quota = Quota::per_minute(9);
+    [
+        Policy::fixed_window_counter("window", quota),
+        Policy::token_bucket("bucket", quota),
+        Policy::sliding_window_log("log", quota),
+        Policy::leaky_bucket("queue", quota),
+    ]
+    .map(|policy| policy.expect("the policies build"))
+});
+
+/// The call, and the number of charges of each request; `None` for a request without a verdict.
+fn call(kinds: u8) -> (Batch, Vec<Option<usize>>) {
+    let [window, bucket, log, queue] = &*POLICIES;
+    let line = |key, policy, enforce, dry| Line { key, policy, cost: Cost::ONE, enforce, dry };
+    let requests = [
+        vec![line(&b"{a}w"[..], window, true, false)],
+        vec![line(b"{a}w", window, true, false), line(b"{b}b", bucket, false, false)],
+        // Two charges to one key are summed.
+        vec![line(b"{c}l", log, true, false), line(b"{c}l", log, true, false)],
+        vec![line(b"{d}q", queue, true, false), line(b"{d}q", queue, true, true)],
+    ];
+    let (mut batch, mut charges) = (Batch::new(NONCE), Vec::new());
+    for (bit, lines) in requests.iter().enumerate().filter(|(bit, _)| kinds >> bit & 1 == 1) {
+        // An equal request joins the first in a run.
+        for _ in 0..=bit % 2 {
+            batch.decide(lines).expect("the call has room");
+            charges.push(Some(lines.len()));
+        }
+    }
+    if kinds & 0x10 != 0 {
+        batch.reset(b"{a}w").expect("the call has room");
+        charges.push(None);
+    }
+    if kinds & 0x20 != 0 {
+        let ask = Ask { tag: 3, units: 5, ttl: Micros::new(1_000_000) };
+        batch.lease(b"{e}w", window, &[Spent { id: 1, units: 2 }], ask).expect("the call has room");
+        charges.push(None);
+    }
+    (batch, charges)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&kinds, rest)) = data.split_first() else { return };
+    let (batch, charges) = call(kinds);
+    let reply = [&NONCE.to_be_bytes()[..], rest].concat();
+    let Ok(reply) = batch.parse(&reply) else { return };
+    assert_eq!(reply.rows.len(), charges.len());
+    for (row, charges) in reply.rows.iter().zip(charges) {
+        match row {
+            Row::Verdict(verdict, frozen) => {
+                assert_eq!(Some(verdict.decisions().len()), charges);
+                assert!(frozen.is_empty() || Some(frozen.len()) == charges);
+            }
+            Row::Leased(_) | Row::Reset => assert_eq!(charges, None),
+            Row::Settlement(_) | Row::Renewal(_) => panic!("the call has no receipt"),
+            Row::Stale | Row::Unmade | Row::Elsewhere | Row::Fault { .. } => {}
+        }
+    }
+});

@@ -1,0 +1,109 @@
+//! The lock files of packages outside the workspace.
+//!
+//! They have to fit their manifests, which name packages of the workspace and so change with
+//! them. They also lock the same versions as the workspace: then tests and fuzzers run what users
+//! run, and cargo builds each dependency once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use crate::process::{self, Failure};
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let workspace = read("Cargo.lock")?;
+    for folder in OUTSIDE {
+        let manifest = format!("{folder}/Cargo.toml");
+        let mut command = process::cargo(&["update", "--workspace", "--locked", "--quiet"]);
+        process::run(command.args(["--manifest-path", &manifest]))
+            .map_err(|failure| Failure::Broken(format!("{failure}\n{}", cure(folder))))?;
+        let strangers = strangers(&read(&format!("{folder}/Cargo.lock"))?, &workspace);
+        if !strangers.is_empty() {
+            return Err(Failure::Broken(format!(
+                "{folder}/Cargo.lock has other versions than Cargo.lock: {}\n{}",
+                strangers.join(", "),
+                cure(folder)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn cure(folder: &str) -> String {
+    format!(
+        "cure: cp Cargo.lock {folder}/ && \
+         cargo update --workspace --manifest-path {folder}/Cargo.toml"
+    )
+}
+
+fn read(lock: &str) -> Result<String, Failure> {
+    fs::read_to_string(process::root().join(lock))
+        .map_err(|error| Failure::Broken(format!("cannot read {lock}: {error}")))
+}
+
+/// Packages in `lock` that could have the workspace's version and have another one.
+fn strangers(lock: &str, workspace: &str) -> Vec<String> {
+    let known = versions(workspace);
+    let is_strange = |name: &str, version: &&&str| {
+        known.get(name).is_some_and(|versions| {
+            !versions.contains(*version)
+                && versions.iter().any(|known| series(known) == series(version))
+        })
+    };
+    versions(lock)
+        .iter()
+        .flat_map(|(name, versions)| {
+            let strange = versions.iter().filter(|version| is_strange(name, version));
+            strange.map(move |version| format!("{name} {version}"))
+        })
+        .collect()
+}
+
+/// The part of a version that compatible versions share: `1` of 1.3.1 and `0.9` of 0.9.2.
+fn series(version: &str) -> &str {
+    let mut dots = version.match_indices('.').map(|(at, _)| at);
+    let dot = if version.starts_with("0.") { dots.nth(1) } else { dots.next() };
+    &version[..dot.unwrap_or(version.len())]
+}
+
+/// The locked versions of each package.
+fn versions(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut versions = BTreeMap::<_, BTreeSet<_>>::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let value = |name| {
+            let mut lines = package.lines().filter_map(|line| line.strip_prefix(name));
+            lines.next()?.strip_prefix(" = \"")?.strip_suffix('"')
+        };
+        if let (Some(name), Some(version)) = (value("name"), value("version")) {
+            versions.entry(name).or_default().insert(version);
+        }
+    }
+    versions
+}
+
+/// Folders with their own lock file. The benchmarks' peers are not among them: they depend on
+/// sources that `peers/install` downloads.
+const OUTSIDE: [&str; 2] = ["fuzz", "tests/crypto"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_versions_are_named() {
+        let lock = |packages: &[(&str, &str)]| -> String {
+            let package = |(name, version): &(_, _)| {
+                format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n\n")
+            };
+            packages.iter().map(package).collect()
+        };
+        let workspace = lock(&[("http", "1.3.1"), ("rand", "0.8.5"), ("rand", "0.9.2")]);
+        let outside = lock(&[
+            ("http", "1.3.0"),
+            ("rand", "0.9.2"),
+            ("rand", "0.7.1"),
+            ("libfuzzer-sys", "0.4.9"),
+        ]);
+        assert_eq!(strangers(&outside, &workspace), ["http 1.3.0"]);
+        assert!(strangers(&workspace, &workspace).is_empty());
+    }
+}

@@ -51,7 +51,8 @@ pub enum Outcome {
 }
 
 impl Decision {
-    /// Makes the decision of a policy that did not decide. Its numbers mean nothing.
+    /// Makes the decision of a policy that did not decide. Its numbers mean nothing, so do not show
+    /// them: a remembered denial has such a decision for each policy that was not asked.
     pub const fn undecided(limit: u64) -> Self {
         Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }

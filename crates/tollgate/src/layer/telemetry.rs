@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Source, StoreError, Verdict};
+use tollgate_core::{Decision, Outcome, Source, StoreError, Verdict};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
@@ -221,7 +221,8 @@ impl Spans {
     ) {
         let Some(span) = self.spans.get(place) else { return };
         span.record("outcome", word.map_or("pass", Answer::as_str));
-        if let Some(decision) = decision {
+        // The numbers of a policy that did not decide mean nothing.
+        if let Some(decision) = decision.filter(|it| it.outcome != Outcome::Undecided) {
             span.record("remaining", decision.remaining);
         }
         span.record("store", store);

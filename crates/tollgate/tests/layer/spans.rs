@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate::Limit;
 use tollgate::key::ClientIp;
+use tollgate::{Limit, MemoryStore, OnStoreError, StoreExt};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_default;
@@ -110,6 +110,27 @@ async fn each_decision_is_a_span_that_says_what_and_not_who() {
         ]
     );
     assert!(!format!("{spans:?}").contains("192.0.2"));
+}
+
+/// The local store decides one policy, and the other fails open.
+#[tokio::test]
+async fn undecided_policies_have_no_remaining() {
+    let eye = Eye::new(Level::DEBUG);
+    let _open = set_default(eye.clone());
+    let staged = Staged::new(memory().1);
+    staged.fail(Fault::NotCharged);
+    let open = log("open", 9).with_on_store_error(OnStoreError::Open);
+    let limits = [Limit::global(log("local", 4)), Limit::global(open)];
+    let service = limited(&staged.or_local(MemoryStore::default()), limits);
+    assert_eq!(status(&service).await, 200);
+    let (spans, _) = eye.seen();
+    let line = |fields: &Fields| {
+        ["policy", "outcome", "remaining"]
+            .map(|name| fields.get(name).cloned())
+            .map(Option::unwrap_or_default)
+            .join(" ")
+    };
+    assert_eq!(spans.iter().map(line).collect::<Vec<_>>(), ["local local 1", "open failed_open "]);
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 use std::collections::HashMap;
+use std::mem;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, Uri};
@@ -27,25 +29,35 @@ pub(super) enum Connector {
     Unix(Arc<Path>),
 }
 
-/// Connections to any number of upstreams. Clones share them.
+/// Connections to all upstreams, and their health. Clones share both.
 ///
-/// They outlive a reload. Otherwise each reload would open new connections and leave the old
-/// ones to their timeouts.
+/// Both survive a reload, unless it changes a timeout. Otherwise each reload would open new
+/// connections, leave the idle connections to their timeouts, and send requests to dead servers.
 #[derive(Clone, Debug)]
 pub struct Clients(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    http1: Tcp,
-    http2: Tcp,
+    connectors: Mutex<Connectors>,
     timeouts: Timeouts,
-    tls: bool,
-    per_target: usize,
     workers: usize,
     pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
-    /// For each server: its connections of all schemes and protocols.
-    permits: Mutex<HashMap<String, Arc<Semaphore>>>,
+    permits: Mutex<Permits>,
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
+}
+
+#[derive(Debug)]
+struct Connectors {
+    http1: Tcp,
+    http2: Tcp,
+    tls: bool,
+}
+
+#[derive(Debug)]
+struct Permits {
+    per_target: usize,
+    /// For each server: its connections of all schemes and protocols.
+    of: HashMap<String, Arc<Semaphore>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,23 +74,53 @@ impl Clients {
         per_target: usize,
         workers: usize,
     ) -> Result<Self, RootsError> {
-        let config = tls_config(tls)?;
-        let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
+        let per_target = per_target.min(Semaphore::MAX_PERMITS);
         Ok(Self(Arc::new(Shared {
-            http1: connector().https_or_http().enable_http1().wrap_connector(tcp()),
-            http2: connector().https_or_http().enable_http2().wrap_connector(tcp()),
+            connectors: Mutex::new(Connectors::new(tls)?),
             timeouts,
-            tls,
-            per_target: per_target.min(Semaphore::MAX_PERMITS),
             workers,
             pools: Mutex::default(),
-            permits: Mutex::default(),
+            permits: Mutex::new(Permits { per_target, of: HashMap::new() }),
             groups: Mutex::default(),
         })))
     }
 
-    pub fn fit(&self, timeouts: Timeouts, tls: bool, per_target: usize) -> bool {
-        self.0.timeouts == timeouts && (self.0.tls || !tls) && self.0.per_target == per_target
+    /// Returns these connections if their settings fit. `tls` allows https for new upstreams.
+    pub fn fitting(&self, timeouts: Timeouts, tls: bool) -> Result<Option<Self>, RootsError> {
+        if self.0.timeouts != timeouts {
+            return Ok(None);
+        }
+        let mut connectors = self.0.connectors.lock();
+        if tls && !connectors.tls {
+            *connectors = Connectors::new(tls)?;
+        }
+        drop(connectors);
+        Ok(Some(self.clone()))
+    }
+
+    /// Changes the maximum of connections per upstream. Connections over a lower maximum remain
+    /// open until they close. Needs a runtime, which waits for them.
+    pub fn bound(&self, per_target: usize) {
+        let per_target = per_target.min(Semaphore::MAX_PERMITS);
+        let mut permits = self.0.permits.lock();
+        let before = mem::replace(&mut permits.per_target, per_target);
+        for permits in permits.of.values() {
+            if let Some(more) = per_target.checked_sub(before) {
+                permits.add_permits(more);
+                continue;
+            }
+            let mut fewer = before - per_target;
+            fewer -= permits.forget_permits(fewer);
+            if fewer > 0 {
+                let permits = Arc::clone(permits);
+                tokio::spawn(async move {
+                    for _ in 0..fewer {
+                        let Ok(permit) = permits.acquire().await else { return };
+                        permit.forget();
+                    }
+                });
+            }
+        }
     }
 
     pub(super) fn pool(
@@ -97,14 +139,13 @@ impl Clients {
         let Endpoint { scheme, authority, socket } = endpoint;
         let connector = match (socket, protocol) {
             (Some(socket), _) => Connector::Unix(Arc::clone(socket)),
-            (None, Protocol::Http1) => Shared::tcp(&shared.http1, scheme, authority)?,
-            (None, Protocol::Http2) => Shared::tcp(&shared.http2, scheme, authority)?,
+            (None, protocol) => shared.connectors.lock().tcp(protocol, scheme, authority)?,
         };
         let mut permits = shared.permits.lock();
-        permits.retain(|_, permits| Arc::strong_count(permits) > 1);
-        let permits = permits
-            .entry(endpoint.to_string())
-            .or_insert_with(|| Arc::new(Semaphore::new(shared.per_target)));
+        let Permits { per_target, of } = &mut *permits;
+        of.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let permits =
+            of.entry(endpoint.to_string()).or_insert_with(|| Arc::new(Semaphore::new(*per_target)));
         let (permits, timeouts) = (Arc::clone(permits), shared.timeouts);
         let pool = Pool::new(protocol, connector, timeouts, permits, shared.workers);
         let pool = Arc::new(pool);
@@ -153,12 +194,28 @@ impl Clients {
     }
 }
 
-impl Shared {
+impl Connectors {
+    fn new(tls: bool) -> Result<Self, RootsError> {
+        let config = tls_config(tls)?;
+        let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
+        let (http1, http2) = (tcp(None), tcp(Some(UNACKNOWLEDGED)));
+        Ok(Self {
+            http1: connector().https_or_http().enable_http1().wrap_connector(http1),
+            http2: connector().https_or_http().enable_http2().wrap_connector(http2),
+            tls,
+        })
+    }
+
     fn tcp(
-        connector: &Tcp,
+        &self,
+        protocol: Protocol,
         scheme: &Scheme,
         authority: &Authority,
     ) -> Result<Connector, http::Error> {
+        let connector = match protocol {
+            Protocol::Http1 => &self.http1,
+            Protocol::Http2 => &self.http2,
+        };
         let server = Uri::builder().scheme(scheme.clone()).authority(authority.clone());
         Ok(Connector::Tcp(connector.clone(), server.path_and_query("/").build()?))
     }
@@ -189,10 +246,45 @@ pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     Ok(builder.with_no_client_auth())
 }
 
-fn tcp() -> HttpConnector {
+fn tcp(unacknowledged: Option<Duration>) -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     // A request is sent in few large pieces, so waiting for more of them only adds delay.
     connector.set_nodelay(true);
+    // Detects dead servers on idle connections within 30 seconds.
+    connector.set_keepalive(Some(Duration::from_secs(15)));
+    connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+    connector.set_keepalive_retries(Some(3));
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    connector.set_tcp_user_timeout(unacknowledged);
+    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
+    let _ = unacknowledged;
     connector
+}
+
+/// The system closes an HTTP/2 connection if the server acknowledges no bytes for this time. An
+/// HTTP/1 server may read a body slowly, but an HTTP/2 server always reads.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::net::TcpListener;
+    use tower_service::Service as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn system_detects_dead_servers() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let Connectors { http1, http2, .. } = Connectors::new(false).unwrap();
+        for (mut connector, unacknowledged) in [(http1, None), (http2, Some(UNACKNOWLEDGED))] {
+            let stream = connector.call(uri.clone()).await.unwrap();
+            let hyper_rustls::MaybeHttpsStream::Http(stream) = stream else { panic!("TLS") };
+            let socket = socket2::SockRef::from(stream.inner());
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(15));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), unacknowledged);
+        }
+    }
 }

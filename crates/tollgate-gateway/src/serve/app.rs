@@ -94,10 +94,9 @@ impl<St: Inspect> App<St> {
         let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
         let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
-        let kept = before.map(|app| &app.clients);
-        let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
-        let clients = match kept {
-            Some(clients) => clients.clone(),
+        let kept = before.map(|app| app.clients.fitting(timeouts, uses_tls)).transpose()?;
+        let clients = match kept.flatten() {
+            Some(clients) => clients,
             None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)?,
         };
         let identity = Identity::new(&plan, &persistent.key_sets)?;
@@ -138,6 +137,7 @@ impl<St: Inspect> App<St> {
         // Last, because the earlier version keeps its own bounds if this version fails.
         let (requests, bytes) = plan.waiting;
         let room = room.max_requests(requests).max_bytes(bytes);
+        clients.bound(per_target);
         let admin_connections = admin;
         Ok(Self {
             plan,

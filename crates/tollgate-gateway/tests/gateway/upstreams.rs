@@ -351,6 +351,38 @@ async fn a_server_that_a_reload_removes_has_no_health_in_the_metrics() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn reload_keeps_connections_and_health() {
+    let (upstream, mut gone) = (Upstream::new().await, Server::start("gone"));
+    gone.kill();
+    let target = format!(
+        "target: {{url: ['http://{}', 'http://127.0.0.1:{}'], maxFailures: 1, retryAfter: 1h}}\n",
+        upstream.address, gone.port
+    );
+    // With so few files, each additional target lowers the bound of all targets.
+    let gateway = Gateway::start_with_files(300, &target);
+    let client = Client::new(gateway.address);
+    for _ in 0..4 {
+        assert_eq!(client.get("/").await.status, 200);
+    }
+    gateway.until_logged("the upstream gets no requests for now");
+    for (version, further) in [(2, "http://127.0.0.1:1"), (3, "https://127.0.0.1:1"), (4, "")] {
+        let route = if further.is_empty() {
+            String::new()
+        } else {
+            format!("routes: [{{name: further, path: /further, target: '{further}'}}]\n")
+        };
+        gateway.rewrite(&format!("{route}{target}"));
+        gateway.until_config(|config| config["version"] == version).await;
+        let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+        let down =
+            format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{}\"}} 0", gone.port);
+        assert!(metrics.contains(&down), "{further}: {metrics}");
+        assert_eq!(client.get("/").await.status, 200);
+        assert_eq!(upstream.connections(), 1, "{further}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn headers_are_set_and_removed_in_every_spelling() {
     let upstream = Upstream::answering(|_| {
         let response =

@@ -52,6 +52,8 @@ pub enum Fault {
     Crowded,
     #[error("all connections to the service behind the gateway are in use; try again later")]
     Full,
+    #[error("the service behind the gateway refused the request unprocessed; try again later")]
+    Refused,
     #[error("the service behind the gateway cannot be reached")]
     Unreachable,
     #[error("the service behind the gateway gave no valid answer")]
@@ -90,6 +92,7 @@ impl Fault {
             Self::Loop => (StatusCode::LOOP_DETECTED, "loop"),
             Self::Crowded => (StatusCode::SERVICE_UNAVAILABLE, "too-many-tunnels"),
             Self::Full => (StatusCode::SERVICE_UNAVAILABLE, "too-many-connections"),
+            Self::Refused => (StatusCode::SERVICE_UNAVAILABLE, "upstream-refused"),
             Self::Unreachable => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
             Self::BadAnswer => (StatusCode::BAD_GATEWAY, "upstream-invalid"),
             Self::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
@@ -107,6 +110,9 @@ impl Fault {
             SendError::ConnectTimeout(_) => return Self::ConnectTimeout,
             SendError::Connect(_) => return Self::Unreachable,
             SendError::Silence(_) => return Self::AnswerTimeout,
+            SendError::Refused(_) => return Self::Refused,
+            // The server did not answer a PING.
+            SendError::Http(error) if error.is_timeout() => return Self::AnswerTimeout,
             SendError::Http(error) => error,
         };
         match error.source().and_then(|cause| cause.downcast_ref()) {

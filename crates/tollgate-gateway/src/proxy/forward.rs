@@ -11,6 +11,7 @@ use std::sync::Arc;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -24,8 +25,9 @@ use super::outgoing::{Common, Outgoing, Prefix, RequestRules, Upgrade};
 use super::path::{PathFault, ambiguity};
 use super::rewrite::{self, Edits};
 use super::settings::{Host, Protocol, Upstream};
-use super::source::Source;
+use super::source::{Release, Source};
 use super::timed::Timed;
+use super::upload::Upload;
 
 /// Forwards requests to one upstream.
 ///
@@ -85,6 +87,9 @@ impl Forward {
     async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
         let (mut response, lease, member) = self.exchange(outgoing).await?;
         let Outgoing { upgrade, release, .. } = outgoing;
+        if let Some(release) = release {
+            release.answered();
+        }
         // The version of the upstream's connection is not the version of the client's connection.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -105,7 +110,12 @@ impl Forward {
         rewrite::redirect(headers, &member.address, prefix);
         self.response_headers.apply(headers);
         // Some upstreams misread the connection after they have rejected an upgrade.
-        let lease = upgrade.is_none().then_some(lease);
+        let mut lease = upgrade.is_none().then_some(lease);
+        if let Some(lease) = &mut lease
+            && response.body().is_end_stream()
+        {
+            lease.settled().await;
+        }
         let idle = self.rules.common.clients.timeouts().body;
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);
@@ -134,14 +144,14 @@ impl Forward {
     }
 
     /// Sends the request, and repeats it if that is harmless: the upstream may close a connection
-    /// at the moment when the gateway reuses it. If a request could not be sent to a server, the
-    /// next server gets it.
+    /// while the gateway reuses it, or refuse a request without processing it. If the gateway
+    /// cannot send the request to a server, it tries the next server.
     async fn exchange(
         &self,
         outgoing: &mut Outgoing,
     ) -> Result<(Response<Incoming>, Lease, &Arc<Member>), Fault> {
-        let Outgoing { request, upload, upgrade, .. } = outgoing;
-        let (group, upload, is_upgrade) = (&*self.group, upload.as_deref(), upgrade.is_some());
+        let Outgoing { request, upload, upgrade, release } = outgoing;
+        let (group, upload, is_upgrade) = (&*self.group, upload.as_ref(), upgrade.is_some());
         let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
         let own_host =
             is_http1 && (self.host == Host::Target || !request.headers().contains_key(HOST));
@@ -176,7 +186,7 @@ impl Forward {
                 }
             };
             lease.counting(busy);
-            let again = (may_repeat && !was_repeated).then(|| {
+            let again = ((may_repeat || !is_http1) && !was_repeated).then(|| {
                 let mut again = Request::new(Sent::default());
                 again.method_mut().clone_from(request.method());
                 again.uri_mut().clone_from(request.uri());
@@ -185,7 +195,7 @@ impl Forward {
                 again
             });
             let begun = Instant::now();
-            let sending = lease.send(mem::take(request), upload);
+            let sending = lease.send(mem::take(request), upload.map(|upload| &**upload));
             let Unanswered { error, unsent } = match sending.await {
                 Ok(response) => {
                     Group::answered(member, response.status(), begun.elapsed());
@@ -193,7 +203,10 @@ impl Forward {
                 }
                 Err(unanswered) => unanswered,
             };
-            let again = again.filter(|_| broke_off(&error) && !lease.has_begun());
+            let was_refused = matches!(error, SendError::Refused(_));
+            let again = again
+                .filter(|_| was_refused || (may_repeat && broke_off(&error) && !lease.has_begun()));
+            let again = again.and_then(|again| self.with_body(again, upload, release));
             match (unsent, again) {
                 // This idle connection was already closed. Other idle connections may be open.
                 (Some(unsent), _) if lease.is_reused() => *request = unsent,
@@ -205,7 +218,9 @@ impl Forward {
                     (*request, was_repeated) = (next, true);
                     match group.choose(&mut tried) {
                         Some(other) => {
-                            self.fault(member, &error);
+                            if !was_refused {
+                                self.fault(member, &error);
+                            }
                             member = other;
                         }
                         None if may_stay => {}
@@ -216,6 +231,21 @@ impl Forward {
         }
     }
 
+    /// Adds the request's entire body to a copy of its head, if the gateway still has it.
+    fn with_body(
+        &self,
+        mut again: Request<Sent>,
+        upload: Option<&Arc<Upload>>,
+        release: &mut Option<Release>,
+    ) -> Option<Request<Sent>> {
+        let Some(upload) = upload else { return Some(again) };
+        let (source, bytes) = release.as_mut()?.again()?;
+        upload.rewind(bytes);
+        let idle = self.rules.common.clients.timeouts().body;
+        *again.body_mut() = Sent::of(Timed::request(source, idle, Arc::clone(upload)));
+        Some(again)
+    }
+
     /// The fault for the client. The log has the details.
     fn fault(&self, member: &Member, error: &SendError) -> Fault {
         let fault = Fault::of(error);
@@ -223,7 +253,7 @@ impl Forward {
         if fault.status().is_server_error() {
             let cause: Option<&dyn Error> = match error {
                 SendError::Connect(cause) => Some(&**cause),
-                SendError::Http(error) => Some(error),
+                SendError::Http(error) | SendError::Refused(error) => Some(error),
                 _ => None,
             };
             member.health.failed(fault.code(), &fault, cause);
@@ -274,12 +304,17 @@ fn is_harmless(method: &Method) -> bool {
 /// Whether the connection ended before the head of the answer was complete.
 fn broke_off(error: &SendError) -> bool {
     let SendError::Http(error) = error else { return false };
-    error.is_incomplete_message() || error.is_canceled() || is_reset(error)
+    // The server did not answer a PING.
+    let is_dead = error.is_timeout();
+    error.is_incomplete_message() || error.is_canceled() || is_reset(error) || is_dead
 }
 
 fn is_reset(error: &hyper::Error) -> bool {
     let io = Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     io.is_some_and(|io| {
-        matches!(io.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+        matches!(
+            io.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::TimedOut
+        )
     })
 }

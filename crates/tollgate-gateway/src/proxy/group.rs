@@ -233,8 +233,7 @@ impl Member {
         if is_http1 {
             request.headers_mut().insert(HOST, self.host.clone());
         }
-        let lease = if is_http1 { self.pool.lease_new().await } else { self.pool.lease().await };
-        let mut lease = match lease {
+        let mut lease = match self.pool.lease_new().await {
             Ok(lease) => lease,
             Err(SendError::Full) => return None,
             Err(_) => return Some(false),

@@ -1,21 +1,23 @@
 //! The use of one connection for one request.
 
+use std::error::Error;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
 
 use super::body::Sent;
 use super::group::Busy;
 use super::pool::Pool;
 use super::socket::Begun;
-use super::upload::Upload;
+use super::streams::{Stream, Streams};
+use super::upload::{Received, Upload};
 
-/// A connection that no request uses; over HTTP/2, any number of requests.
+/// An idle connection, or a stream of an HTTP/2 connection.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) sender: Sender,
@@ -24,12 +26,14 @@ pub(super) struct Kept {
     pub(super) timer: Pin<Box<Sleep>>,
     pub(super) home: usize,
     pub(super) used_at: Instant,
+    /// The request's stream. `None` in the pool.
+    pub(super) _stream: Option<Stream>,
 }
 
 #[derive(Debug)]
 pub(super) enum Sender {
     Http1(http1::SendRequest<Sent>),
-    Http2(http2::SendRequest<Sent>),
+    Http2(http2::SendRequest<Sent>, Arc<Streams>),
 }
 
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(crate) struct Lease {
     pub(super) is_reused: bool,
     /// Where servers share requests by what they have to do.
     pub(super) busy: Option<Busy>,
+    /// Whether the client has sent the entire request body, if there is a body.
+    received: Option<Received>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +57,12 @@ pub(crate) enum SendError {
     #[error("no connection within {0:?}")]
     ConnectTimeout(std::time::Duration),
     #[error("no connection: {0}")]
-    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Connect(#[source] Box<dyn Error + Send + Sync>),
     #[error(transparent)]
-    Http(#[from] hyper::Error),
+    Http(hyper::Error),
+    /// The upstream refused the request before processing it.
+    #[error("refused without processing: {0}")]
+    Refused(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     Silence(std::time::Duration),
 }
@@ -65,27 +74,26 @@ pub(super) struct Unanswered {
 }
 
 impl Kept {
-    pub(super) fn is_closed(&self) -> bool {
+    pub(super) fn streams(&self) -> Option<Arc<Streams>> {
         match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
+            Sender::Http1(_) => None,
+            Sender::Http2(_, streams) => Some(Arc::clone(streams)),
         }
     }
 
-    /// The same connection for one more request, if several may use it at once.
-    pub(super) fn shared(&self, pool: &Pool) -> Option<Box<Self>> {
-        let Sender::Http2(sender) = &self.sender else { return None };
-        Some(Box::new(Self {
-            sender: Sender::Http2(sender.clone()),
-            begun: self.begun.clone(),
-            timer: pool.timer(),
-            home: self.home,
-            used_at: Instant::now(),
-        }))
+    pub(super) fn is_closed(&self) -> bool {
+        match &self.sender {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2(sender, streams) => sender.is_closed() || streams.is_retired(),
+        }
     }
 }
 
 impl Lease {
+    pub(super) fn new(kept: Box<Kept>, pool: &Arc<Pool>, is_reused: bool) -> Self {
+        Self { kept, pool: Arc::clone(pool), is_reused, busy: None, received: None }
+    }
+
     pub(super) const fn is_reused(&self) -> bool {
         self.is_reused
     }
@@ -101,7 +109,8 @@ impl Lease {
 
     /// Whether the upstream had begun to answer the request that failed.
     pub(super) fn has_begun(&self) -> bool {
-        self.kept.begun.get()
+        // Over HTTP/2, the last bytes may belong to another request.
+        matches!(self.kept.sender, Sender::Http1(_)) && self.kept.begun.get()
     }
 
     /// Sends a request. The time limit of the response begins now, and again with each piece of
@@ -111,14 +120,51 @@ impl Lease {
         request: Request<Sent>,
         upload: Option<&Upload>,
     ) -> Result<Response<Incoming>, Unanswered> {
+        self.received = upload.map(Upload::received);
         let (timer, limit) = (&mut self.kept.timer, self.pool.timeouts.response);
         match &mut self.kept.sender {
             Sender::Http1(sender) => {
                 answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
             }
-            Sender::Http2(sender) => {
-                answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
+            Sender::Http2(sender, streams) => {
+                let answer =
+                    answered(pin!(sender.try_send_request(request)), timer, limit, upload).await;
+                match &answer {
+                    Ok(_) => streams.answered(),
+                    Err(unanswered) if unanswered.error.ends_connection() => streams.retire(),
+                    Err(_) => {}
+                }
+                answer
             }
+        }
+    }
+
+    /// Stops new requests from using a connection that may be dead.
+    pub(super) fn retire(&self) {
+        if let Sender::Http2(_, streams) = &self.kept.sender {
+            streams.retire();
+        }
+    }
+
+    /// Waits until the connection is ready for another request. If the client read the end of the
+    /// response earlier, its next request could find an empty pool.
+    pub(super) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // The upstream responded early, and the client may still send for a long time.
+        let is_sending = self.received.as_ref().is_some_and(|received| !received.is_whole());
+        match &mut self.kept.sender {
+            Sender::Http1(sender) if !is_sending => sender.poll_ready(cx).map(|_| ()),
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// The same for a response without a body.
+    pub(super) async fn settled(&mut self) {
+        if let Sender::Http1(sender) = &self.kept.sender
+            && !sender.is_ready()
+        {
+            let settled = std::future::poll_fn(|cx| self.poll_settled(cx));
+            // After a timeout, `release` waits in another task.
+            let _ = timeout(SETTLED, settled).await;
         }
     }
 
@@ -128,7 +174,7 @@ impl Lease {
         if sender.is_ready() {
             self.keep();
         } else if !sender.is_closed() {
-            // The end of the response has not reached the connection.
+            // The upstream responded before it read the entire request.
             tokio::spawn(async move {
                 if let Sender::Http1(sender) = &mut self.kept.sender
                     && sender.ready().await.is_ok()
@@ -146,6 +192,41 @@ impl Lease {
     }
 }
 
+impl SendError {
+    fn of(error: hyper::Error) -> Self {
+        if h2_error(&error).is_some_and(is_refusal) {
+            Self::Refused(error)
+        } else {
+            Self::Http(error)
+        }
+    }
+
+    /// Whether new requests must not use an HTTP/2 connection: it may be dead, or the server is
+    /// closing it.
+    fn ends_connection(&self) -> bool {
+        match self {
+            Self::Silence(_) => true,
+            Self::Refused(error) => h2_error(error).is_some_and(h2::Error::is_go_away),
+            _ => false,
+        }
+    }
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source()?.downcast_ref()
+}
+
+/// Whether the server guarantees that it did not process a request (RFC 9113 §8.7). h2 reports
+/// GOAWAY only for streams above the last id in the GOAWAY frame.
+fn is_refusal(error: &h2::Error) -> bool {
+    let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (is_refused || error.is_go_away())
+}
+
+/// How long a response may wait for its connection. Connections are ready within microseconds,
+/// unless the upstream responded before it read the entire request.
+pub(super) const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
+
 type Outcome = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
 
 async fn answered(
@@ -160,7 +241,7 @@ async fn answered(
             if let Poll::Ready(answer) = sending.as_mut().poll(cx) {
                 return Poll::Ready(answer.map_err(|mut error| Unanswered {
                     unsent: error.take_message(),
-                    error: error.into_error().into(),
+                    error: SendError::of(error.into_error()),
                 }));
             }
             std::task::ready!(timer.as_mut().poll(cx));

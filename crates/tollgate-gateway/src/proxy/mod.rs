@@ -18,6 +18,7 @@ mod rewrite;
 mod settings;
 mod socket;
 mod source;
+mod streams;
 mod timed;
 mod tunnel;
 mod upload;

@@ -85,7 +85,8 @@ impl Outgoing {
         }
         let edits = rules.headers.clone();
         let upload = Upload::new(received.unwrap_or_default(), rules.max_body, edits);
-        let (body, release) = Source::request(body);
+        // Only HTTP/2 servers can guarantee that they did not process a request.
+        let (body, release) = Source::request(body, rules.protocol == Protocol::Http2);
         let idle = rules.common.clients.timeouts().body;
         let body = Sent::of(Timed::request(body, idle, Arc::clone(&upload)));
         let request = Request::from_parts(parts, body);

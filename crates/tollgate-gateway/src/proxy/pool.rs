@@ -5,16 +5,19 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
 use hyper::rt::{Read, Write};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower_service::Service as _;
 
@@ -22,6 +25,7 @@ use super::client::Connector;
 use super::lease::{Kept, Lease, SendError, Sender};
 use super::settings::{Protocol, Timeouts};
 use super::socket::{Begun, Socket};
+use super::streams::Streams;
 
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
@@ -41,8 +45,10 @@ pub(crate) struct Pool {
     shelves: Box<[Mutex<Shelf>]>,
     waiting: Mutex<VecDeque<oneshot::Sender<Box<Kept>>>>,
     waiters: AtomicUsize,
-    /// One connection of HTTP/2 at a time is opened: further requests share it.
-    opening: tokio::sync::Mutex<()>,
+    /// Serialises the opening of HTTP/2 connections, because requests share them.
+    opening: Arc<tokio::sync::Mutex<()>>,
+    /// The number of HTTP/2 connections.
+    open: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -68,44 +74,32 @@ impl Pool {
             shelves: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
             waiting: Mutex::default(),
             waiters: AtomicUsize::new(0),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
+            open: Arc::default(),
         }
     }
 
     pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, SendError> {
         let worker = self.worker();
         // Requests that wait already come first.
-        if self.waiters.load(Ordering::Relaxed) == 0
-            && let Some(kept) = self.take(worker)
-        {
+        let is_first = self.waiters.load(Ordering::Relaxed) == 0;
+        if is_first && let Some(kept) = self.take(worker) {
             return Ok(self.reused(kept));
         }
-        // In a box, as most requests need no room for a connection that is being opened.
-        Box::pin(self.lease_slowly(worker)).await
+        // Boxed, because most requests find an open connection and need no memory for opening it.
+        match self.protocol {
+            Protocol::Http1 => Box::pin(self.lease_slowly(worker)).await,
+            Protocol::Http2 => Box::pin(self.lease_stream(worker, is_first)).await,
+        }
     }
 
     /// The same where none is at hand.
     async fn lease_slowly(self: &Arc<Self>, worker: usize) -> Result<Lease, SendError> {
         let until = Instant::now() + self.timeouts.connect;
-        let _opening = if self.protocol == Protocol::Http2 {
-            let opening = timeout_at(until, self.opening.lock());
-            let opening = opening.await.map_err(|_| self.no_connection())?;
-            if let Some(kept) = self.take(worker) {
-                return Ok(self.reused(kept));
-            }
-            Some(opening)
-        } else {
-            None
-        };
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-            return self.connect(permit, until, worker).await;
+            return Ok(self.fresh(self.connect(permit, until, worker).await?));
         }
-        let (sender, receiver) = oneshot::channel();
-        {
-            let mut waiting = self.waiting.lock();
-            waiting.push_back(sender);
-            self.waiters.store(waiting.len(), Ordering::Relaxed);
-        }
+        let receiver = self.queue();
         // A connection may have been returned before this request waited.
         if let Some(kept) = self.take_anywhere(worker) {
             return Ok(self.reused(kept));
@@ -113,20 +107,105 @@ impl Pool {
         tokio::select! {
             biased;
             Ok(kept) = receiver => Ok(self.reused(kept)),
-            lease = self.open(until, worker) => lease,
+            kept = self.open(until, worker) => Ok(self.fresh(kept?)),
         }
     }
 
+    /// Waits for a stream of an HTTP/2 connection. While all streams are in use, this opens
+    /// another connection, and also accepts a stream that another request releases.
+    async fn lease_stream(
+        self: &Arc<Self>,
+        worker: usize,
+        is_first: bool,
+    ) -> Result<Lease, SendError> {
+        let until = Instant::now() + self.timeouts.connect;
+        let is_full = || self.permits.available_permits() == 0;
+        let mut opening = None;
+        // If no other request waits, either all streams are in use, or this worker has borrowed
+        // so often that it should have its own connection.
+        if is_first
+            && !is_full()
+            && let Ok(turn) = Arc::clone(&self.opening).try_lock_owned()
+        {
+            opening = Some(self.open_shared(turn, until, worker));
+        }
+        if let Some(kept) = self.take_anywhere(worker) {
+            return Ok(self.reused(kept));
+        }
+        let mut receiver = self.queue();
+        // Another request may have released a stream before this request was in the queue.
+        if let Some(kept) = self.take_anywhere(worker) {
+            drop(receiver);
+            self.leave_queue();
+            return Ok(self.reused(kept));
+        }
+        loop {
+            let opened = async {
+                match opening.take() {
+                    Some(opening) => opening.await,
+                    None => {
+                        let turn = Arc::clone(&self.opening).lock_owned().await;
+                        self.open_shared(turn, until, worker).await
+                    }
+                }
+            };
+            let failed = tokio::select! {
+                biased;
+                Ok(kept) = &mut receiver => return Ok(self.reused(kept)),
+                opened = timeout_at(until, opened) => match opened {
+                    Ok(Ok(Ok(()))) => continue,
+                    Ok(Ok(Err(error))) => error,
+                    _ if is_full() => SendError::Full,
+                    _ => self.no_connection(),
+                },
+            };
+            if self.open.load(Ordering::Relaxed) == 0 {
+                return Err(failed);
+            }
+            // The server accepts no more connections, but a request may still release a stream.
+            return match timeout_at(until, receiver).await {
+                Ok(Ok(kept)) => Ok(self.reused(kept)),
+                _ => Err(failed),
+            };
+        }
+    }
+
+    /// Opens a connection for all waiting requests. Runs in its own task, because the request
+    /// that started it may get another stream first.
+    fn open_shared(
+        self: &Arc<Self>,
+        turn: OwnedMutexGuard<()>,
+        until: Instant,
+        worker: usize,
+    ) -> JoinHandle<Result<(), SendError>> {
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            let kept = pool.open(until, worker).await?;
+            let streams = kept.streams();
+            pool.put(kept);
+            if let Some(streams) = streams {
+                // Only now is it known whether the waiting requests need another connection.
+                let _ = timeout_at(until, streams.known()).await;
+            }
+            drop(turn);
+            Ok(())
+        })
+    }
+
+    /// Opens a connection that only this request uses.
     pub(super) async fn lease_new(self: &Arc<Self>) -> Result<Lease, SendError> {
         let (until, worker) = (Instant::now() + self.timeouts.connect, self.worker());
         if self.permits.available_permits() == 0 {
+            if self.protocol == Protocol::Http2 {
+                return self.lease().await;
+            }
             // An idle connection makes room.
             drop(self.take_anywhere(worker));
         }
-        self.open(until, worker).await
+        Ok(self.fresh(self.open(until, worker).await?))
     }
 
-    async fn open(self: &Arc<Self>, until: Instant, worker: usize) -> Result<Lease, SendError> {
+    async fn open(self: &Arc<Self>, until: Instant, worker: usize) -> Result<Box<Kept>, SendError> {
         let permit = timeout_at(until, Arc::clone(&self.permits).acquire_owned()).await;
         match permit {
             Ok(Ok(permit)) => self.connect(permit, until, worker).await,
@@ -143,7 +222,7 @@ impl Pool {
         permit: OwnedSemaphorePermit,
         until: Instant,
         home: usize,
-    ) -> Result<Lease, SendError> {
+    ) -> Result<Box<Kept>, SendError> {
         let connecting = async {
             match &self.connector {
                 Connector::Tcp(tcp, server) => {
@@ -158,15 +237,11 @@ impl Pool {
         let connected = timeout_at(until, connecting).await.map_err(|_| self.no_connection())?;
         let (sender, begun) = connected.map_err(SendError::Connect)?;
         let (timer, used_at) = (self.timer(), Instant::now());
-        let kept = Box::new(Kept { sender, begun, timer, home, used_at });
-        if let Some(shared) = kept.shared(self) {
-            self.put(shared);
-        }
-        Ok(Lease { kept, pool: Arc::clone(self), is_reused: false, busy: None })
+        Ok(Box::new(Kept { sender, begun, timer, home, used_at, _stream: None }))
     }
 
     async fn handshake<S: Read + Write + Unpin + Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         stream: S,
         permit: OwnedSemaphorePermit,
     ) -> Result<(Sender, Begun), Box<dyn std::error::Error + Send + Sync>> {
@@ -183,11 +258,28 @@ impl Pool {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 builder
                     .timer(TokioTimer::new())
+                    .keep_alive_interval(PING)
+                    .keep_alive_timeout(PONG)
+                    // The server may refuse streams over its limit, so wait for its settings.
+                    .initial_max_send_streams(0)
                     .initial_stream_window_size(STREAM_BYTES)
                     .initial_connection_window_size(CONNECTION_BYTES);
-                let (sender, connection) = builder.handshake(io).await?;
-                tokio::spawn(connection);
-                Sender::Http2(sender)
+                let (sender, mut connection) = builder.handshake(io).await?;
+                let streams = Streams::of(self);
+                let (known, open) = (Arc::clone(&streams), Arc::clone(&self.open));
+                open.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    // The server may change this limit at any time.
+                    let _ = poll_fn(|cx| {
+                        let polled = Pin::new(&mut connection).poll(cx);
+                        known.allow(connection.current_max_send_streams());
+                        polled
+                    })
+                    .await;
+                    known.close();
+                    open.fetch_sub(1, Ordering::Relaxed);
+                });
+                Sender::Http2(sender, streams)
             }
         };
         Ok((sender, begun))
@@ -197,8 +289,16 @@ impl Pool {
         Box::pin(sleep(self.timeouts.response))
     }
 
+    fn fresh(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
+        Lease::new(kept, self, false)
+    }
+
     fn reused(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
-        Lease { kept, pool: Arc::clone(self), is_reused: true, busy: None }
+        let is_reused = match &kept.sender {
+            Sender::Http1(_) => true,
+            Sender::Http2(_, streams) => streams.has_answered(),
+        };
+        Lease::new(kept, self, is_reused)
     }
 
     fn worker(&self) -> usize {
@@ -241,7 +341,24 @@ impl Pool {
         }
     }
 
+    fn queue(&self) -> oneshot::Receiver<Box<Kept>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = self.waiting.lock();
+        waiting.push_back(sender);
+        self.waiters.store(waiting.len(), Ordering::Relaxed);
+        receiver
+    }
+
+    /// Removes requests from the queue that no longer wait.
+    fn leave_queue(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|waiter| !waiter.is_closed());
+        self.waiters.store(waiting.len(), Ordering::Relaxed);
+    }
+
     fn hand_over(&self, worker: usize) {
+        // Declared before the lock and dropped after it, because a dropped stream may take it.
+        let mut unused = Vec::new();
         let mut waiting = self.waiting.lock();
         while let Some(waiter) = waiting.pop_front() {
             if waiter.is_closed() {
@@ -251,8 +368,8 @@ impl Pool {
                 waiting.push_front(waiter);
                 break;
             };
-            // If the request has left at this moment, the connection is closed.
-            let _ = waiter.send(kept);
+            // If the request has left at this moment, the connection or the stream is closed.
+            unused.extend(waiter.send(kept).err());
         }
         self.waiters.store(waiting.len(), Ordering::Relaxed);
     }
@@ -283,14 +400,26 @@ impl Shelf {
     /// The connection that was used last: the others may end when they are not needed.
     fn take(&mut self, pool: &Pool) -> Option<Box<Kept>> {
         loop {
-            let last = self.kept.back_mut()?;
-            if last.is_closed() {
-                self.kept.pop_back();
-            } else if let Some(shared) = last.shared(pool) {
-                last.used_at = shared.used_at;
-                return Some(shared);
-            } else {
-                return self.kept.pop_back();
+            let mut kept = self.kept.pop_back()?;
+            if kept.is_closed() {
+                continue;
+            }
+            let Sender::Http2(sender, streams) = &kept.sender else { return Some(kept) };
+            let (streams, used_at) = (Arc::clone(streams), Instant::now());
+            let one = streams.begin().map(|stream| {
+                Box::new(Kept {
+                    sender: Sender::Http2(sender.clone(), Arc::clone(&streams)),
+                    begun: kept.begun.clone(),
+                    timer: pool.timer(),
+                    home: kept.home,
+                    used_at,
+                    _stream: Some(stream),
+                })
+            });
+            kept.used_at = used_at;
+            self.kept.extend(streams.park(kept));
+            if one.is_some() {
+                return one;
             }
         }
     }
@@ -305,6 +434,13 @@ const STREAM_BYTES: u32 = 256 << 10;
 /// share the connection: if it had a window to fill, one client that does not read would hold
 /// up the responses of all others.
 const CONNECTION_BYTES: u32 = (1 << 31) - 1;
+
+/// The gateway sends a PING if requests wait and the server has sent no response for this time. By
+/// default, gRPC servers close connections with more frequent PINGs.
+const PING: Duration = Duration::from_secs(5 * 60);
+
+/// The maximum time until the server answers a PING.
+const PONG: Duration = Duration::from_secs(20);
 
 /// A worker opens a connection of its own when it has borrowed this number of times.
 const BORROWED: u32 = 32;

@@ -38,6 +38,15 @@ impl Upload {
         Arc::new(Self { began, moved_at, waits, received, left, edits })
     }
 
+    pub(super) fn received(&self) -> Received {
+        self.received.clone()
+    }
+
+    /// Allows for bytes that are repeated.
+    pub(super) fn rewind(&self, bytes: usize) {
+        self.left.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Subtracts a piece from the bytes that may still come. False if the body is too large.
     pub(super) fn takes(&self, data: &Bytes) -> bool {
         // Only one task reads the body.

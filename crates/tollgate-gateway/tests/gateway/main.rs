@@ -14,6 +14,7 @@ mod explaining;
 mod files;
 mod forwarding;
 mod fronts;
+mod http2;
 mod keys;
 mod leaving;
 mod limits;

@@ -1,8 +1,11 @@
+use std::convert::Infallible;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Request;
 use http::uri::Scheme;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -20,12 +23,8 @@ enum Seen {
     Closed,
 }
 
-/// The pool of a server with at most `most` connections, and the events that the server sees.
-async fn pool(
-    most: usize,
-    workers: usize,
-    idle: Duration,
-) -> (Arc<Pool>, mpsc::UnboundedReceiver<Seen>) {
+/// An HTTP/1 server, and the events that it sees.
+async fn server() -> (Endpoint, mpsc::UnboundedReceiver<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
     let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
@@ -43,9 +42,54 @@ async fn pool(
             });
         }
     });
-    let timeouts = Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle };
-    let clients = Clients::new(timeouts, false, most, workers).unwrap();
+    (endpoint, seen)
+}
+
+const fn timeouts(idle: Duration) -> Timeouts {
+    Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle }
+}
+
+/// The pool of a server with at most `most` connections, and the events that the server sees.
+async fn pool(
+    most: usize,
+    workers: usize,
+    idle: Duration,
+) -> (Arc<Pool>, mpsc::UnboundedReceiver<Seen>) {
+    let (endpoint, seen) = server().await;
+    let clients = Clients::new(timeouts(idle), false, most, workers).unwrap();
     (clients.pool(&endpoint, Protocol::Http1).unwrap(), seen)
+}
+
+/// A pool for HTTP/2 with at most two connections and two streams per connection. Also counts
+/// connections.
+async fn http2_pool() -> (Arc<Pool>, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
+    let connections = Arc::new(AtomicUsize::new(0));
+    let opened = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            opened.fetch_add(1, Ordering::Relaxed);
+            let answer = service_fn(async |_| {
+                Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from("ok"))))
+            });
+            let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            server.max_concurrent_streams(2);
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
+    (clients.pool(&endpoint, Protocol::Http2).unwrap(), connections)
+}
+
+/// A stream after its response head.
+async fn answered(pool: &Arc<Pool>) -> Lease {
+    let mut lease = pool.lease().await.unwrap();
+    let mut request = Request::new(Sent::default());
+    *request.uri_mut() = http::Uri::from_static("http://a/");
+    assert!(lease.send(request, None).await.is_ok());
+    lease
 }
 
 async fn use_once(mut lease: Lease) {
@@ -119,4 +163,91 @@ async fn a_connection_that_is_not_used_is_closed() {
     assert_eq!(seen.recv().await, Some(Seen::Closed));
     use_once(pool.lease().await.unwrap()).await;
     assert_eq!(seen.recv().await, Some(Seen::Opened));
+}
+
+#[tokio::test]
+async fn bound_changes_while_connections_are_open() {
+    let (endpoint, mut seen) = server().await;
+    let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1).unwrap();
+    let open = [pool.lease().await.unwrap(), pool.lease().await.unwrap()];
+    clients.bound(1);
+    drop(open);
+    let mut closed = 0;
+    while closed < 2 {
+        closed += usize::from(seen.recv().await.unwrap() == Seen::Closed);
+    }
+    let only = pool.lease().await.unwrap();
+    assert_eq!(pool.permits.available_permits(), 0);
+    clients.bound(3);
+    assert_eq!(pool.permits.available_permits(), 2);
+    drop(only);
+}
+
+#[tokio::test]
+async fn requests_wait_for_streams_if_no_connection_is_allowed() {
+    let (pool, connections) = http2_pool().await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(answered(&pool).await);
+    }
+    let waiting = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { answered(&pool).await }
+    });
+    while pool.waiters.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+    streams.pop();
+    streams.push(waiting.await.unwrap());
+    // Both connections are reused after all streams have ended.
+    streams.clear();
+    for _ in 0..4 {
+        streams.push(answered(&pool).await);
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn retired_connection_gets_no_further_requests() {
+    let (pool, connections) = http2_pool().await;
+    answered(&pool).await.retire();
+    drop(answered(&pool).await);
+    drop(answered(&pool).await);
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_ping_ends_a_request() {
+    let timeouts = Timeouts { response: Duration::from_secs(3600), ..timeouts(LONG) };
+    let clients = Clients::new(timeouts, false, 1, 1).unwrap();
+    let authority = http::uri::Authority::from_static("a");
+    let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
+    let pool = clients.pool(&endpoint, Protocol::Http2).unwrap();
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let server = tokio::spawn(async move {
+        let mut connection = h2::server::handshake(theirs).await.unwrap();
+        let request = connection.accept().await;
+        // The connection remains open, but its server is silent.
+        std::future::pending::<()>().await;
+        drop((connection, request));
+    });
+    let permit = Arc::clone(&pool.permits).try_acquire_owned().unwrap();
+    let (sender, begun) = pool.handshake(TokioIo::new(ours), permit).await.unwrap();
+    let (timer, used_at) = (pool.timer(), Instant::now());
+    let kept = Kept { sender, begun, timer, home: 0, used_at, _stream: None };
+    let mut lease = pool.fresh(Box::new(kept));
+    let mut request = Request::new(Sent::default());
+    *request.uri_mut() = http::Uri::from_static("http://a/");
+    let started = Instant::now();
+    let Err(unanswered) = lease.send(request, None).await else { panic!("a response") };
+    let passed = started.elapsed();
+    assert!(passed >= PING + PONG && passed < PING + 2 * PONG, "{passed:?}");
+    assert!(
+        matches!(&unanswered.error, SendError::Http(error) if error.is_timeout()),
+        "{}",
+        unanswered.error
+    );
+    server.abort();
 }

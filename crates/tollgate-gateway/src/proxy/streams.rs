@@ -1,0 +1,132 @@
+//! The streams of an HTTP/2 connection.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::lease::Kept;
+use super::pool::Pool;
+
+/// State that all requests on an HTTP/2 connection share.
+#[derive(Debug)]
+pub(super) struct Streams {
+    pool: Weak<Pool>,
+    /// The server's limit. It is 1 until the server sends its settings: the first request waits
+    /// for them inside h2.
+    most: AtomicUsize,
+    is_known: Notify,
+    in_use: Mutex<InUse>,
+    has_answered: AtomicBool,
+    is_retired: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct InUse {
+    count: usize,
+    /// The connection, while all streams are in use. Otherwise the pool has it.
+    full: Option<Box<Kept>>,
+}
+
+/// A stream in use.
+#[derive(Debug)]
+pub(super) struct Stream(Arc<Streams>);
+
+impl Streams {
+    pub(super) fn of(pool: &Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self {
+            pool: Arc::downgrade(pool),
+            most: AtomicUsize::new(1),
+            is_known: Notify::new(),
+            in_use: Mutex::default(),
+            has_answered: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn allow(&self, most: usize) {
+        // A server may temporarily allow no streams. Then a single request waits inside h2.
+        let most = most.max(1);
+        let before = self.most.load(Ordering::Relaxed);
+        if most == before {
+            return;
+        }
+        self.most.store(most, Ordering::Relaxed);
+        self.is_known.notify_one();
+        if most > before {
+            let full = self.in_use.lock().full.take();
+            self.put(full);
+        }
+    }
+
+    /// Completes [`known`](Self::known), because a closed connection receives no settings.
+    pub(super) fn close(&self) {
+        self.is_known.notify_one();
+    }
+
+    pub(super) async fn known(&self) {
+        self.is_known.notified().await;
+    }
+
+    fn put(&self, kept: Option<Box<Kept>>) {
+        if let Some(mut kept) = kept
+            && !kept.is_closed()
+            && let Some(pool) = self.pool.upgrade()
+        {
+            kept.used_at = Instant::now();
+            pool.put(kept);
+        }
+    }
+
+    /// Whether the connection has worked before. The server may still close it at any time.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn answered(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops new requests from using the connection. It closes after its last stream.
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Relaxed)
+    }
+
+    /// Starts another stream, if the server allows it.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Stream> {
+        let mut in_use = self.in_use.lock();
+        if in_use.count >= self.most.load(Ordering::Relaxed) {
+            return None;
+        }
+        in_use.count += 1;
+        Some(Stream(Arc::clone(self)))
+    }
+
+    /// Returns the connection, unless all streams are in use. Then the first stream to end returns
+    /// the connection to the pool.
+    pub(super) fn park(&self, kept: Box<Kept>) -> Option<Box<Kept>> {
+        let mut in_use = self.in_use.lock();
+        if in_use.count < self.most.load(Ordering::Relaxed) {
+            return Some(kept);
+        }
+        in_use.full = Some(kept);
+        None
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let full = {
+            let mut in_use = self.0.in_use.lock();
+            in_use.count -= 1;
+            in_use.full.take()
+        };
+        self.0.put(full);
+    }
+}

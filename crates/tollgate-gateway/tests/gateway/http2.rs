@@ -1,0 +1,261 @@
+//! HTTP/2 upstreams: dead connections, exhausted streams and refused requests.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// A TCP proxy that can stop forwarding without closing connections.
+struct Relay {
+    address: SocketAddr,
+    silence: Arc<Mutex<CancellationToken>>,
+}
+
+impl Relay {
+    async fn to(upstream: SocketAddr) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let silence = Arc::new(Mutex::new(CancellationToken::new()));
+        let current = Arc::clone(&silence);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let silence = current.lock().unwrap().clone();
+                tokio::spawn(async move {
+                    let mut server = tokio::net::TcpStream::connect(upstream).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        () = silence.cancelled() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { address, silence }
+    }
+
+    /// Silences all open connections. New connections are forwarded.
+    fn go_silent(&self) {
+        std::mem::take(&mut *self.silence.lock().unwrap()).cancel();
+    }
+}
+
+fn target(servers: &[SocketAddr], more: &str) -> String {
+    let urls: Vec<_> = servers.iter().map(|server| format!("'http://{server}'")).collect();
+    format!("target: {{url: [{}], protocol: http2{more}}}\n", urls.join(", "))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timed_out_connection_is_not_reused() {
+    let upstream = Upstream::new().await;
+    let relay = Relay::to(upstream.address).await;
+    let gateway = Gateway::start(&(target(&[relay.address], "") + "timeouts: {response: 2s}\n"));
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.status, 200);
+    relay.go_silent();
+    assert_eq!(client.get("/").await.code(), "upstream-timeout");
+    for method in ["POST", "GET"] {
+        assert_eq!(client.send(method, "/", &[], "body").await.unwrap().status, 200, "{method}");
+    }
+    assert_eq!(upstream.connections(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_returns_after_its_connection_died() {
+    let (dying, other) = (Upstream::new().await, Upstream::new().await);
+    let relay = Relay::to(dying.address).await;
+    let servers = target(&[relay.address, other.address], ", maxFailures: 1, retryAfter: 100ms");
+    let gateway = Gateway::start(&(servers + "timeouts: {response: 2s}\n"));
+    let client = Client::new(gateway.address);
+    let started = Instant::now();
+    let mut failed = 0;
+    let mut until_seen = async |requests: usize| {
+        while dying.seen().len() < requests {
+            failed += usize::from(client.get("/").await.status != 200);
+            assert!(started.elapsed() < PATIENCE, "{failed} failed\n{}", gateway.log());
+        }
+    };
+    until_seen(1).await;
+    relay.go_silent();
+    until_seen(4).await;
+    assert_eq!(failed, 1, "{}", gateway.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_check_opens_a_connection() {
+    let upstream = Upstream::new().await;
+    let check = ", healthCheck: {path: /, interval: 10ms, timeout: 10s}";
+    let _gateway = Gateway::start(&target(&[upstream.address], check));
+    let started = Instant::now();
+    while upstream.connections() < 3 {
+        assert!(started.elapsed() < PATIENCE, "{} connections", upstream.connections());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An upstream with ten streams per connection, which answers after it has received 40 requests.
+async fn crowd() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (together, connections) = (Arc::new(Barrier::new(40)), Arc::new(AtomicUsize::new(0)));
+    let opened = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            opened.fetch_add(1, Ordering::Relaxed);
+            let together = Arc::clone(&together);
+            let service = service_fn(move |_| {
+                let together = Arc::clone(&together);
+                async move {
+                    together.wait().await;
+                    Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from("ok"))))
+                }
+            });
+            let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            server.max_concurrent_streams(10);
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn used_up_streams_open_further_connections() {
+    let (address, connections) = crowd().await;
+    let gateway = Gateway::start(&target(&[address], ""));
+    let client = Client::new(gateway.address);
+    let mut requests = JoinSet::new();
+    for _ in 0..40 {
+        let client = client.clone();
+        requests.spawn(async move { client.get("/").await.status });
+    }
+    assert!(requests.join_all().await.iter().all(|status| *status == 200));
+    let connections = connections.load(Ordering::Relaxed);
+    assert!((4..=6).contains(&connections), "{connections}");
+}
+
+/// How the server ends a stream after it has read the entire request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Refusal {
+    /// RST_STREAM with REFUSED_STREAM.
+    Stream,
+    /// GOAWAY with a lower id.
+    Connection,
+    /// GOAWAY with the stream's id, and a closed connection.
+    Processed,
+}
+
+/// An HTTP/2 server that refuses the first streams and answers all later streams.
+struct Refusing {
+    address: SocketAddr,
+    /// The size of each request body.
+    bodies: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Refusing {
+    fn start(refusal: Refusal, count: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let (left, seen) = (Arc::new(AtomicUsize::new(count)), Arc::clone(&bodies));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (left, seen) = (Arc::clone(&left), Arc::clone(&seen));
+                thread::spawn(move || serve(stream, refusal, &left, &seen));
+            }
+        });
+        Self { address, bodies }
+    }
+}
+
+/// Serves a connection until it closes, and then returns `None`.
+fn serve(
+    mut connection: TcpStream,
+    refusal: Refusal,
+    left: &AtomicUsize,
+    seen: &Mutex<Vec<usize>>,
+) -> Option<()> {
+    connection.read_exact(&mut [0; 24]).ok()?;
+    // SETTINGS_INITIAL_WINDOW_SIZE, and a connection window for the largest body.
+    send(&mut connection, 4, 0, 0, &[0, 4, 0, 0x10, 0, 0])?;
+    send(&mut connection, 8, 0, 0, &[0, 0x10, 0, 0])?;
+    let mut body = 0;
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head).ok()?;
+        let [a, b, c, kind, flags, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        connection.read_exact(&mut payload).ok()?;
+        if kind == 0 {
+            body += payload.len();
+        }
+        if kind > 1 || flags & 1 == 0 {
+            continue;
+        }
+        // HEADERS or DATA with END_STREAM.
+        let id = u32::from_be_bytes(id);
+        seen.lock().unwrap().push(std::mem::take(&mut body));
+        if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err() {
+            // `:status: 200`, and END_STREAM.
+            send(&mut connection, 1, 5, id, &[0x88])?;
+            continue;
+        }
+        match refusal {
+            Refusal::Stream => send(&mut connection, 3, 0, id, &[0, 0, 0, 7])?,
+            Refusal::Connection => send(&mut connection, 7, 0, 0, &[0; 8])?,
+            Refusal::Processed => {
+                let last = [id.to_be_bytes(), [0; 4]].concat();
+                send(&mut connection, 7, 0, 0, &last)?;
+                return None;
+            }
+        }
+    }
+}
+
+fn send(connection: &mut TcpStream, kind: u8, flags: u8, id: u32, payload: &[u8]) -> Option<()> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(id.to_be_bytes());
+    frame.extend(payload);
+    connection.write_all(&frame).ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_requests_are_sent_again_once() {
+    for (refusal, refused, body, status, bodies) in [
+        (Refusal::Stream, 1, 0, 200, 2),
+        (Refusal::Stream, 1, 40_000, 200, 2),
+        (Refusal::Connection, 1, 0, 200, 2),
+        (Refusal::Connection, 1, 40_000, 200, 2),
+        (Refusal::Stream, 2, 10, 503, 2),
+        (Refusal::Connection, 2, 10, 503, 2),
+        // The gateway does not buffer so much.
+        (Refusal::Stream, 1, 70_000, 503, 1),
+        // The server may have processed the request.
+        (Refusal::Processed, 1, 10, 502, 1),
+    ] {
+        let server = Refusing::start(refusal, refused);
+        // Repeated bytes do not count twice.
+        let gateway = Gateway::start(&target(&[server.address], ", maxBodyBytes: 75000"));
+        let client = Client::new(gateway.address);
+        let answer = client.send("POST", "/", &[], &"x".repeat(body)).await.unwrap();
+        let case = format!("{refusal:?} {refused} {body}");
+        assert_eq!(answer.status, status, "{case}\n{}", gateway.log());
+        if status == 503 {
+            assert_eq!(answer.code(), "upstream-refused", "{case}");
+        }
+        assert_eq!(*server.bodies.lock().unwrap(), vec![body; bodies], "{case}");
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);

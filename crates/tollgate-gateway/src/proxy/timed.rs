@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::entrance::MOST_FIELDS;
 use super::failures::Health;
-use super::lease::Lease;
+use super::lease::{Lease, SETTLED};
 use super::upload::Upload;
 use super::{forwarded, hop};
 
@@ -46,6 +46,9 @@ pin_project! {
         sender: Sender,
         // The reason for an early end. It is held back until the earlier pieces are sent.
         broken: Option<BodyError>,
+        // The last piece, or the end. It is held back until the upstream connection is ready for
+        // the client's next request.
+        last: Option<Box<Option<Frame<Bytes>>>>,
     }
 }
 
@@ -79,7 +82,7 @@ impl<B: http_body::Body> Timed<B> {
     }
 
     const fn new(body: B, idle: Duration, sender: Sender) -> Self {
-        Self { body, pause: None, is_silent: false, idle, sender, broken: None }
+        Self { body, pause: None, is_silent: false, idle, sender, broken: None, last: None }
     }
 }
 
@@ -96,15 +99,35 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut this = self.project();
+        if let Some(last) = this.last.take() {
+            let is_late = this.pause.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready());
+            if !is_late && this.sender.poll_ended(cx).is_pending() {
+                *this.last = Some(last);
+                return Poll::Pending;
+            }
+            this.sender.ended();
+            return Poll::Ready(last.map(Ok));
+        }
         if this.broken.is_none() {
             let error = match this.body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Err(error))) => error.into(),
                 Poll::Ready(frame) => {
                     *this.is_silent = false;
-                    if frame.is_none() || this.body.is_end_stream() {
+                    let is_last = frame.is_none() || this.body.is_end_stream();
+                    let is_held = is_last && this.sender.poll_ended(cx).is_pending();
+                    if is_last && !is_held {
                         this.sender.ended();
                     }
-                    return Poll::Ready(frame.map(|frame| this.sender.clean(frame?)));
+                    let frame = frame.map(|frame| this.sender.clean(frame?)).transpose()?;
+                    if !is_held {
+                        return Poll::Ready(frame.map(Ok));
+                    }
+                    let held = this.pause.get_or_insert_with(|| Box::pin(sleep(SETTLED)));
+                    held.as_mut().reset(Instant::now() + SETTLED);
+                    // Registers the waker.
+                    let _ = held.as_mut().poll(cx);
+                    *this.last = Some(Box::new(frame));
+                    return Poll::Pending;
                 }
                 Poll::Pending => {
                     this.sender.waits();
@@ -117,9 +140,12 @@ where
                     BodyError::Idle(*this.idle)
                 }
             };
-            let Sender::Upstream(health, _) = this.sender else {
+            let Sender::Upstream(health, lease) = this.sender else {
                 return Poll::Ready(Some(Err(error)));
             };
+            if let (BodyError::Idle(_), Some(lease)) = (&error, lease) {
+                lease.retire();
+            }
             let what = "the upstream broke off in the body of a response";
             health.failed("response-broke-off", &what, Some(&error));
             *this.broken = Some(error);
@@ -134,11 +160,15 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.broken.is_none() && self.body.is_end_stream()
+        self.broken.is_none() && self.last.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let last = self.last.as_ref().and_then(|last| last.as_ref().as_ref()?.data_ref());
+        match last {
+            Some(data) => SizeHint::with_exact(data.len() as u64),
+            None => self.body.size_hint(),
+        }
     }
 }
 
@@ -175,6 +205,14 @@ impl Sender {
     fn waits(&self) {
         if let Self::Client(upload) = self {
             upload.waits();
+        }
+    }
+
+    /// Waits until the client may read the end.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Upstream(_, Some(lease)) => lease.poll_settled(cx),
+            _ => Poll::Ready(()),
         }
     }
 

@@ -49,7 +49,7 @@ impl Repeated {
         }
         block.push_str(
             "These tests failed beside others, so each has a race or depends on the machine's\n\
-             speed. The run is green nevertheless; please report them.\n",
+             speed. They do not count as failures here; please report them.\n",
         );
         block
     }

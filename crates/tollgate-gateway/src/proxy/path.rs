@@ -9,7 +9,8 @@ use std::fmt::Write;
 
 /// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator to some
 /// and a letter to others), `\` (the same), and a `%` that two hexadecimal digits do not follow.
-/// A path with `%00` is answered with 400 in any case, because servers in C end the path there.
+/// A path with `%00` is answered with 400 in any case, because servers in C end the path there. So
+/// is a path that is escaped more than three times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ambiguous {
     #[default]
@@ -38,6 +39,22 @@ pub enum PathFault {
 ///   when they look for the resource.
 /// * `//` becomes `/`, `.` and `..` are resolved, and `..` never leads above the root.
 pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
+    let normal = decoded_once(path, ambiguous)?;
+    // Some servers decode a path again, for example because a proxy in front of them decodes it too.
+    let mut again = decoded_again(&normal)?;
+    for _ in 0..MOST_DECODINGS {
+        again = match again {
+            Some(path) => decoded_again(&path)?,
+            None => return Ok(normal),
+        };
+    }
+    if again.is_none() { Ok(normal) } else { Err(PathFault::Ambiguous("%2525")) }
+}
+
+/// How often a server may decode a path after the first time.
+const MOST_DECODINGS: usize = 2;
+
+fn decoded_once(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
     if !path.starts_with('/') {
         return Err(PathFault::NotAbsolute);
     }
@@ -89,7 +106,34 @@ pub fn in_all_readings<T: PartialEq>(
 
 /// The first escape that gives a path in normal form several readings, if there is one.
 pub(super) fn ambiguity(normal: &str) -> Option<&'static str> {
-    escapes(normal).next().map(|(escape, _)| *escape)
+    let escape = escapes(normal).next().map(|(escape, _)| *escape);
+    escape.or_else(|| is_escaped_twice(normal).then_some("%25"))
+}
+
+/// Whether a server that decodes a path in normal form twice decodes anything the second time.
+fn is_escaped_twice(normal: &str) -> bool {
+    normal.split("%25").skip(1).any(begins_with_digits)
+}
+
+/// Whether a `%` before this text begins an escape.
+fn begins_with_digits(text: &str) -> bool {
+    matches!(text.as_bytes(), [high, low, ..] if hex(*high).is_some() && hex(*low).is_some())
+}
+
+/// The normal form that a server sees if it decodes a path in normal form again. `None` if that
+/// changes nothing.
+fn decoded_again(normal: &str) -> Result<Option<String>, PathFault> {
+    if !is_escaped_twice(normal) {
+        return Ok(None);
+    }
+    let mut path = String::with_capacity(normal.len());
+    let mut parts = normal.split("%25");
+    path.extend(parts.next());
+    for part in parts {
+        path.push_str(if begins_with_digits(part) { "%" } else { "%25" });
+        path.push_str(part);
+    }
+    decoded_once(&path, Ambiguous::Keep).map(|path| Some(path.into_owned()))
 }
 
 fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
@@ -99,15 +143,26 @@ fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'stati
 }
 
 /// The readings of a path in normal form besides itself. A server has another reading if it decodes
-/// some escapes before it looks for separators.
+/// some escapes before it looks for separators, or if it decodes the path more than once.
 pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
+    let next = |path: &String| decoded_again(path).ok().flatten();
+    let again = std::iter::successors(decoded_again(normal).ok().flatten(), next);
+    let again = again.take(MOST_DECODINGS);
+    readings(normal).chain(again.flat_map(|path| {
+        let others: Vec<_> = readings(&path).collect();
+        std::iter::once(path).chain(others)
+    }))
+}
+
+/// The readings of servers that decode some escapes before they look for separators.
+fn readings(normal: &str) -> impl Iterator<Item = String> {
     let escapes: Vec<_> = escapes(normal).collect();
     (1_u32..1 << escapes.len()).filter_map(move |decoded| {
         let chosen = escapes.iter().enumerate().filter(|(bit, _)| decoded >> bit & 1 == 1);
         let path = chosen.fold(normal.to_owned(), |path, (_, (escape, character))| {
             path.replace(escape, character)
         });
-        normalise(&path, Ambiguous::Keep).ok().map(Cow::into_owned)
+        decoded_once(&path, Ambiguous::Keep).ok().map(Cow::into_owned)
     })
 }
 
@@ -237,7 +292,23 @@ mod tests {
     #[test]
     fn a_null_character_is_never_kept() {
         for treatment in [Ambiguous::Refuse, Ambiguous::Keep] {
-            assert_eq!(normalise("/a%00b", treatment), Err(PathFault::Ambiguous("%00")));
+            for path in ["/a%00b", "/a%2500b", "/a%252500b"] {
+                assert_eq!(normalise(path, treatment), Err(PathFault::Ambiguous("%00")), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_is_escaped_at_most_three_times() {
+        let path = |times: usize| format!("/lo%{}67in", "25".repeat(times));
+        for treatment in [Ambiguous::Refuse, Ambiguous::Keep] {
+            for times in [1, 2] {
+                assert_eq!(normalise(&path(times), treatment).unwrap(), path(times));
+            }
+            for times in [3, 4, 20_000] {
+                let fault = PathFault::Ambiguous("%2525");
+                assert_eq!(normalise(&path(times), treatment), Err(fault));
+            }
         }
     }
 
@@ -265,6 +336,12 @@ mod tests {
             ("/a/..%3B/b", &["/b"]),
             ("/a%3Bx%2Fb", &["/a%3Bx/b", "/a", "/a/b"]),
             ("/%2F%2Fa", &["/a"]),
+            ("/lo%2567in", &["/login"]),
+            ("/lo%252567in", &["/lo%2567in", "/login"]),
+            ("/static/%252E%252E/login", &["/login"]),
+            ("/static/..%252Flogin", &["/static/..%2Flogin", "/login"]),
+            ("/a%2F..%2Flo%2567in", &["/lo%2567in", "/a%2F..%2Flogin", "/login"]),
+            ("/100%25/of%25it", &[]),
         ] {
             let normal = |reading: &&str| normalise(reading, Ambiguous::Keep).unwrap().into_owned();
             let mut expected: Vec<_> = readings.iter().map(normal).collect();
@@ -289,6 +366,9 @@ mod tests {
             ("/files/a%2Fb", Ok(Some(2))),
             ("/files/..%2Fx", Ok(Some(2))),
             ("/files/..%2Flogin", Err(PathFault::Ambiguous("%2F"))),
+            ("/lo%2567in", Ok(Some(1))),
+            ("/files/50%25ab", Ok(Some(2))),
+            ("/files/..%252Flogin", Err(PathFault::Ambiguous("%25"))),
         ] {
             assert_eq!(in_all_readings(path, find), found, "{path}");
         }
@@ -297,8 +377,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_normal_form_is_its_own_normal_form(path in "/[a-c./;%\\\\25eEfF0{ü]{0,24}") {
-            prop_assume!(!path.contains("%00"));
-            let normal = normalise(&path, Ambiguous::Keep).unwrap();
+            let normal = normalise(&path, Ambiguous::Keep);
+            prop_assume!(!matches!(normal, Err(PathFault::Ambiguous("%00" | "%2525"))));
+            let normal = normal.unwrap();
             let again = normalise(&normal, Ambiguous::Keep).unwrap();
             prop_assert_eq!(&again, &normal);
             prop_assert!(!normal.contains("//") && !normal.contains(';'));

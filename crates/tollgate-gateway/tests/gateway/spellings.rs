@@ -18,7 +18,7 @@ fn lines(upstream: &Upstream, ambiguous: &str) -> String {
 }
 
 /// Each of these is `/login` to some servers.
-const LOGIN: [&str; 18] = [
+const LOGIN: [&str; 22] = [
     "/static/..%2Flogin",
     "/static/..%2flogin",
     "/static%2F..%2Flogin",
@@ -38,6 +38,11 @@ const LOGIN: [&str; 18] = [
     "/login;x",
     // Only a server to which `\` is a letter resolves this to `/login`.
     "/a%5Cb%2F..%2Flogin",
+    // Only a server that decodes the path twice.
+    "/lo%2567in",
+    "/lo%25%36%37in",
+    "/lo%252567in",
+    "/static/%252E%252E/login",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,6 +95,23 @@ async fn a_path_that_is_escaped_twice_or_is_not_utf8_is_not_exempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_escaped_twice_has_the_limit_of_what_it_becomes() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "reject"));
+    let client = Client::new(gateway.address);
+    // The service gets the path as the client sent it. The login costs 100 of 200.
+    for path in ["/lo%2567in", "/lo%252567in"] {
+        assert_eq!(client.get(path).await.status, 200, "{path}");
+        assert_eq!(upstream.last().uri.to_string(), path);
+    }
+    assert_eq!(client.get("/login").await.status, 429);
+    assert_eq!(client.get("/lo%2567in").await.status, 429);
+    for path in ["/login%2500", "/lo%25252567in"] {
+        assert_eq!(client.get(path).await.status, 400, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_ambiguous_counts_even_where_no_reading_of_it_has_a_limit_of_its_own() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
@@ -110,7 +132,12 @@ async fn a_path_that_is_under_another_limit_in_each_reading_is_refused() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let client = Client::new(gateway.address);
-    for path in ["/files/..%2Flogin", "/files/..%5Clogin", "/files/a/..%2F..%5C%2E./login"] {
+    for path in [
+        "/files/..%2Flogin",
+        "/files/..%5Clogin",
+        "/files/a/..%2F..%5C%2E./login",
+        "/files/..%252Flogin",
+    ] {
         let answer = client.get(path).await;
         assert_eq!((answer.status.as_u16(), &*answer.code()), (400, "bad-path"), "{path}");
     }

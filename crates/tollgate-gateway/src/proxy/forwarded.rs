@@ -1,50 +1,113 @@
 //! Headers that describe the client to the upstream.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Version;
 use http::header::{
     self, Entry, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA,
 };
-use tollgate::key;
+use http::{Request, Version};
+use tollgate::{RequestHead, key};
 
 use super::{Connection, hop, protocol};
 
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
     pub proxies: key::TrustedProxies,
-    /// The header with the client's address, if the proxies have their own.
-    pub header: Option<HeaderName>,
+    /// The header in which the proxies write the address of the client.
+    pub header: HeaderName,
+    /// Reads that header.
+    pub client: key::ClientIp,
+}
+
+impl TrustedProxies {
+    /// The address of the client, if a trusted proxy sent the request.
+    pub(super) fn client<B>(
+        &self,
+        request: &Request<B>,
+        connection: &Connection,
+    ) -> Option<IpAddr> {
+        let peer = connection.peer.ip().to_canonical();
+        if !self.proxies.contains(peer) {
+            return None;
+        }
+        let mut head = RequestHead::of(request);
+        head.extensions = &connection.extensions;
+        Some(self.client.address(&head).ok().flatten().unwrap_or(peer))
+    }
+
+    /// What happens to a header that describes the client.
+    fn treatment(&self, name: &HeaderName, is_front: bool) -> Treatment {
+        let text = name.as_str();
+        // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed
+        // even behind a trusted proxy, because a proxy forwards headers that it does not know.
+        if !is_front || text.contains('_') || is_harmful(text) {
+            return Treatment::Remove;
+        }
+        if *name == self.header {
+            return Treatment::Keep;
+        }
+        if ADDRESSES.contains(&text) {
+            return Treatment::Replace;
+        }
+        // The trusted proxy sets the others, such as `X-Forwarded-Proto`.
+        if OTHER_NAMES.contains(&text) { Treatment::Remove } else { Treatment::Keep }
+    }
+}
+
+enum Treatment {
+    Keep,
+    /// The gateway writes the address of the client.
+    Replace,
+    Remove,
 }
 
 /// Writes `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded`.
 ///
 /// The gateway appends this hop to each list. Earlier elements are kept only if a trusted proxy
-/// sent the request. Other clients may invent them, and an upstream that reads from the left would
-/// trust them. Protocol and host describe the first hop, so a trusted proxy's values are kept.
+/// sent the request, and only in the header that it is known to write. Clients may invent all other
+/// elements, and an upstream that reads from the left would trust them. A proxy forwards headers
+/// that it does not write, so in these headers the gateway replaces the client's address with the
+/// address that it has found. Protocol and host describe the first hop, so a trusted proxy's values
+/// are kept.
 ///
-/// `host` is the host that the client asked for.
+/// `host` is the host that the client asked for. `client` is its address, if a trusted proxy sent
+/// the request.
 pub(super) fn write(
     headers: &mut HeaderMap,
     connection: &Connection,
     host: Option<&str>,
     trusted: &TrustedProxies,
+    client: Option<IpAddr>,
 ) {
-    let is_front = trusted.proxies.contains(connection.peer.ip());
-    let invented = |name: &HeaderName| {
-        let name = name.as_str();
-        // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed
-        // even behind a trusted proxy, because a proxy forwards headers that it does not know.
-        is_harmful(name)
-            || is_about_client(name, trusted.header.as_ref()) && (!is_front || name.contains('_'))
-    };
-    let dropped: Vec<_> = headers.keys().filter(|name| invented(name)).cloned().collect();
-    for name in dropped {
-        headers.remove(name);
+    let found = client.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
+    let described: Vec<_> = headers
+        .keys()
+        .filter(|name| is_harmful(name.as_str()) || is_about_client(name, Some(&trusted.header)))
+        .cloned()
+        .collect();
+    for name in described {
+        match (trusted.treatment(&name, client.is_some()), &found) {
+            (Treatment::Keep, _) => {}
+            (Treatment::Replace, Some(found)) => drop(headers.insert(name, found.clone())),
+            _ => drop(headers.remove(name)),
+        }
     }
     // Reserved in one step, because each growth of the map moves all headers.
     headers.reserve(WRITTEN);
+    if let Some(client) = client.filter(|client| *client != connection.peer.ip().to_canonical()) {
+        let hop = match client {
+            IpAddr::V4(ip) => format!("for={ip}"),
+            IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
+        };
+        let hop = HeaderValue::try_from(hop).ok();
+        for (name, hop) in [(FOR, found), (FORWARDED, hop)] {
+            if let (true, Some(hop)) = (name != trusted.header, hop) {
+                headers.insert(name, hop);
+            }
+        }
+    }
     append(headers, &FOR, connection.ip.clone());
     append(headers, &FORWARDED, element(connection, host));
     let protocol = || HeaderValue::from_static(protocol(connection.is_tls));
@@ -62,7 +125,7 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     let dropped: Vec<_> = trailers
         .keys()
         .filter(|name| {
-            is_about_client(name.as_str(), None)
+            is_about_client(name, None)
                 || is_harmful(name.as_str())
                 || *name == header::HOST
                 || *name == VIA
@@ -76,9 +139,10 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
 
 /// Whether a header describes the client or its original request. Only proxies in front of the
 /// service may write such a header.
-fn is_about_client(name: &str, own: Option<&HeaderName>) -> bool {
+fn is_about_client(name: &HeaderName, own: Option<&HeaderName>) -> bool {
+    let name = name.as_str();
     name.get(..PREFIX.len()).is_some_and(|start| is_spelling(start, PREFIX))
-        || NAMES.iter().any(|known| is_spelling(name, known))
+        || ADDRESSES.iter().chain(&OTHER_NAMES).any(|known| is_spelling(name, known))
         || own.is_some_and(|own| is_spelling(name, own.as_str()))
 }
 
@@ -167,12 +231,9 @@ pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-
 /// The prefix of `X-Forwarded-For` and of its extensions, such as `-Port`, `-Prefix` and `-User`.
 const PREFIX: &str = "x-forwarded-";
 
-/// Services trust these headers as they trust the headers that the gateway writes.
-const NAMES: [&str; 25] = [
-    "forwarded",
-    "forwarded-for",
-    "x-forwarded",
-    "x-original-forwarded-for",
+/// Services trust these headers as they trust the headers that the gateway writes. Each is the
+/// address of the client.
+const ADDRESSES: [&str; 18] = [
     "client-ip",
     "x-client-ip",
     "x-cluster-client-ip",
@@ -185,15 +246,24 @@ const NAMES: [&str; 25] = [
     "proxy-client-ip",
     "wl-proxy-client-ip",
     "cf-connecting-ip",
-    "cf-connecting-ipv6",
-    "cf-pseudo-ipv4",
     "fastly-client-ip",
     "fly-client-ip",
     "x-appengine-user-ip",
     "x-azure-clientip",
-    "x-azure-socketip",
     "x-envoy-external-address",
     "x-nf-client-connection-ip",
+];
+
+/// These have another form, or an address of one version only.
+const OTHER_NAMES: [&str; 8] = [
+    "forwarded",
+    "forwarded-for",
+    "x-forwarded",
+    "x-forwarded-for",
+    "x-original-forwarded-for",
+    "cf-connecting-ipv6",
+    "cf-pseudo-ipv4",
+    "x-azure-socketip",
 ];
 
 /// Some services read the path from the first three, so the limits would be those of another path.
@@ -204,18 +274,38 @@ const HARMFUL: [&str; 4] = ["x-original-url", "x-original-uri", "x-rewrite-url",
 mod tests {
     use super::*;
 
-    fn told(peer: &str, host: Option<&str>, lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+    type Lines<'a> = &'a [(&'static str, &'static str)];
+
+    /// The headers of a request behind proxies that write `X-Forwarded-For`.
+    fn told(peer: &str, host: Option<&str>, lines: Lines<'_>) -> HeaderMap {
+        let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
+        let client = key::ClientIp::peer().trusting(proxies.clone());
+        told_by(&TrustedProxies { proxies, header: FOR, client }, peer, host, lines)
+    }
+
+    /// The same behind proxies that write a header of their own.
+    fn told_by_balancer(peer: &str, lines: Lines<'_>) -> HeaderMap {
+        let header = HeaderName::from_static("x-our-balancer");
+        let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
+        let client = key::ClientIp::peer().trusting(proxies.clone());
+        let client = client.in_single_header(header.clone());
+        told_by(&TrustedProxies { proxies, header, client }, peer, None, lines)
+    }
+
+    fn told_by(
+        trusted: &TrustedProxies,
+        peer: &str,
+        host: Option<&str>,
+        lines: Lines<'_>,
+    ) -> HeaderMap {
+        let mut request = Request::new(());
         for (name, value) in lines {
-            headers.append(*name, HeaderValue::from_static(value));
+            request.headers_mut().append(*name, HeaderValue::from_static(value));
         }
         let connection = Connection::new(peer.parse().unwrap(), true).unwrap();
-        let trusted = TrustedProxies {
-            proxies: key::TrustedProxies::parse(["loopback"]).unwrap(),
-            header: Some(HeaderName::from_static("x-our-balancer")),
-        };
-        write(&mut headers, &connection, host, &trusted);
-        headers
+        let client = trusted.client(&request, &connection);
+        write(request.headers_mut(), &connection, host, trusted, client);
+        request.into_parts().0.headers
     }
 
     #[test]
@@ -226,7 +316,7 @@ mod tests {
             &[
                 ("x-forwarded-for", "192.0.2.1"),
                 ("x-forwarded-for", "192.0.2.2"),
-                ("forwarded", "for=192.0.2.1"),
+                ("forwarded", "for=192.0.2.9"),
                 ("x-forwarded-proto", "http"),
                 ("x-forwarded-host", "shop.example"),
             ],
@@ -235,7 +325,7 @@ mod tests {
         assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
         assert_eq!(
             headers["forwarded"],
-            "for=192.0.2.1, for=127.0.0.1;proto=https;host=\"inner:80\""
+            "for=192.0.2.2, for=127.0.0.1;proto=https;host=\"inner:80\""
         );
         assert_eq!(headers["x-forwarded-proto"], "http");
         assert_eq!(headers["x-forwarded-host"], "shop.example");
@@ -268,8 +358,6 @@ mod tests {
             ("x-forwarded_for", "127.0.0.1"),
             ("x_real_ip", "127.0.0.1"),
             ("x-forwarded-user", "root"),
-            ("x-our-balancer", "127.0.0.1"),
-            ("x_our_balancer", "127.0.0.1"),
             ("cf-connecting-ip", "127.0.0.1"),
             ("x-forwarded", "127.0.0.1"),
             ("x_forwarded", "127.0.0.1"),
@@ -290,13 +378,57 @@ mod tests {
         for (name, _) in kept {
             assert!(names.contains(&name), "{name}");
         }
-        // A proxy writes these with dashes, and forwards headers that it does not know.
+        let own = [("x-our-balancer", "127.0.0.1"), ("x_our_balancer", "127.0.0.1")];
+        let headers = told_by_balancer("192.0.2.1:9", &own);
+        assert!(own.iter().all(|(name, _)| !headers.contains_key(*name)), "{headers:?}");
+        // Behind a proxy, names with `_` are from the client.
         let headers = told("127.0.0.1:9", None, &invented);
-        let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
-            let is_of_a_proxy = !name.contains('_') && !name.ends_with("-url") && name != "proxy";
-            assert_eq!(names.contains(&name), is_of_a_proxy, "{name}");
+            let is_of_a_proxy = ["x-forwarded-user", "cf-connecting-ip"].contains(&name);
+            assert_eq!(headers.contains_key(name), is_of_a_proxy, "{name}");
         }
+    }
+
+    /// A proxy forwards address headers that it does not write, so a client may have written them.
+    #[test]
+    fn address_headers_behind_a_proxy_have_the_found_client() {
+        let forged = [
+            ("x-real-ip", "198.51.100.66"),
+            ("x-real-ip", "198.51.100.67"),
+            ("cf-connecting-ip", "198.51.100.66"),
+            ("true-client-ip", "198.51.100.66"),
+            ("x-client-ip", "198.51.100.66"),
+            ("fastly-client-ip", "198.51.100.66"),
+            ("cf-connecting-ipv6", "2001:db8::66"),
+            ("forwarded-for", "198.51.100.66"),
+            ("forwarded", "for=198.51.100.66"),
+            ("x-original-forwarded-for", "198.51.100.66"),
+        ];
+        let list = ("x-forwarded-for", "198.51.100.66, 2001:db8::7");
+        let headers = told("127.0.0.1:9", None, &[&forged[..], &[list]].concat());
+        for name in
+            ["x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "fastly-client-ip"]
+        {
+            let lines: Vec<_> = headers.get_all(name).iter().collect();
+            assert_eq!(lines, ["2001:db8::7"], "{name}");
+        }
+        for name in ["cf-connecting-ipv6", "forwarded-for", "x-original-forwarded-for"] {
+            assert!(!headers.contains_key(name), "{name}");
+        }
+        assert_eq!(headers["forwarded"], "for=\"[2001:db8::7]\", for=127.0.0.1;proto=https");
+        assert_eq!(headers["x-forwarded-for"], "198.51.100.66, 2001:db8::7, 127.0.0.1");
+        // These proxies write another header, so the list is from the client.
+        let own = ("x-our-balancer", "203.0.113.7");
+        let headers = told_by_balancer("127.0.0.1:9", &[&forged[..], &[list, own]].concat());
+        assert_eq!(headers["x-our-balancer"], "203.0.113.7");
+        assert_eq!(headers["x-forwarded-for"], "203.0.113.7, 127.0.0.1");
+        assert_eq!(headers["forwarded"], "for=203.0.113.7, for=127.0.0.1;proto=https");
+        assert_eq!(headers["x-real-ip"], "203.0.113.7");
+        // Without the header of the proxy, only its own address is certain.
+        let headers = told_by_balancer("127.0.0.1:9", &[&forged[..], &[list]].concat());
+        assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
+        assert_eq!(headers["forwarded"], "for=127.0.0.1;proto=https");
+        assert_eq!(headers["x-real-ip"], "127.0.0.1");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A request as it is sent to an upstream.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
@@ -73,8 +74,10 @@ impl Outgoing {
             return Err(Fault::Loop);
         }
         let upgrade = Upgrade::take(&rules.common.tunnels, &mut request)?;
+        // Before `Connection` can remove the header of the proxy.
+        let client = rules.common.trusted_proxies.client(&request, &request.body().connection);
         let (mut parts, admitted) = request.into_parts();
-        rules.describe(&mut parts, &admitted, upgrade.as_ref());
+        rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
         let Admitted { body, received, .. } = admitted;
         if body.is_end_stream() {
             let request = Request::from_parts(parts, Sent::default());
@@ -108,7 +111,13 @@ impl Upgrade {
 
 impl RequestRules {
     /// Writes the head that the upstream reads.
-    fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
+    fn describe(
+        &self,
+        parts: &mut Parts,
+        admitted: &Admitted,
+        client: Option<IpAddr>,
+        upgrade: Option<&Upgrade>,
+    ) {
         let Common { trusted_proxies, identity, via, .. } = &self.common;
         // HTTP/2 has no upgrades of this kind.
         let is_http1 = upgrade.is_some() || self.protocol == Protocol::Http1;
@@ -116,7 +125,7 @@ impl RequestRules {
         let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
         let host = admitted.host.as_ref().map(Authority::as_str);
-        forwarded::write(headers, &admitted.connection, host, trusted_proxies);
+        forwarded::write(headers, &admitted.connection, host, trusted_proxies, client);
         via.append_to(headers, parts.version);
         if !is_http1 {
             headers.remove(HOST);

@@ -105,7 +105,7 @@ impl<St: Inspect> App<St> {
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
-            trusted_proxies: build::trusted_proxies(&plan),
+            trusted_proxies: build::trusted_proxies(&plan)?,
             identity: build::identity_fields(&plan),
             clients: clients.clone(),
             tunnels: persistent.tunnels.at_most(plan.max_tunnels),

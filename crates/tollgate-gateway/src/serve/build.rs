@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::header::FORWARDED;
 use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
@@ -14,6 +15,7 @@ use tollgate::{
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
 use super::error::BuildError;
+use super::lists;
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
@@ -259,14 +261,18 @@ fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
     statuses.iter().any(|it| it.contain(status))
 }
 
-pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
+pub(super) fn trusted_proxies(plan: &Plan) -> Result<TrustedProxies, BuildError> {
     let header = plan.identity.iter().find_map(|source| match source {
-        IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
-            Some(name.clone())
-        }
+        IdentitySource::Ip { header, .. } => header.as_ref(),
         _ => None,
     });
-    TrustedProxies { proxies: plan.trusted_proxies.clone(), header }
+    let header = match header {
+        None | Some(ForwardingHeader::XForwardedFor) => X_FORWARDED_FOR,
+        Some(ForwardingHeader::Forwarded) => FORWARDED,
+        Some(ForwardingHeader::Single(name)) => name.clone(),
+    };
+    let client = lists::addresses(plan)?;
+    Ok(TrustedProxies { proxies: plan.trusted_proxies.clone(), header, client })
 }
 
 pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
@@ -279,3 +285,5 @@ pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     });
     named.collect()
 }
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+

@@ -21,7 +21,8 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     Ok(Some(lists))
 }
 
-fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
+/// The addresses of clients, as the first source of addresses in `identity` finds them.
+pub(super) fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
     for source in &plan.identity {
         if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {
             return client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix);

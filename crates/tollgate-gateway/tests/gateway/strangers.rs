@@ -145,6 +145,30 @@ async fn what_a_client_wrote_before_it_came_to_a_trusted_proxy_is_not_believed()
     }
 }
 
+/// The proxy forwards address headers that it does not know, as the client wrote them.
+#[test]
+fn other_address_headers_behind_a_proxy_name_the_found_client() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&format!("{}trustedProxies: [loopback]\n", upstream.target()));
+    let answer = exchange(
+        gateway.address,
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 203.0.113.7\r\n\
+         X-Real-IP: 198.51.100.66\r\nCF-Connecting-IP: 198.51.100.66\r\n\
+         Forwarded: for=198.51.100.66\r\nX-Original-Forwarded-For: 198.51.100.66\r\n\r\n",
+    );
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let request = upstream.requests().pop().unwrap();
+    assert!(!request.contains("198.51.100.66"), "{request}");
+    for line in [
+        "x-real-ip: 203.0.113.7\r\n",
+        "cf-connecting-ip: 203.0.113.7\r\n",
+        "x-forwarded-for: 203.0.113.7, 127.0.0.1\r\n",
+        "forwarded: for=203.0.113.7, for=127.0.0.1;proto=http",
+    ] {
+        assert!(request.contains(line), "no {line} in {request}");
+    }
+}
+
 /// HTTP/1 has this bound in its parser.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_has_a_hundred_fields_in_both_versions() {

@@ -56,7 +56,9 @@ pub struct Timeouts {
     pub request_header: Duration,
     /// Between two requests of a client's connection.
     pub keep_alive: Duration,
-    /// From the signal to stop until connections are cut.
+    /// From SIGTERM, after which the gateway is not ready, until listeners close.
+    pub drain_delay: Duration,
+    /// From then until connections are cut.
     pub drain: Duration,
 }
 

@@ -119,7 +119,7 @@ fn answer<St: Inspect>(
 /// Whether this replica should get requests. It should even if keys of tokens are missing: the
 /// other replicas may lack them, too, and then no replica would serve requests.
 fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
-    if gateway.draining.initialized() {
+    if gateway.leaving.initialized() {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
     }
     let app = gateway.app();

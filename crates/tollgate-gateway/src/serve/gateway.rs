@@ -24,6 +24,8 @@ pub(super) struct Gateway<St> {
     history: Mutex<History>,
     pub(super) persistent: Persistent<St>,
     pub(super) health: HealthServer<HealthService>,
+    /// Set when the gateway was asked to stop: it is not ready any more.
+    pub(super) leaving: SetOnce<()>,
     /// Set for the drain: no new connections are accepted, and the open connections are asked to
     /// end.
     pub(super) draining: SetOnce<()>,
@@ -65,6 +67,7 @@ impl<St: Inspect> Gateway<St> {
             started,
             history: Mutex::new(history),
             persistent,
+            leaving: SetOnce::new(),
             draining: SetOnce::new(),
         })
     }

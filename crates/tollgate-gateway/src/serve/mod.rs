@@ -60,7 +60,7 @@ use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
 use self::workers::Workers;
-use crate::plan::{Front, Plan, StorePlan};
+use crate::plan::{Front, Plan, StorePlan, Timeouts};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 
@@ -179,14 +179,27 @@ async fn serve<St: Inspect>(
             listener::accept(gateway, listener, key, settings, &workers, connections).await;
         });
     }
-    while signals.next().await == Signal::Reload {
-        access_log.reopen();
-        ask.now();
+    let signal = loop {
+        match signals.next().await {
+            Signal::Reload => {
+                access_log.reopen();
+                ask.now();
+            }
+            signal => break signal,
+        }
+    };
+    let Timeouts { drain: patience, drain_delay: delay, .. } = gateway.app().plan.timeouts;
+    // They were not set before.
+    let _ = gateway.leaving.set(());
+    // A person at a terminal routes no requests by `/readyz`.
+    if signal == Signal::Terminate && !delay.is_zero() {
+        tracing::info!(?delay, "not ready any more: new connections are accepted for the delay");
+        tokio::select! {
+            () = sleep(delay) => {}
+            () = asked_again(&mut signals) => {}
+        }
     }
-
-    let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
-    // It was not set before.
     let _ = gateway.draining.set(());
     let drained = async {
         listeners.close();
@@ -218,9 +231,9 @@ async fn serve<St: Inspect>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Completes at the second stop signal, which ends the drain early.
+/// Completes at a further stop signal, which ends the delay or the drain early.
 async fn asked_again(signals: &mut Signals) {
-    while signals.next().await != Signal::Stop {}
+    while signals.next().await == Signal::Reload {}
 }
 
 struct Bound {

@@ -77,7 +77,7 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
         let app = gateway.app_to_keep();
         let serves = app.rate_limits.as_ref().is_none_or(RateLimits::can_answer);
         drop(app);
-        let status = if gateway.draining.initialized() || !serves {
+        let status = if gateway.leaving.initialized() || !serves {
             ServingStatus::NotServing
         } else {
             ServingStatus::Serving
@@ -88,7 +88,7 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
             }
         }
         tokio::select! {
-            _ = gateway.draining.wait(), if !gateway.draining.initialized() => {}
+            _ = gateway.leaving.wait(), if !gateway.leaving.initialized() => {}
             () = sleep(LOOK) => {}
         }
     }

@@ -2,8 +2,10 @@ use std::io;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// SIGTERM or Ctrl-C.
-    Stop,
+    /// SIGTERM.
+    Terminate,
+    /// Ctrl-C.
+    Interrupt,
     /// SIGHUP.
     Reload,
 }
@@ -28,8 +30,8 @@ impl Signals {
 
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => Signal::Stop,
-            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
             _ = self.hang_up.recv() => Signal::Reload,
         }
     }
@@ -46,6 +48,6 @@ impl Signals {
 
     pub(super) async fn next(&mut self) -> Signal {
         let _ = tokio::signal::ctrl_c().await;
-        Signal::Stop
+        Signal::Interrupt
     }
 }

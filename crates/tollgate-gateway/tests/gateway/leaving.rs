@@ -96,6 +96,25 @@ async fn the_stream_of_the_page_ends_when_the_way_out_begins() {
     assert!(gateway.wait().success());
 }
 
+/// Kubernetes stops to send connections only some time after the signal.
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_accept_connections_during_the_drain_delay() {
+    let upstream = Upstream::new().await;
+    let lines = format!("{}timeouts: {{drainDelay: 10m}}\n", upstream.target());
+    let mut gateway = Gateway::start(&lines);
+    gateway.signal("TERM");
+    while gateway.admin("/readyz").await.status != 503 {}
+    let answer = Client::new(gateway.address).get("/").await;
+    assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, ""));
+    // A further signal ends the delay.
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    // At a terminal, no balancer needs time.
+    let mut gateway = Gateway::start(&lines);
+    gateway.signal("INT");
+    assert!(gateway.wait().success());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_too_long_is_left_behind() {
     let (upstream, go_on) = slow().await;

@@ -232,10 +232,17 @@ pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
         tunnel: tunnel?,
         pool: pool?,
     };
+    let drain_delay = within(
+        &keys.drain_delay,
+        keys.drain_delay.value()?,
+        [Duration::ZERO, 10 * MINUTE],
+        "the sender of the signal waits for this time and then for `drain`",
+    );
     Ok(Timeouts {
         upstream,
         request_header: request_header?,
         keep_alive: keep_alive?,
+        drain_delay: drain_delay?,
         drain: drain?,
     })
 }

@@ -120,7 +120,10 @@ section! {
         default request_header: Time = "10s",
         /// Between two requests of a client's connection.
         default keep_alive: Time = "75s",
-        /// From the signal to stop until connections are cut.
+        /// How long listeners accept new connections after SIGTERM, while `/readyz` is already 503:
+        /// as long as a balancer or Kubernetes takes to notice. Not after Ctrl-C.
+        default drain_delay: Time = "0s",
+        /// From the time when listeners close until connections are cut.
         default drain: Time = "30s",
     }
 }

@@ -135,6 +135,18 @@ impl<'a> Denial<'a> {
         }
     }
 
+    /// Makes the denial of a request over a limit that the program itself keeps, with the wait until
+    /// it can pass.
+    pub fn quota_exceeded(policy: &'a str, wait: Micros) -> Self {
+        let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
+        Self {
+            policies: vec![policy],
+            retry_after: Some(wait),
+            retry_after_secs: Some(headers::seconds_to_wait(wait, none, 0, any, wait)),
+            ..Self::new(Reason::QuotaExceeded)
+        }
+    }
+
     /// Makes the denial of a request that has no key.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)

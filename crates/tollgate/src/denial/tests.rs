@@ -166,6 +166,10 @@ fn without_a_verdict_there_are_no_numbers() {
             "violated-policies": ["login"],
         })
     );
+    let (json, retry_after) = problem(&Denial::quota_exceeded("tokens", Micros::new(1_500_000)));
+    assert_eq!(retry_after.unwrap(), "2");
+    assert_eq!((&json["status"], &json["retry_after"]), (&json!(429), &json!(2)));
+    assert_eq!(json["violated-policies"], json!(["tokens"]));
     let (json, retry_after) = problem(&Denial::missing_key());
     assert_eq!(retry_after, None);
     assert_eq!((&json["status"], &json["code"]), (&json!(403), &json!("missing-key")));

@@ -64,7 +64,7 @@ pub use header::Header;
 pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
 #[cfg(feature = "jwt")]
-pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
+pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, TokenCheck};
 pub use name::{SubjectName, SubjectNameError};
 pub use path_param::PathParam;
 pub use route::{MatchedRoute, RoutePattern};

@@ -3,13 +3,14 @@
 mod error;
 mod jwks;
 mod keys;
+mod refused;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -23,6 +24,7 @@ use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
 use keys::Algorithm;
+use refused::RefusedTokens;
 
 pub use error::JwtKeyError;
 pub use keys::{JwtKey, JwtKeys};
@@ -33,9 +35,11 @@ pub use keys::{JwtKey, JwtKeys};
 /// An invalid, expired or foreign token, or one longer than 8 KiB, is no identity: the chain
 /// continues, usually with the address.
 ///
-/// Verifying costs 30 to 200 µs of CPU with an asymmetric key (2 µs with a secret), before this
-/// limit decides. Put a limit by address outside of it. If an authentication layer verifies tokens,
-/// use its result with [`Extension`](super::Extension).
+/// Verifying costs 20 to 300 µs of CPU with an asymmetric key (2 µs with a secret), before this
+/// limit decides; jsonwebtoken's `aws_lc_rs` is three to ten times as fast as its `rust_crypto`.
+/// A refused token is remembered for ten seconds and not verified again. Clients that send many
+/// different tokens need a limit by address outside of this source, or [`check`](Self::check). If an
+/// authentication layer verifies tokens, use its result with [`Extension`](super::Extension).
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};
@@ -67,17 +71,54 @@ impl JwtUser {
         head: &RequestHead<'_>,
         claim: &str,
     ) -> Option<(Subject, Option<String>)> {
-        let token = authorization(head.headers, "Bearer")?;
-        let claims = self.0.verify(token)?;
-        let said = claims.others.get(claim).and_then(|said| said.as_str());
-        Some((claims.subject(), said.map(str::to_owned)))
+        match self.check(head, claim, || true) {
+            TokenCheck::Accepted(subject, said) => Some((subject, said)),
+            _ => None,
+        }
     }
+
+    /// Looks for the user as [`with_claim`](Self::with_claim) does, and verifies a signature only if
+    /// `may_verify` returns `true`. It is called only for tokens that have to be verified, so a
+    /// program can limit how many refused tokens of a client it verifies.
+    pub fn check(
+        &self,
+        head: &RequestHead<'_>,
+        claim: &str,
+        may_verify: impl FnOnce() -> bool,
+    ) -> TokenCheck {
+        let Some(token) = authorization(head.headers, "Bearer") else { return TokenCheck::NoToken };
+        match self.0.verify(token, may_verify) {
+            Ok(claims) => {
+                let said = claims.others.get(claim).and_then(|said| said.as_str());
+                TokenCheck::Accepted(claims.subject(), said.map(str::to_owned))
+            }
+            Err(refused) => refused,
+        }
+    }
+}
+
+/// The result of [`JwtUser::check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenCheck {
+    /// The request has no bearer token.
+    NoToken,
+    /// The token is valid. Contains the user and the claim, if the claim is a text.
+    Accepted(Subject, Option<String>),
+    /// The token is refused.
+    Refused {
+        /// Whether this call verified the signature, which is the expensive part. `false` for a
+        /// token that was refused a moment ago, or that names an unknown key or another algorithm.
+        verified: bool,
+    },
+    /// The signature would have to be verified, but `may_verify` returned `false`.
+    NotVerified,
 }
 
 impl KeySource for JwtUser {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let token = authorization(head.headers, "Bearer");
-        let claims = token.and_then(|token| self.0.verify(token));
+        let claims = token.and_then(|token| self.0.verify(token, || true).ok());
         Ok(claims.map(|claims| claims.subject()))
     }
 
@@ -128,6 +169,8 @@ pub struct JwtVerifier {
     unknown_kid: Option<Arc<dyn Fn() + Send + Sync>>,
     /// One per [`Algorithm`], in its order, so that none is built per token.
     rules: Arc<Rules>,
+    /// Tokens that these rules refused.
+    refused: Arc<RefusedTokens>,
 }
 
 type Rules = [Validation; Algorithm::ALL.len()];
@@ -177,6 +220,7 @@ impl JwtVerifier {
             keys: Arc::new(ArcSwap::from_pointee(keys)),
             unknown_kid: None,
             rules: Arc::new(rules),
+            refused: Arc::default(),
         }
     }
 
@@ -206,6 +250,7 @@ impl JwtVerifier {
             rules.set_issuer(&[issuer]);
             rules.required_spec_claims.insert("iss".to_owned());
         }
+        self.refused = Arc::default();
         self
     }
 
@@ -217,6 +262,7 @@ impl JwtVerifier {
             names.insert(audience.to_owned());
             rules.required_spec_claims.insert("aud".to_owned());
         }
+        self.refused = Arc::default();
         self
     }
 
@@ -225,7 +271,11 @@ impl JwtVerifier {
         self.keys.store(Arc::new(keys));
     }
 
-    fn verify(&self, token: &str) -> Option<Rc<Claims>> {
+    fn verify(
+        &self,
+        token: &str,
+        may_verify: impl FnOnce() -> bool,
+    ) -> Result<Rc<Claims>, TokenCheck> {
         let (keys, digest) = (self.keys.load_full(), Sha256::digest(token).into());
         let now = SystemTime::now();
         let is_same = |last: &&Believed| {
@@ -237,19 +287,34 @@ impl JwtVerifier {
         };
         let known = LAST
             .with_borrow(|last| last.as_ref().filter(is_same).map(|last| Rc::clone(&last.claims)));
-        if known.is_some() {
-            return known;
+        if let Some(known) = known {
+            return Ok(known);
         }
-        let claims = self.verify_with(&keys, token).map_err(|reason| {
+        if self.refused.contain(&keys, &digest, Instant::now()) {
+            return Err(TokenCheck::Refused { verified: false });
+        }
+        let refuse = |reason, verified| {
             tracing::debug!(target: "tollgate", kind = "user", reason, "token not accepted");
-        });
-        let claims = Rc::new(claims.ok()?);
+            TokenCheck::Refused { verified }
+        };
+        let key = self.key(&keys, token).map_err(|reason| refuse(reason, false))?;
+        if !may_verify() {
+            return Err(TokenCheck::NotVerified);
+        }
+        let claims = Rc::new(self.verify_with(key, token).map_err(|reason| {
+            // A token that is not valid yet will be valid soon.
+            if reason != NOT_YET {
+                self.refused.insert(&keys, digest, Instant::now());
+            }
+            refuse(reason, true)
+        })?);
         let (rules, kept) = (Arc::clone(&self.rules), Rc::clone(&claims));
         LAST.set(Some(Believed { digest, keys, rules, claims: kept }));
-        Some(claims)
+        Ok(claims)
     }
 
-    fn verify_with(&self, keys: &JwtKeys, token: &str) -> Result<Claims, &'static str> {
+    /// The key that a token names, without a look at the signature.
+    fn key<'a>(&self, keys: &'a JwtKeys, token: &str) -> Result<&'a JwtKey, &'static str> {
         // The header is not verified: only `kid`, `alg` and `crit` are used, never keys or links to
         // keys (`jwk`, `jku`, `x5c`, `x5u`).
         let header = decode_header(token).map_err(|error| reason(&error))?;
@@ -262,6 +327,10 @@ impl JwtVerifier {
             }
             return Err("kid");
         };
+        if header.alg == key.algorithm.into() { Ok(key) } else { Err("alg") }
+    }
+
+    fn verify_with(&self, key: &JwtKey, token: &str) -> Result<Claims, &'static str> {
         let rules = &self.rules[key.algorithm as usize];
         let claims = decode::<Claims>(token, &key.decoding, rules);
         let claims = claims.map_err(|error| reason(&error))?.claims;
@@ -269,10 +338,13 @@ impl JwtVerifier {
     }
 }
 
+/// The reason for tokens whose `nbf` is in the future.
+const NOT_YET: &str = "nbf";
+
 fn reason(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::ExpiredSignature => "expired",
-        ErrorKind::ImmatureSignature => "nbf",
+        ErrorKind::ImmatureSignature => NOT_YET,
         ErrorKind::InvalidIssuer => "iss",
         ErrorKind::InvalidAudience => "aud",
         ErrorKind::InvalidSignature => "signature",

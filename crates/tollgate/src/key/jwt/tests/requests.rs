@@ -5,9 +5,12 @@ use std::rc::Rc;
 use http::Request;
 use serde_json::json;
 
-use super::{after, believes, claims, claims_with, subject, token, verifier, verifier_keys};
+use super::{
+    Alg, SECRET, after, believes, claims, claims_with, header, sign, subject, token, verifier,
+    verifier_keys,
+};
 use crate::RequestHead;
-use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind};
+use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind, TokenCheck};
 
 #[test]
 fn the_scheme_is_case_insensitive_and_the_header_single() {
@@ -44,13 +47,74 @@ fn a_token_past_eight_kilobytes_is_not_read() {
 fn a_token_is_verified_once_for_key_and_tier_until_the_keys_change() {
     let verifier = verifier();
     let token = token(&claims());
-    let first = verifier.verify(&token).unwrap();
-    let again = verifier.verify(&token).unwrap();
+    let first = verifier.verify(&token, || true).unwrap();
+    let again = verifier.verify(&token, || true).unwrap();
     assert!(Rc::ptr_eq(&first, &again), "the claims of the first time");
     verifier.replace_keys(verifier_keys());
-    assert!(!Rc::ptr_eq(&first, &verifier.verify(&token).unwrap()), "the keys have changed");
+    assert!(
+        !Rc::ptr_eq(&first, &verifier.verify(&token, || true).unwrap()),
+        "the keys have changed"
+    );
     verifier.replace_keys(JwtKeys::none());
-    assert!(verifier.verify(&token).is_none());
+    assert!(verifier.verify(&token, || true).is_err());
+}
+
+/// How a token is checked, and whether its signature would be verified.
+fn check(user: &JwtUser, token: &str, may_verify: bool) -> (TokenCheck, bool) {
+    let request = Request::builder().header("authorization", format!("Bearer {token}"));
+    let mut is_asked = false;
+    let checked = user.check(&RequestHead::of(&request.body(()).unwrap()), "plan", || {
+        is_asked = true;
+        may_verify
+    });
+    (checked, is_asked)
+}
+
+#[test]
+fn a_refused_token_is_verified_once_until_the_keys_change() {
+    const VERIFIED: (TokenCheck, bool) = (TokenCheck::Refused { verified: true }, true);
+    const KNOWN: (TokenCheck, bool) = (TokenCheck::Refused { verified: false }, false);
+    let (valid, other) = (token(&claims()), token(&claims_with("sub", json!("bob"))));
+    let (signed, _) = valid.rsplit_once('.').unwrap();
+    let (_, signature) = other.rsplit_once('.').unwrap();
+    let forged = format!("{signed}.{signature}");
+    let expired = token(&claims_with("exp", json!(after(-3_600))));
+    let verifier = verifier();
+    let user = JwtUser::new(verifier.clone());
+    for refused in [&forged, &expired] {
+        assert_eq!(check(&user, refused, true), VERIFIED);
+        assert_eq!(check(&user, refused, true), KNOWN);
+    }
+    assert!(matches!(check(&user, &valid, true), (TokenCheck::Accepted(..), true)));
+    // Clones share the keys, but not the rules.
+    let of_others = JwtUser::new(verifier.clone().issuer("https://other.example"));
+    assert_eq!(check(&of_others, &valid, true), VERIFIED);
+    assert_eq!(check(&of_others, &valid, true), KNOWN);
+    assert!(matches!(check(&user, &valid, true), (TokenCheck::Accepted(..), false)));
+    verifier.replace_keys(verifier_keys());
+    assert_eq!(check(&user, &forged, true), VERIFIED);
+    assert!(matches!(check(&user, &valid, true), (TokenCheck::Accepted(..), true)));
+}
+
+#[test]
+fn only_signatures_count_as_expensive() {
+    let user = JwtUser::new(verifier());
+    let request = Request::new(());
+    let none = user.check(&RequestHead::of(&request), "plan", || unreachable!("no token"));
+    assert_eq!(none, TokenCheck::NoToken);
+    let unknown = sign(&header(Alg::HS256, Some("nobody")), &claims(), SECRET);
+    for cheap in ["junk", "a.b.c", &unknown] {
+        assert_eq!(check(&user, cheap, true), (TokenCheck::Refused { verified: false }, false));
+    }
+    // A token that is valid soon is not remembered.
+    let early = token(&claims_with("nbf", json!(after(3_600))));
+    for _ in 0..2 {
+        assert_eq!(check(&user, &early, true), (TokenCheck::Refused { verified: true }, true));
+    }
+    let valid = token(&claims_with("plan", json!("pro")));
+    assert_eq!(check(&user, &valid, false), (TokenCheck::NotVerified, true));
+    let accepted = check(&user, &valid, true).0;
+    assert!(matches!(accepted, TokenCheck::Accepted(_, Some(plan)) if plan == "pro"));
 }
 
 #[test]

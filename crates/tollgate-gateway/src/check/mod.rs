@@ -11,7 +11,7 @@ use self::limits::span;
 pub(crate) use self::limits::{amount, write_limit};
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
-    KeyOrigin, Listen, Plan, RateLimitDomain, Route, StorePlan, SubjectsPlan, Topology,
+    KeyOrigin, Listen, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan, Topology,
     TracingPlan, ValuePlan,
 };
 use crate::proxy::{Balance, Protocol, Upstream};
@@ -59,8 +59,15 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
-    if !plan.exempt_preflights {
-        writeln!(out, "limited like other requests: CORS preflights")?;
+    match &plan.preflights {
+        Preflights::Charged => writeln!(out, "limited like other requests: CORS preflights")?,
+        Preflights::Unlimited => {
+            writeln!(out, "not limited: CORS preflights, which any client can send")?;
+        }
+        Preflights::Limited(limit) => {
+            let amount = limit.policy.as_ref().map(amount).unwrap_or_default();
+            writeln!(out, "not charged: CORS preflights, up to {amount} per client address")?;
+        }
     }
     if let Some(rules) = &plan.rate_limits {
         let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();

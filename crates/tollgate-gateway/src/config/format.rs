@@ -12,6 +12,13 @@ use super::{spec, typed};
 use crate::plan::{PathMatch, Statuses};
 use crate::proxy::path::{Ambiguous, normalise};
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PreflightWord {
+    PerMinute(u64),
+    Charged,
+    Unlimited,
+}
+
 texts! {
     Text(text) -> String: "a text" => match text {
         "" => Err("it is empty".to_owned()),
@@ -195,11 +202,35 @@ texts! {
         "a status as 401, or all that begin with a digit, as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
         text.parse().map_err(|()| "it has three digits, from 100 to 599".to_owned());
 
+    PerMinute(text) -> Option<u64>:
+        "a whole number from 1 to 1000000, or `unlimited`", r"^([1-9][0-9]{0,6}|unlimited)$" =>
+    {
+        if text == "unlimited" {
+            return Ok(None);
+        }
+        per_minute(text).map(Some)
+    };
+
+    Preflights(text) -> PreflightWord:
+        "a whole number from 1 to 1000000, `charged` or `unlimited`",
+        r"^([1-9][0-9]{0,6}|charged|unlimited)$" =>
+        match text {
+            "charged" => Ok(PreflightWord::Charged),
+            "unlimited" => Ok(PreflightWord::Unlimited),
+            number => per_minute(number).map(PreflightWord::PerMinute),
+        };
+
     Hs256(text) -> String: "a secret of at least 32 bytes" =>
         match tollgate::key::JwtKey::hs256(text.as_bytes()) {
             Ok(_) => Ok(text.to_owned()),
             Err(error) => Err(error.to_string()),
         };
+}
+
+fn per_minute(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    number
+        .ok_or_else(|| "zero and no limit are words, because a zero is mostly a mistake".to_owned())
 }
 
 fn share(text: &str) -> Option<(u32, u32)> {

@@ -4,6 +4,7 @@ mod connections;
 mod identity;
 mod limits;
 mod matching;
+mod preflights;
 mod rate_limits;
 mod secret;
 mod server;
@@ -30,6 +31,7 @@ pub use self::limits::{
     ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
+pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
     descriptor_key,
@@ -65,8 +67,7 @@ pub struct Plan {
     pub routes: Vec<Route>,
     /// Requests that pass without asking the store.
     pub exempt: Vec<PathMatch>,
-    /// Whether CORS preflights pass without asking the store.
-    pub exempt_preflights: bool,
+    pub preflights: Preflights,
     /// The sources of a client; the first that finds one counts.
     pub identity: Vec<IdentitySource>,
     /// The action for requests without a client.

@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use super::access_log::AccessLog;
 use super::activity::Patience;
-use super::build::{self, Limiter, Parts, ReadyRoute};
+use super::build::{self, Limiter, Parts, Preflight, ReadyRoute};
 use super::client_identity::Identity;
 use super::denials::Denied;
 use super::error::BuildError;
@@ -43,6 +43,7 @@ pub(super) struct App<St> {
     pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
+    preflights: Option<Preflight<St>>,
     clients: Clients,
     summary: Summary,
     reserves: bool,
@@ -121,7 +122,7 @@ impl<St: Inspect> App<St> {
             observer: &persistent.observer,
             room: &room,
         };
-        let routes = parts.routes()?;
+        let (routes, preflights) = (parts.routes()?, parts.preflights()?);
         let mut listeners = HashMap::new();
         for (listen, most) in plan.listen.iter().zip(most) {
             // Read at every reload, so that new connections get a renewed certificate.
@@ -146,6 +147,7 @@ impl<St: Inspect> App<St> {
             identity,
             clients,
             summary,
+            preflights,
             reserves,
             lists,
             rate_limits,
@@ -155,7 +157,8 @@ impl<St: Inspect> App<St> {
     }
 
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
-        self.routes.iter().flat_map(ReadyRoute::layers)
+        let preflights = self.preflights.iter().map(|it| it.limiter.layer.handle());
+        self.routes.iter().flat_map(ReadyRoute::layers).chain(preflights)
     }
 
     pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
@@ -274,7 +277,17 @@ impl<St: Inspect> App<St> {
         }
         let limiter = route.limiter(request.method(), path);
         let limiter = limiter.map_err(|fault| Fault::from(fault).response())?;
-        if limiter.is_some() {
+        if limiter.is_none() {
+            return Ok(None);
+        }
+        let is_preflight = !self.plan.preflights.are_charged() && head(request).is_preflight();
+        if let (true, Some(preflights)) = (is_preflight, &self.preflights) {
+            let client = preflights.client(&head(request));
+            request.extensions_mut().insert(client);
+            return Ok(Some(&preflights.limiter));
+        }
+        // A preflight has no credentials, and its limiter passes it without a client.
+        if !is_preflight {
             let client = self.identity.find(&head(request));
             if client.is_unknown() {
                 self.summary.unknown_client();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::header::FORWARDED;
 use http::{HeaderName, Method, StatusCode};
-use tollgate::key::SubjectName;
+use tollgate::key::{ClientIp, SubjectName};
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{
@@ -19,8 +19,8 @@ use super::lists;
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Route,
-    SettleBy, Statuses, ValuePlace, ValuePlan, Whose,
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan,
+    Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose,
 };
 use crate::proxy::path::PathFault;
 use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
@@ -41,6 +41,18 @@ type Limiters<St> = Vec<Option<Limiter<St>>>;
 pub(super) struct Limiter<St> {
     pub(super) layer: RateLimitLayer<St, UntilItsEnd>,
     pub(super) prices: Prices,
+}
+
+/// Limits CORS preflights by the address of the client.
+pub(super) struct Preflight<St> {
+    pub(super) limiter: Limiter<St>,
+    source: ClientIp,
+}
+
+impl<St> Preflight<St> {
+    pub(super) fn client(&self, head: &RequestHead<'_>) -> ClientIdentity {
+        ClientIdentity::by(&self.source, head)
+    }
 }
 
 impl<St: Inspect> ReadyRoute<St> {
@@ -114,19 +126,38 @@ impl<St: Inspect> Parts<'_, St> {
         if limits.is_empty() {
             return Ok(None);
         }
+        let endpoint = api.map_or("other", |api| &api.limit.name);
+        let limiter = self.limiter_of(&limits, endpoint, !self.plan.preflights.are_charged());
+        limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
+    }
+
+    /// The limiter of CORS preflights, if they have their own. It reads the client from the
+    /// extensions of the request, as the others do.
+    pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
+        let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
+        let limiter = self.limiter_of(&[&**limit], "preflight", false)?;
+        Ok(Some(Preflight { limiter, source: lists::addresses(self.plan)? }))
+    }
+
+    fn limiter_of(
+        &self,
+        limits: &[&LimitPlan],
+        endpoint: &str,
+        exempt_preflights: bool,
+    ) -> Result<Limiter<St>, BuildError> {
         let falls_back = limits.iter().any(|limit| limit.may_fall_back());
         let store = if falls_back { self.store } else { self.without_local };
         let mut layer = RateLimitLayer::builder(store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
-            .exempt_preflights(self.plan.exempt_preflights)
+            .exempt_preflights(exempt_preflights)
             .observer(self.observer)
-            .endpoint(api.map_or("other", |api| &api.limit.name))
+            .endpoint(endpoint)
             .tiers(self.tiers())
             .wait_queue(self.room)
             .denial_response(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
-        for plan in limits {
+        for &plan in limits {
             if plan.policy.is_some() {
                 let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
                 layer = layer.limit(self.limit(plan, plan.policy.as_ref(), &policies)?);
@@ -150,10 +181,8 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(enforced(blocked, plan));
             }
         }
-        let layer = layer
-            .build()
-            .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-        Ok(Some(Limiter { layer: layer.body_mode(), prices }))
+        let layer = layer.build()?;
+        Ok(Limiter { layer: layer.body_mode(), prices })
     }
 
     fn tiers(&self) -> impl TierSource + use<St> {
@@ -275,6 +304,8 @@ pub(super) fn trusted_proxies(plan: &Plan) -> Result<TrustedProxies, BuildError>
     Ok(TrustedProxies { proxies: plan.trusted_proxies.clone(), header, client })
 }
 
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
 pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })
@@ -285,5 +316,3 @@ pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     });
     named.collect()
 }
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-

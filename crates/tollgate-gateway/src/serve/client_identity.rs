@@ -27,6 +27,11 @@ pub(super) struct ClientIdentity {
 impl ClientIdentity {
     pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
         match &self.found {
+    /// The client of one source, in no tier.
+    pub(super) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
+        Self { found: source.subject(head).map_err(Arc::new), tier: None }
+    }
+
             Ok(found) => Ok(found.clone()),
             Err(error) => Err(error),
         }

@@ -16,7 +16,7 @@ use super::client_identity::Identity;
 use super::keys::KeySets;
 use super::{lists, redis};
 use crate::check;
-use crate::plan::{ApiPlan, LimitPlan, Plan, Route, StorePlan, Whose};
+use crate::plan::{ApiPlan, LimitPlan, Plan, Preflights, Route, StorePlan, Whose};
 use crate::proxy::path::normalise;
 
 /// A request in words.
@@ -95,8 +95,16 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     if plan.is_exempt(&path) {
         return end(out, "is not limited: the path is exempt");
     }
-    if plan.exempt_preflights && RequestHead::of(&described.request(&path)?).is_preflight() {
-        return end(out, "is not limited: it is a CORS preflight");
+    let is_preflight = RequestHead::of(&described.request(&path)?).is_preflight();
+    match &plan.preflights {
+        Preflights::Limited(limit) if is_preflight => {
+            let amount = limit.policy.as_ref().map(check::amount).unwrap_or_default();
+            return end(out, &format!("is a CORS preflight: {amount} per client address"));
+        }
+        Preflights::Unlimited if is_preflight => {
+            return end(out, "is not limited: it is a CORS preflight");
+        }
+        _ => {}
     }
     let api = match route.limits.api(&described.method, &path) {
         Ok(api) => api.map(|api| &route.limits.apis[api]),

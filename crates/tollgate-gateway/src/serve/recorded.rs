@@ -264,7 +264,7 @@ fn met<'a>(
         Ok(Listed::Allowed) => return Met::Free(&route.name),
         Ok(Listed::Neither) | Err(_) => {}
     }
-    let is_preflight = plan.exempt_preflights && *head.method == Method::OPTIONS;
+    let is_preflight = !plan.preflights.are_charged() && *head.method == Method::OPTIONS;
     if plan.is_exempt(&path) || is_preflight {
         return Met::Free(&route.name);
     }

@@ -75,8 +75,11 @@ counts for its api_key, in tier pro
         "Access-Control-Request-Method: b",
     ];
     let said = explained(TIERS, &preflight).unwrap();
+    let limited = "is a CORS preflight: 1000 units per 60 s per client address\n";
+    assert!(said.ends_with(limited), "{said}");
+    let said = explained(&format!("{TIERS}  preflights: unlimited\n"), &preflight).unwrap();
     assert!(said.ends_with("is not limited: it is a CORS preflight\n"), "{said}");
-    let said = explained(&format!("{TIERS}  exemptPreflights: false\n"), &preflight).unwrap();
+    let said = explained(&format!("{TIERS}  preflights: charged\n"), &preflight).unwrap();
     assert!(said.contains("this request takes 1"), "{said}");
     let listed = format!(
         "{TIERS}  deny: {{addresses: [203.0.113.0/24]}}\n  allow: {{addresses: [192.0.2.1]}}\n"

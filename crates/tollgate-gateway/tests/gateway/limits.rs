@@ -39,23 +39,58 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     assert_eq!(answer.status, 200);
 }
 
+const PREFLIGHT: [(&str, &str); 2] =
+    [("origin", "http://other.example"), ("access-control-request-method", "PUT")];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn preflights_are_exempt_unless_the_file_limits_them() {
+async fn preflights_use_no_quota_unless_they_are_charged() {
     let upstream = Upstream::new().await;
-    for (line, last) in [("", 200), ("exemptPreflights: false\n", 429)] {
+    for (line, last) in
+        [("", 200), ("preflights: unlimited\n", 200), ("preflights: charged\n", 429)]
+    {
         let client = "client: {limit: 1, windowSeconds: 3600}\n";
         let gateway = Gateway::start(&format!("{}{client}{line}", upstream.target()));
         let client = Client::new(gateway.address);
-        let preflight =
-            [("origin", "http://other.example"), ("access-control-request-method", "PUT")];
         for expected in [200, last] {
-            let answer = client.send("OPTIONS", "/", &preflight, "").await.unwrap();
+            let answer = client.send("OPTIONS", "/", &PREFLIGHT, "").await.unwrap();
             assert_eq!(answer.status, expected, "{line}");
         }
         // Part of a preflight is not one.
-        client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
-        let answer = client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
+        client.send("OPTIONS", "/", &PREFLIGHT[..1], "").await.unwrap();
+        let answer = client.send("OPTIONS", "/", &PREFLIGHT[..1], "").await.unwrap();
         assert_eq!(answer.status, 429);
+    }
+}
+
+/// Browsers send preflights without credentials, so only the address tells clients apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn preflights_are_limited_by_address() {
+    let upstream = Upstream::new().await;
+    let key =
+        "apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]";
+    for identity in ["identity: ip\n".to_owned(), format!("identity: apiKey\n{key}\n")] {
+        let gateway = Gateway::start(&format!(
+            "{}{identity}preflights: 2\ntrustedProxies: [loopback]\n\
+             client: {{limit: 1, windowSeconds: 3600}}\n",
+            upstream.target()
+        ));
+        let client = Client::new(gateway.address);
+        let ask = async |method, address, lines: &[(&str, &str)]| {
+            let address = [("x-forwarded-for", address), ("x-api-key", "foo")];
+            client.send(method, "/", &[&address[..], lines].concat(), "").await.unwrap()
+        };
+        let seen = upstream.seen().len();
+        for _ in 0..2 {
+            assert_eq!(ask("OPTIONS", "192.0.2.1", &PREFLIGHT).await.status, 200, "{identity}");
+        }
+        let denied = ask("OPTIONS", "192.0.2.1", &PREFLIGHT).await;
+        assert_eq!(denied.status, 429, "{identity}");
+        assert_eq!(denied.json()["violated-policies"][0], "cors/preflights");
+        assert_eq!(upstream.seen().len(), seen + 2);
+        assert_eq!(ask("OPTIONS", "192.0.2.2", &PREFLIGHT).await.status, 200, "{identity}");
+        // The quota of the client is unchanged.
+        assert_eq!(ask("GET", "192.0.2.1", &[]).await.status, 200, "{identity}");
+        assert_eq!(ask("GET", "192.0.2.1", &[]).await.status, 429, "{identity}");
     }
 }
 

@@ -8,6 +8,7 @@ mod identity;
 mod limits;
 mod paths;
 mod policy;
+mod preflights;
 mod quotas;
 mod routes;
 mod server;
@@ -53,6 +54,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let identity = identity::identity(limiter, &tiers);
     let ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
     let exempt = paths::exempt(limiter, ambiguous);
+    let preflights = preflights::preflights(&shared);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
     let admin = server::admin(limiter);
@@ -82,7 +84,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         ambiguous: ambiguous?,
         routes: routes?,
         exempt: exempt?,
-        exempt_preflights: limiter.exempt_preflights.value()?,
+        preflights: preflights?,
         identity: identity.chain,
         on_missing_key,
         missing_key_status,

@@ -101,9 +101,11 @@ section! {
         optional costs: Costs,
         /// Paths that are forwarded without asking the store: health checks, static files.
         optional exempt: List<Path>,
-        /// Forwards CORS preflights without asking the store. Any client can send them; `false`
-        /// limits them like other requests.
-        default exempt_preflights: Flag = "true",
+        /// CORS preflights use no units of any quota. Any client can send them, so this is the most
+        /// of one client address (IPv6: one /64) per minute, where a request has a limit at all:
+        /// the policy `cors/preflights`. `charged` limits them like other requests, and `unlimited`
+        /// forwards all of them.
+        default preflights: format::Preflights = "1000",
         /// The blocklist: these clients are rejected with 403 on every path, also if `allow` has
         /// them.
         optional deny: Subjects,

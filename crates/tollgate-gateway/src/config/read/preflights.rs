@@ -1,0 +1,41 @@
+use std::sync::Arc;
+
+use tollgate::{Cost, OnExceeded, Policy, Quota};
+
+use super::super::format::PreflightWord;
+use super::super::typed::Checked;
+use super::Shared;
+use crate::plan::{CostTable, LimitPlan, Preflights, Whose};
+
+pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
+    let limiter = shared.limiter;
+    let per_minute = match limiter.preflights.value()? {
+        PreflightWord::PerMinute(per_minute) => per_minute,
+        PreflightWord::Charged => return Ok(Preflights::Charged),
+        PreflightWord::Unlimited => return Ok(Preflights::Unlimited),
+    };
+    shared.names.take(Preflights::NAME, &limiter.preflights.spot());
+    let policy = Policy::sliding_window_counter(Preflights::NAME, Quota::per_minute(per_minute));
+    let wrong = |error: tollgate::PolicyError| {
+        limiter.preflights.error(error.to_string(), "write a number from 1 to 1000000")
+    };
+    let mut policy = policy.map_err(wrong)?.with_on_store_error(limiter.on_store_error.value()?);
+    if let Some(shed) = limiter.shed.value()? {
+        policy = policy.with_shed(shed);
+    }
+    Ok(Preflights::Limited(Arc::new(LimitPlan {
+        name: Preflights::NAME.to_owned(),
+        policy: Some(policy),
+        tiers: Vec::new(),
+        also: Vec::new(),
+        whose: Whose::Client,
+        costs: Arc::new(CostTable::flat(Cost::ONE)),
+        max_cost: Cost::ONE,
+        enforce: !limiter.shadow.value()?,
+        excess: OnExceeded::Reject,
+        counts: None,
+        reserve: None,
+        in_flight: None,
+        penalty: None,
+    })))
+}

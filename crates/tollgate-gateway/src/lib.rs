@@ -17,4 +17,5 @@ pub mod proxy;
 pub mod replay;
 pub mod schema;
 pub mod serve;
+pub mod signatures;
 pub mod trace;

@@ -181,7 +181,11 @@ fn source(source: &IdentitySource) -> String {
                     span(jwks.min_refetch.into()),
                 ),
             };
-            format!("the user of a token, by {keys}")
+            let refused = match jwt.max_refused {
+                Some(most) => format!("at most {most} refused tokens per minute of an address"),
+                None => "any number of refused tokens".to_owned(),
+            };
+            format!("the user of a token, by {keys}; {refused}")
         }
         IdentitySource::ApiKey(keys) => {
             format!("the holder of one of {} API keys", keys.keys.len())

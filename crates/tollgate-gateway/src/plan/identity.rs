@@ -65,6 +65,8 @@ pub struct JwtPlan {
     /// `aud`, any of these, if it is checked.
     pub audiences: Vec<String>,
     pub tier_claim: Option<String>,
+    /// The most tokens of one address per minute whose signature is verified in vain.
+    pub max_refused: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

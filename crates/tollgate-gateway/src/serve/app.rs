@@ -30,6 +30,7 @@ use super::lists;
 use super::rate_limits::RateLimits;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
+use super::token_limit::{Addresses, TooManyRefused};
 use crate::files;
 use crate::plan::{Connections, Front, Plan};
 use crate::proxy::{
@@ -42,8 +43,8 @@ pub(super) struct App<St> {
     pub(super) plan: Plan,
     pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
-    identity: Identity,
     preflights: Option<Preflight<St>>,
+    identity: Identity,
     clients: Clients,
     summary: Summary,
     reserves: bool,
@@ -79,6 +80,7 @@ pub(super) struct Persistent<St> {
     pub(super) observer: Observer,
     pub(super) summary: Summary,
     pub(super) key_sets: KeySets,
+    pub(super) refused_tokens: Addresses,
     pub(super) access_log: AccessLog,
     pub(super) tracing: Tracing,
 }
@@ -100,7 +102,8 @@ impl<St: Inspect> App<St> {
             Some(clients) => clients,
             None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)?,
         };
-        let identity = Identity::new(&plan, &persistent.key_sets)?;
+        let identity =
+            Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
         let rate_limits = RateLimits::new(&plan, persistent)?;
         // Requests of both versions share one wait queue, so they keep their order.
@@ -144,10 +147,10 @@ impl<St: Inspect> App<St> {
             plan,
             listeners,
             routes,
+            preflights,
             identity,
             clients,
             summary,
-            preflights,
             reserves,
             lists,
             rate_limits,
@@ -289,6 +292,9 @@ impl<St: Inspect> App<St> {
         // A preflight has no credentials, and its limiter passes it without a client.
         if !is_preflight {
             let client = self.identity.find(&head(request));
+            if let Some(refused) = client.too_many_refused() {
+                return Err(self.not_verified(refused, request));
+            }
             if client.is_unknown() {
                 self.summary.unknown_client();
             }
@@ -305,6 +311,9 @@ impl<St: Inspect> App<St> {
             Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
+                if let Some(refused) = TooManyRefused::of(&error) {
+                    return Err(self.not_verified(refused, request));
+                }
                 // Every connection has a peer address, so this error is a bug.
                 static LOGGED: Once = Once::new();
                 LOGGED.call_once(|| tracing::error!(%error, "the lists cannot be checked"));
@@ -317,6 +326,15 @@ impl<St: Inspect> App<St> {
         let mut response = denial.respond(format, &problem).map(Body::from);
         response.extensions_mut().insert(Denied::of(&denial));
         Err(Box::new(response))
+    }
+
+    fn not_verified<B>(
+        &self,
+        refused: &TooManyRefused,
+        request: &Request<Admitted<B>>,
+    ) -> Box<Response<Body>> {
+        self.summary.token_not_verified();
+        Box::new(refused.response(request, &self.plan.members))
     }
 }
 

@@ -10,6 +10,8 @@ use tollgate::key::{
 
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
+use super::lists;
+use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
 use crate::files;
 use crate::plan::{
@@ -25,13 +27,13 @@ pub(super) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
-        match &self.found {
     /// The client of one source, in no tier.
     pub(super) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
         Self { found: source.subject(head).map_err(Arc::new), tier: None }
     }
 
+    pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
+        match &self.found {
             Ok(found) => Ok(found.clone()),
             Err(error) => Err(error),
         }
@@ -39,6 +41,11 @@ impl ClientIdentity {
 
     pub(super) const fn is_unknown(&self) -> bool {
         matches!(self.found, Ok(None))
+    }
+
+    /// The reason, if the token of the client was not verified.
+    pub(super) fn too_many_refused(&self) -> Option<&TooManyRefused> {
+        TooManyRefused::of(self.found.as_ref().err()?)
     }
 }
 
@@ -57,7 +64,7 @@ struct Link {
 }
 
 struct TierClaim {
-    user: JwtUser,
+    user: TokenUser,
     name: String,
     tiers: Arc<[String]>,
 }
@@ -72,20 +79,29 @@ impl Link {
             return Ok(self.source.subject(head)?.map(|subject| (subject, self.tier)));
         };
         // An unknown tier counts as no tier.
-        Ok(user.with_claim(head, name).map(|(subject, said)| {
+        Ok(user.with_claim(head, name)?.map(|(subject, said)| {
             (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
         }))
     }
 }
 
 impl Identity {
-    pub(super) fn new(plan: &Plan, known: &KeySets) -> Result<Self, BuildError> {
+    /// With `refused`, the tokens of an address that had too many refused tokens are not verified.
+    pub(super) fn new(
+        plan: &Plan,
+        known: &KeySets,
+        refused: Option<&Addresses>,
+    ) -> Result<Self, BuildError> {
         let mut links = Vec::new();
         let mut key_sets = Vec::new();
         for source in &plan.identity {
             match source {
                 IdentitySource::User(jwt) => {
                     let user = user(jwt, known, &mut key_sets)?;
+                    let limit = refused.zip(jwt.max_refused).map(|(refused, most)| {
+                        TokenLimit::new(refused, most, lists::addresses(plan)?).map(Arc::new)
+                    });
+                    let user = TokenUser { user, limit: limit.transpose()? };
                     let claim = jwt.tier_claim.as_ref().filter(|_| !plan.tiers.is_empty());
                     let claim = claim.map(|name| TierClaim {
                         user: user.clone(),
@@ -286,7 +302,7 @@ mod tests {
 "
         );
         let outcome = read(&Source::new("test", text), &|_| None);
-        Identity::new(&outcome.plan.unwrap(), &KeySets::default()).unwrap()
+        Identity::new(&outcome.plan.unwrap(), &KeySets::default(), None).unwrap()
     }
 
     /// Whether a client is found, and its tier.

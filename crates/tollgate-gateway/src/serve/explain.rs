@@ -185,7 +185,7 @@ impl Client {
     /// Must be called within a runtime.
     fn find(plan: &Plan, described: &Described, path: &str) -> Result<Self, String> {
         let identity =
-            Identity::new(plan, &KeySets::default()).map_err(|error| error.to_string())?;
+            Identity::new(plan, &KeySets::default(), None).map_err(|error| error.to_string())?;
         let mut request = described.request(path)?;
         let client = match described.user.as_deref() {
             None => identity.find(&RequestHead::of(&request)),

@@ -28,6 +28,7 @@ mod slots;
 mod source;
 mod streams;
 mod summary;
+mod token_limit;
 mod values;
 mod workers;
 
@@ -59,6 +60,7 @@ use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
+use self::token_limit::Addresses;
 use self::workers::Workers;
 use crate::plan::{Front, Plan, StorePlan, Timeouts};
 use crate::proxy::{Failures, Tunnels, Via};
@@ -138,6 +140,7 @@ async fn serve<St: Inspect>(
         observer,
         summary: summary.clone(),
         key_sets: KeySets::default(),
+        refused_tokens: Addresses::default(),
         access_log: access_log.clone(),
         tracing,
     };

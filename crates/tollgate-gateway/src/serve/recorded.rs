@@ -82,7 +82,7 @@ impl Recorded {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let entered = runtime.enter();
         let identity =
-            Identity::new(&plan, &KeySets::default()).map_err(|error| error.to_string())?;
+            Identity::new(&plan, &KeySets::default(), None).map_err(|error| error.to_string())?;
         let lists = lists::lists(&plan, &identity).map_err(|error| error.to_string())?;
         drop(entered);
         let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));

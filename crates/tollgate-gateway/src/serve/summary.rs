@@ -11,6 +11,7 @@ use tokio::time::{Instant, interval};
 use tollgate::Observer;
 use tollgate::status::Denials;
 
+use super::token_limit;
 use crate::proxy::Failures;
 use crate::replay::Count;
 
@@ -19,6 +20,7 @@ pub(super) struct Summary {
     observer: Observer,
     failures: Failures,
     unknown: Arc<AtomicU64>,
+    not_verified: Arc<AtomicU64>,
     /// For each policy of the Rate Limit Service: denied requests, and requests that a shadow rule
     /// would have denied.
     rate_limits: Arc<Mutex<BTreeMap<String, [u64; 2]>>>,
@@ -33,8 +35,14 @@ struct Told {
 impl Summary {
     pub(super) fn new(observer: Observer, failures: Failures) -> Self {
         let told = Told { at: Instant::now(), denials: HashMap::new() };
-        let (unknown, rate_limits) = (Arc::default(), Arc::default());
-        Self { observer, failures, unknown, rate_limits, told: Arc::new(Mutex::new(told)) }
+        Self {
+            observer,
+            failures,
+            unknown: Arc::default(),
+            not_verified: Arc::default(),
+            rate_limits: Arc::default(),
+            told: Arc::new(Mutex::new(told)),
+        }
     }
 
     pub(super) fn unknown_client(&self) {
@@ -50,6 +58,10 @@ impl Summary {
             None => policies.entry(policy.to_owned()).or_default(),
         };
         counts[usize::from(!is_enforced)] += 1;
+    }
+
+    pub(super) fn token_not_verified(&self) {
+        self.not_verified.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) async fn keep_telling(self) {
@@ -69,6 +81,16 @@ impl Summary {
             tracing::info!(
                 target: "tollgate",
                 "`identity` found no client in {} in the last {seconds} s", Count(unknown, "request")
+            );
+        }
+        let not_verified = self.not_verified.swap(0, Ordering::Relaxed);
+        if not_verified > 0 {
+            let seconds = seconds(passed);
+            tracing::info!(
+                target: "tollgate",
+                "denied {} under `{}` in the last {seconds} s: their addresses sent too many \
+                 tokens that were refused",
+                Count(not_verified, "request"), token_limit::NAME
             );
         }
         for line in told.news(self.observer.denials(), passed) {

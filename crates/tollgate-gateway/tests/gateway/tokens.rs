@@ -334,5 +334,47 @@ async fn a_key_set_in_a_file_is_read_again_when_it_changes() {
     assert_eq!(ask(&client, &old.token()).await, 403);
 }
 
+/// Verifying a signature takes longer than a denial, and it has to be done before the user is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_with_refused_tokens_gets_429_without_verification() {
+    let key = Key::new("key");
+    let upstream = Upstream::new().await;
+    // The blocklist reads the user of a token, too.
+    for (most, list) in [("1", ""), ("1", "deny: {users: [eve]}\n"), ("unlimited", "")] {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("keys.json"), set(&[&key])).unwrap();
+        let jwt = format!("jwt: {{jwksFile: keys.json, maxRefusedPerMinute: {most}}}\n");
+        let rest = format!("{jwt}{list}trustedProxies: [loopback]\n");
+        let gateway = Gateway::start_in(folder, &lines(&upstream, &rest));
+        let client = Client::new(gateway.address);
+        let ask = async |address: &str, token: &str| {
+            let token = format!("Bearer {token}");
+            let lines = [("x-forwarded-for", address), ("authorization", &*token)];
+            client.send("GET", "/", &lines, "").await.unwrap()
+        };
+        let token = key.token();
+        let forged = |byte: usize| {
+            let (signed, signature) = token.rsplit_once('.').unwrap();
+            let mut signature = BASE64_URL_SAFE_NO_PAD.decode(signature).unwrap();
+            signature[byte] ^= 1;
+            format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+        };
+        assert_eq!(ask("192.0.2.1", &forged(40)).await.status, 403);
+        let denied = ask("192.0.2.1", &forged(41)).await;
+        if most == "unlimited" {
+            assert_eq!(denied.status, 403);
+            continue;
+        }
+        assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"), "{list}");
+        assert_eq!(denied.json()["violated-policies"], json!(["refused-tokens"]));
+        assert_ne!(denied.header("retry-after"), "");
+        assert_eq!(ask("192.0.2.1", &token).await.status, 429);
+        assert_eq!(ask("192.0.2.2", &token).await.status, 200);
+        // Requests without a token are not affected.
+        let lines = [("x-forwarded-for", "192.0.2.1")];
+        assert_eq!(client.send("GET", "/", &lines, "").await.unwrap().status, 403);
+    }
+}
+
 /// Longer than anything takes that does happen.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -27,6 +27,7 @@ pub(super) fn jwt(jwt: &Jwt, tiers: &[String]) -> Checked<JwtPlan> {
         issuer: jwt.issuer.value()?,
         audiences: values(jwt.audience.items()?)?,
         tier_claim: jwt.tier_claim.value()?,
+        max_refused: jwt.max_refused_per_minute.value()?,
     })
 }
 

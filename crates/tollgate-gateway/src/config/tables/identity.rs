@@ -87,6 +87,10 @@ section! {
         optional audience: OneOrMore<format::Text>,
         /// The claim that names the tier of a user.
         optional tier_claim: format::Text,
+        /// The most different tokens of one client address (IPv6: one /64) per minute whose
+        /// signature is verified in vain, or `unlimited`. The address then gets 429 for further
+        /// tokens, without verification. Each gateway counts by itself.
+        default max_refused_per_minute: format::PerMinute = "1000",
     }
 
     /// API keys that were given out, by their digests. A key that is not in the list identifies no

@@ -1,0 +1,146 @@
+//! Bounds how many tokens of one client address are verified in vain.
+//!
+//! A signature costs more processor time than a denial, and it has to be verified before the limits
+//! of the user are known. Without a bound, clients with invented tokens could use all processors.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use tollgate::denial::{Members, Problem, ResponseFormat};
+use tollgate::key::{ClientIp, JwtUser, KeyError, KeySource, Subject, SubjectName, TokenCheck};
+use tollgate::store::Verdict;
+use tollgate::{
+    Cost, Denial, Key, MemoryStore, Micros, Policy, Quota, RequestHead, StoreError, StoreExt,
+};
+
+use super::denials::Denied;
+use super::error::BuildError;
+use crate::proxy::Body;
+
+/// The name of the policy in denials.
+pub(super) const NAME: &str = "refused-tokens";
+
+/// The addresses with refused tokens. Clones share them, and they survive a reload.
+#[derive(Clone)]
+pub(super) struct Addresses(MemoryStore);
+
+impl Default for Addresses {
+    /// Further addresses share an overflow entry, so that a flood takes bounded memory.
+    fn default() -> Self {
+        Self(MemoryStore::builder().max_keys(100_000).build())
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct TokenLimit {
+    addresses: Addresses,
+    policy: Policy,
+    source: ClientIp,
+}
+
+impl TokenLimit {
+    pub(super) fn new(
+        addresses: &Addresses,
+        per_minute: u64,
+        source: ClientIp,
+    ) -> Result<Self, BuildError> {
+        let policy = Policy::token_bucket(NAME, Quota::per_minute(per_minute))
+            .map_err(|error| BuildError(format!("`jwt.maxRefusedPerMinute`: {error}")))?;
+        Ok(Self { addresses: addresses.clone(), policy, source })
+    }
+
+    /// The time until a further token of the client is verified, if it has to wait.
+    fn wait(&self, head: &RequestHead<'_>) -> Option<Micros> {
+        let verdict = self.decide(head, |key| {
+            self.addresses.0.foresee(&self.policy, key, &[Cost::ONE]).into_inner()
+        })?;
+        verdict.decisions().first()?.retry_after()
+    }
+
+    fn charge(&self, head: &RequestHead<'_>) {
+        self.decide(head, |key| self.addresses.0.charge(&self.policy, key, Cost::ONE).into_inner());
+    }
+
+    /// `None` if the request has no address, which no request of a listener lacks.
+    fn decide(
+        &self,
+        head: &RequestHead<'_>,
+        decide: impl FnOnce(&Key) -> Result<Verdict, StoreError>,
+    ) -> Option<Verdict> {
+        let subject = self.source.subject(head).ok().flatten()?;
+        decide(&subject.key).ok()
+    }
+}
+
+/// Key source: the user of a token, if the client's address may have a token verified.
+#[derive(Clone)]
+pub(super) struct TokenUser {
+    pub(super) user: JwtUser,
+    pub(super) limit: Option<Arc<TokenLimit>>,
+}
+
+impl TokenUser {
+    /// # Errors
+    /// [`TooManyRefused`]
+    pub(super) fn with_claim(
+        &self,
+        head: &RequestHead<'_>,
+        claim: &str,
+    ) -> Result<Option<(Subject, Option<String>)>, KeyError> {
+        let mut wait = None;
+        let checked = self.user.check(head, claim, || {
+            wait = self.limit.as_ref().and_then(|limit| limit.wait(head));
+            wait.is_none()
+        });
+        match (checked, wait) {
+            (TokenCheck::Accepted(subject, said), _) => Ok(Some((subject, said))),
+            (TokenCheck::NotVerified, Some(wait)) => {
+                Err(KeyError::Other(Box::new(TooManyRefused { wait })))
+            }
+            (TokenCheck::Refused { verified: true }, _) => {
+                if let Some(limit) = &self.limit {
+                    limit.charge(head);
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl KeySource for TokenUser {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(self.with_claim(head, "")?.map(|(subject, _)| subject))
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.user.named(name)
+    }
+}
+
+/// The token was not verified, because too many tokens of this address were refused.
+#[derive(Debug, thiserror::Error)]
+#[error("too many tokens of this address were refused")]
+pub(super) struct TooManyRefused {
+    wait: Micros,
+}
+
+impl TooManyRefused {
+    /// The reason of an error that a key source returned, directly or through [`Arc`]s.
+    pub(super) fn of(error: &KeyError) -> Option<&Self> {
+        let KeyError::Other(error) = error else { return None };
+        match error.downcast_ref::<Arc<KeyError>>() {
+            Some(shared) => Self::of(shared),
+            None => error.downcast_ref(),
+        }
+    }
+
+    pub(super) fn response<B>(&self, request: &Request<B>, members: &Members) -> Response<Body> {
+        let denial = Denial::quota_exceeded(NAME, self.wait);
+        let format = ResponseFormat::of(&RequestHead::of(request));
+        let problem = Problem::with_members(members.clone());
+        let mut response = denial.respond(format, &problem).map(Body::from);
+        response.extensions_mut().insert(Denied::of(&denial));
+        response
+    }
+}

@@ -65,7 +65,7 @@ pub struct JwtPlan {
     /// `aud`, any of these, if it is checked.
     pub audiences: Vec<String>,
     pub tier_claim: Option<String>,
-    /// The most tokens of one address per minute whose signature is verified in vain.
+    /// How many tokens of an address may fail verification per minute.
     pub max_refused: Option<u64>,
 }
 

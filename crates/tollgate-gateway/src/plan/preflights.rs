@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use super::LimitPlan;
 
-/// The treatment of CORS preflights. Browsers send them without credentials, so only the address
-/// tells clients apart.
+/// How CORS preflights are limited. Browsers send them without credentials, so the gateway knows
+/// only the client's address.
 #[derive(Clone, Debug)]
 pub enum Preflights {
-    /// They use no quota, and this limits them for each address.
+    /// They use no quota, and this policy limits each address.
     Limited(Arc<LimitPlan>),
     /// They are limited like other requests.
     Charged,
@@ -14,7 +14,7 @@ pub enum Preflights {
 }
 
 impl Preflights {
-    /// The name of the policy in denials and metrics.
+    /// The policy's name in denials and metrics.
     pub const NAME: &str = "cors/preflights";
 
     pub const fn are_charged(&self) -> bool {

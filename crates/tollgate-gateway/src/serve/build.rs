@@ -131,8 +131,8 @@ impl<St: Inspect> Parts<'_, St> {
         limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
     }
 
-    /// The limiter of CORS preflights, if they have their own. It reads the client from the
-    /// extensions of the request, as the others do.
+    /// The limiter of CORS preflights, unless they are charged or unlimited. Like all limiters, it
+    /// reads the client from the request's extensions.
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
         let limiter = self.limiter_of(&[&**limit], "preflight", false)?;

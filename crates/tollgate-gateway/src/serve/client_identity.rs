@@ -86,7 +86,7 @@ impl Link {
 }
 
 impl Identity {
-    /// With `refused`, the tokens of an address that had too many refused tokens are not verified.
+    /// With `refused`, no token is verified for an address that sent too many refused tokens.
     pub(super) fn new(
         plan: &Plan,
         known: &KeySets,

@@ -1,7 +1,7 @@
-//! Bounds how many tokens of one client address are verified in vain.
+//! Limits how many tokens of a client address may fail verification.
 //!
-//! A signature costs more processor time than a denial, and it has to be verified before the limits
-//! of the user are known. Without a bound, clients with invented tokens could use all processors.
+//! Verifying a signature takes more processor time than a denial, and the user's limits are known
+//! only afterwards. Without this limit, clients with invented tokens could use all processors.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::denials::Denied;
 use super::error::BuildError;
 use crate::proxy::Body;
 
-/// The name of the policy in denials.
+/// The policy's name in denials.
 pub(super) const NAME: &str = "refused-tokens";
 
 /// The addresses with refused tokens. Clones share them, and they survive a reload.
@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "refused-tokens";
 pub(super) struct Addresses(MemoryStore);
 
 impl Default for Addresses {
-    /// Further addresses share an overflow entry, so that a flood takes bounded memory.
+    /// Further addresses share an overflow entry, so a flood of addresses takes bounded memory.
     fn default() -> Self {
         Self(MemoryStore::builder().max_keys(100_000).build())
     }
@@ -49,7 +49,7 @@ impl TokenLimit {
         Ok(Self { addresses: addresses.clone(), policy, source })
     }
 
-    /// The time until a further token of the client is verified, if it has to wait.
+    /// How long the client has to wait until another token is verified.
     fn wait(&self, head: &RequestHead<'_>) -> Option<Micros> {
         let verdict = self.decide(head, |key| {
             self.addresses.0.foresee(&self.policy, key, &[Cost::ONE]).into_inner()
@@ -61,7 +61,7 @@ impl TokenLimit {
         self.decide(head, |key| self.addresses.0.charge(&self.policy, key, Cost::ONE).into_inner());
     }
 
-    /// `None` if the request has no address, which no request of a listener lacks.
+    /// `None` if the request has no address. Every request of a listener has an address.
     fn decide(
         &self,
         head: &RequestHead<'_>,
@@ -118,7 +118,7 @@ impl KeySource for TokenUser {
     }
 }
 
-/// The token was not verified, because too many tokens of this address were refused.
+/// The token was not verified because too many tokens of its address were refused.
 #[derive(Debug, thiserror::Error)]
 #[error("too many tokens of this address were refused")]
 pub(super) struct TooManyRefused {
@@ -126,7 +126,7 @@ pub(super) struct TooManyRefused {
 }
 
 impl TooManyRefused {
-    /// The reason of an error that a key source returned, directly or through [`Arc`]s.
+    /// Finds this reason in an error of a key source, also in a shared error.
     pub(super) fn of(error: &KeyError) -> Option<&Self> {
         let KeyError::Other(error) = error else { return None };
         match error.downcast_ref::<Arc<KeyError>>() {

@@ -135,8 +135,8 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// Makes the denial of a request over a limit that the program itself keeps, with the wait until
-    /// it can pass.
+    /// Makes a denial for a limit that the program enforces without a layer. `wait` is the time
+    /// until the request can pass.
     pub fn quota_exceeded(policy: &'a str, wait: Micros) -> Self {
         let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
         Self {

@@ -66,7 +66,7 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
         &limiter.tiers,
         &limiter.costs,
         &limiter.exempt,
-        &limiter.exempt_preflights,
+        &limiter.preflights,
         &limiter.deny,
         &limiter.allow,
         &limiter.waiting,

@@ -87,9 +87,9 @@ section! {
         optional audience: OneOrMore<format::Text>,
         /// The claim that names the tier of a user.
         optional tier_claim: format::Text,
-        /// The most different tokens of one client address (IPv6: one /64) per minute whose
-        /// signature is verified in vain, or `unlimited`. The address then gets 429 for further
-        /// tokens, without verification. Each gateway counts by itself.
+        /// How many different tokens of a client address (IPv6: a /64) may fail verification per
+        /// minute, or `unlimited`. The gateway then answers further tokens with 429 and does not
+        /// verify them. Each gateway process counts separately.
         default max_refused_per_minute: format::PerMinute = "1000",
     }
 

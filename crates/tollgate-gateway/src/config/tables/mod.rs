@@ -101,10 +101,10 @@ section! {
         optional costs: Costs,
         /// Paths that are forwarded without asking the store: health checks, static files.
         optional exempt: List<Path>,
-        /// CORS preflights use no units of any quota. Any client can send them, so this is the most
-        /// of one client address (IPv6: one /64) per minute, where a request has a limit at all:
-        /// the policy `cors/preflights`. `charged` limits them like other requests, and `unlimited`
-        /// forwards all of them.
+        /// How many CORS preflights a client address (IPv6: a /64) may send per minute. They use no
+        /// quota, but any client can send them, so the policy `cors/preflights` limits them wherever
+        /// other requests have a limit. `charged` limits them like other requests, and `unlimited`
+        /// forwards all preflights.
         default preflights: format::Preflights = "1000",
         /// The blocklist: these clients are rejected with 403 on every path, also if `allow` has
         /// them.

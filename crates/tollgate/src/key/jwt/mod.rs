@@ -36,10 +36,10 @@ pub use keys::{JwtKey, JwtKeys};
 /// continues, usually with the address.
 ///
 /// Verifying costs 20 to 300 µs of CPU with an asymmetric key (2 µs with a secret), before this
-/// limit decides; jsonwebtoken's `aws_lc_rs` is three to ten times as fast as its `rust_crypto`.
-/// A refused token is remembered for ten seconds and not verified again. Clients that send many
-/// different tokens need a limit by address outside of this source, or [`check`](Self::check). If an
-/// authentication layer verifies tokens, use its result with [`Extension`](super::Extension).
+/// limit decides. The verifier remembers a refused token for ten seconds and does not verify it
+/// again. Against clients that send many different tokens, put a limit by address outside of this
+/// layer, or use [`check`](Self::check). If an authentication layer verifies tokens, use its result
+/// with [`Extension`](super::Extension).
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};
@@ -77,9 +77,9 @@ impl JwtUser {
         }
     }
 
-    /// Looks for the user as [`with_claim`](Self::with_claim) does, and verifies a signature only if
-    /// `may_verify` returns `true`. It is called only for tokens that have to be verified, so a
-    /// program can limit how many refused tokens of a client it verifies.
+    /// Finds the user like [`with_claim`](Self::with_claim), but verifies a signature only if
+    /// `may_verify` returns `true`. With it, a program can limit how many tokens of a client fail
+    /// verification. The closure runs only for tokens that have to be verified.
     pub fn check(
         &self,
         head: &RequestHead<'_>,
@@ -111,7 +111,7 @@ pub enum TokenCheck {
         /// token that was refused a moment ago, or that names an unknown key or another algorithm.
         verified: bool,
     },
-    /// The signature would have to be verified, but `may_verify` returned `false`.
+    /// The token has to be verified, but `may_verify` returned `false`.
     NotVerified,
 }
 
@@ -313,7 +313,7 @@ impl JwtVerifier {
         Ok(claims)
     }
 
-    /// The key that a token names, without a look at the signature.
+    /// Finds the key that a token names. The signature is not checked yet.
     fn key<'a>(&self, keys: &'a JwtKeys, token: &str) -> Result<&'a JwtKey, &'static str> {
         // The header is not verified: only `kid`, `alg` and `crit` are used, never keys or links to
         // keys (`jwk`, `jku`, `x5c`, `x5u`).

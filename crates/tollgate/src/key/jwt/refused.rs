@@ -10,17 +10,17 @@ use super::JwtKeys;
 /// The SHA-256 of a token.
 pub(super) type Digest = [u8; 32];
 
-/// Remembers tokens whose signature was verified and that were refused, so that a client that
-/// repeats a token costs a hash and not a signature.
+/// Remembers tokens that failed verification. If a client repeats such a token, the verifier computes
+/// only a hash.
 ///
-/// Each digest has one slot, and a later token takes the slot of an earlier one, so the memory is
-/// bounded. Another key set forgets all tokens, because it may accept them.
+/// A digest determines its slot, and a later token replaces an earlier token in the same slot, so
+/// memory is bounded. A change of the keys clears all slots, because the new keys may accept a token.
 #[derive(Debug, Default)]
 pub(super) struct RefusedTokens(Mutex<Slots>);
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// The keys that refused the tokens.
+    /// The keys that the tokens were verified with.
     keys: Option<Arc<JwtKeys>>,
     /// Empty until the first token is refused.
     slots: Vec<Option<(Digest, Instant)>>,

@@ -48,13 +48,13 @@ pub struct Fallback<S, L> {
 struct Shares {
     numerator: u32,
     denominator: u32,
-    /// Each policy and its share, by the identity of the policy, so that the local store gets the
-    /// same handles each time. Tiers have policies of the same name.
+    /// Policies and their shares by [`Policy::identity`], so that the local store gets the same
+    /// handles each time. Tiers have policies with equal names.
     cut: RwLock<BTreeMap<usize, (Policy, Policy)>>,
 }
 
-/// The most shares that are kept. Callers that make a policy per request must not take unbounded
-/// memory.
+/// The maximum number of stored shares. A caller that makes a policy per request must not take
+/// unbounded memory.
 const MOST: usize = 1024;
 
 impl<S: Store, L: Store> Fallback<S, L> {
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// A local store that records the policies of its charges.
+    /// A local store that records the charged policies.
     #[derive(Clone, Debug, Default)]
     struct Recorder(Arc<std::sync::Mutex<Vec<Policy>>>);
 

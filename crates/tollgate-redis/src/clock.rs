@@ -74,11 +74,10 @@ pub(crate) struct Span {
     pub(crate) lapses: Moment,
 }
 
-/// Units are not spent in the last part of this many of a block.
+/// A replica spends no units in the last sixth of a block.
 ///
-/// Clocks that are set right gradually run up to a twelfth faster or slower (the default of chrony,
-/// 83 333 ppm). If that of Redis runs faster and that of this machine slower, a block has ended in
-/// Redis when 11/13 of its time have passed here.
+/// NTP slews a clock by up to a twelfth (83 333 ppm, chrony's default bound). If Redis' clock runs
+/// faster and this clock slower, a block ends in Redis after 11/13 of its time here.
 const MARGIN: u64 = 6;
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]

@@ -30,9 +30,9 @@ struct Samples {
     began: Option<Instant>,
 }
 
-/// A measurement counts for one to two periods. A server's clock that runs slower shows in the next
-/// reply. If it runs faster, replies are later than this clock allows before it is wrong by more than
-/// the time of a call.
+/// A measurement counts for one to two periods. The next reply shows a server's clock that runs
+/// slower. If the server's clock runs faster, a reply is later than possible as soon as the error
+/// exceeds a round trip, and replaces the measurement.
 const PERIOD: Duration = Duration::from_secs(10);
 
 impl ServerClock {

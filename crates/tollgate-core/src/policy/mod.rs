@@ -297,8 +297,8 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// A number that equals that of another policy only if both [are the same](Self::is_same), as
-    /// long as both exist.
+    /// Returns the address of the policy. While both exist, two policies have equal addresses only if
+    /// they [are the same](Self::is_same).
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

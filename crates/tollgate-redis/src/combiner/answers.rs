@@ -17,7 +17,7 @@ use crate::topology::Member;
 impl Combiner {
     /// Hands out the answers, and returns the requests to send again immediately. Their keys are on
     /// another node, or Redis refused them as late although their callers still wait: an older
-    /// request set the deadline of the call, or the clock of Redis stepped forward.
+    /// request set the call's deadline, or Redis' clock stepped forward.
     pub(super) fn distribute(
         &self,
         batch: &Batch,
@@ -28,8 +28,8 @@ impl Combiner {
     ) -> Vec<Arc<Ticket>> {
         let mut again = Vec::new();
         let (received, received_at) = (Instant::now(), self.clock.now());
-        // Redis' time of the call cannot be later than that of its reply. A refusal alone says
-        // nothing about the clock, because the call may have been on its way for too long.
+        // Redis read its clock before this reply arrived, so a later time means that the clock has
+        // stepped. A refusal does not, because the call may have been on its way for too long.
         let is_clock_wrong = node.at_server(received).is_some_and(|latest| reply.now > latest);
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
@@ -82,7 +82,7 @@ impl Combiner {
             ticket.answer(answer);
         }
         if is_clock_wrong {
-            // The clock of Redis is further ahead than was known.
+            // Redis' clock is further ahead than was known.
             node.relearn(reply.now, sent.instant);
         } else {
             node.learn(reply.now, sent.instant);

@@ -58,7 +58,7 @@ fn strangers(lock: &str, workspace: &str) -> Vec<String> {
         .collect()
 }
 
-/// The part of a version that compatible versions share: `1` of 1.3.1 and `0.9` of 0.9.2.
+/// The part that compatible versions share, such as `1` in 1.3.1 and `0.9` in 0.9.2.
 fn series(version: &str) -> &str {
     let mut dots = version.match_indices('.').map(|(at, _)| at);
     let dot = if version.starts_with("0.") { dots.nth(1) } else { dots.next() };

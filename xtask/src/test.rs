@@ -28,7 +28,7 @@ pub(crate) struct Args {
     all: bool,
 
     /// Test the Redis store against this server instead, which is fetched but not installed;
-    /// say it again for several
+    /// repeat the option for several servers
     #[arg(long = "server", value_name = "SERVER")]
     servers: Vec<Server>,
 
@@ -79,14 +79,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Whether a failed test may pass when it is repeated alone. Every run that looks for rare
-    /// failures, or for one test's failure, counts the first failure.
+    /// Whether a failed test may pass when it is repeated alone. Runs that search for rare
+    /// failures, or for a certain failure, count the first failure.
     fn excuses_chance(&self) -> bool {
         self.repeat == 1 && !self.all && self.servers.is_empty() && self.runner.is_empty()
     }
 }
 
-/// One run of everything, which goes on after a failure.
+/// Runs everything one time, and continues after a failure.
 fn once(args: &Args, path: &OsStr, skips: &mut Skips) -> Result<Vec<Test>, Failure> {
     let Args { servers, runner, all, .. } = args;
     let mut failed = Vec::new();
@@ -113,10 +113,10 @@ fn once(args: &Args, path: &OsStr, skips: &mut Skips) -> Result<Vec<Test>, Failu
     Ok(failed)
 }
 
-/// Where tests run and which of them.
+/// The environment of a run.
 struct Run<'a> {
     path: &'a OsStr,
-    /// Where they write what they skip.
+    /// The file to which tests append their skips.
     record: &'a Path,
     is_long: bool,
 }
@@ -181,7 +181,7 @@ fn has_nextest() -> bool {
 fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
     let report =
         Path::new(&workspace::target_folder()?).join("nextest").join(profile()).join("junit.xml");
-    // The report of an earlier run says nothing about this one.
+    // Remove the report of an earlier run.
     let _ = fs::remove_file(&report);
     // By a variable, so that an old cargo-nextest that does not know the option runs
     // as well, and so that it can be given after `--`.
@@ -240,8 +240,8 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// All tests besides the documentation tests. Without `--all`, benchmarks and examples are left
-/// out: they would only be compiled, and `cargo xtask check clippy` does that.
+/// All tests besides the documentation tests. `--all` drops the last two arguments. A plain run
+/// would only compile benchmarks and examples, and `cargo xtask check clippy` does that.
 const TESTS: [&str; 5] =
     ["--tests", "--workspace", "--all-features", "--exclude=tollgate-bench", "--exclude=examples"];
 

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// The result of a check that may be impossible.
+/// The result when a check may be impossible.
 ///
 /// A check that depends on the store's abilities returns this, because otherwise a skip would look
 /// like a success. Other checks return `()`.
@@ -74,7 +74,7 @@ fn append(record: &Path, test: &str, reason: &str) {
 
 /// The name that the test runner knows the running test by.
 fn test_name() -> String {
-    // cargo-nextest runs each test in its own process and says which. libtest names the thread.
+    // cargo-nextest sets the variable. libtest names the thread after the test.
     let of_thread = || thread::current().name().unwrap_or("unnamed").to_owned();
     env::var("NEXTEST_TEST_NAME").unwrap_or_else(|_| of_thread())
 }

@@ -1,7 +1,7 @@
-//! Failed tests that run once more, alone and after all others.
+//! Repeats failed tests alone, at the end of a run.
 //!
-//! A user's first run must not end red because of chance. Nothing is hidden by that: the run
-//! names each such test, and `--repeat`, `--all` and the nightly job still count it as a failure.
+//! A user's first run must not fail by chance. The flaky test is still visible: the run names it,
+//! and `--repeat`, `--all` and the nightly job count it as a failure.
 
 use super::failures::Test;
 use crate::process::Failure;
@@ -11,7 +11,7 @@ use crate::process::Failure;
 pub(crate) struct Repeated {
     /// Tests that failed each time.
     pub(crate) failed: Vec<Test>,
-    /// Tests that failed beside others and passed alone.
+    /// Tests that failed at first and passed alone.
     pub(crate) passed: Vec<Test>,
 }
 
@@ -75,7 +75,7 @@ mod tests {
         test(Runner::Nextest, "core::suite", name)
     }
 
-    /// Runs in which each test passes in the round that its name ends with.
+    /// Each test passes in the round at the end of its name.
     fn repeat(names: &[&str]) -> (Repeated, Vec<usize>) {
         let mut calls = Vec::new();
         let failed = names.iter().map(|name| named(name)).collect();

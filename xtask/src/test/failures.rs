@@ -42,7 +42,7 @@ impl Runner {
     }
 }
 
-/// A test, as its runner names it.
+/// A test with the name that its runner uses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) runner: Runner,
@@ -54,7 +54,7 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// Says which other server the test ran against.
+    /// Adds the server that the test ran against.
     pub(crate) fn with(self, server: Option<&'static str>) -> Self {
         Self { server, ..self }
     }
@@ -77,7 +77,7 @@ impl Test {
         }
     }
 
-    /// The file of a documentation test.
+    /// The file that contains a documentation test.
     fn file(&self) -> &str {
         self.name.split(" - ").next().unwrap_or(&self.name)
     }
@@ -87,7 +87,7 @@ impl Test {
     }
 }
 
-/// The tests of one run.
+/// The results of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcomes {
     pub(crate) passed: Vec<Test>,
@@ -95,15 +95,15 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
-    /// Tests that passed, and of which none with the same name failed: `cargo test` does not say
-    /// which program a test belongs to.
+    /// Whether the test passed and no test with the same name failed: the output of `cargo test`
+    /// does not name the test program.
     pub(crate) fn have_passed(&self, test: &Test) -> bool {
         self.passed.contains(test) && !self.failed.contains(test)
     }
 
     /// Adds the tests in a report of nextest, which is in JUnit's format.
     pub(crate) fn add_report(&mut self, report: &str) {
-        // Text is escaped in it, so a `<` always begins a tag.
+        // Text is escaped in reports, so `<` always starts a tag.
         for case in report.split("<testcase ").skip(1) {
             let (Some(name), Some(program)) =
                 (attribute(case, "name"), attribute(case, "classname"))
@@ -121,7 +121,8 @@ impl Outcomes {
         }
     }
 
-    /// Adds the test in a line `test decides::twice ... FAILED` of `cargo test`, if it is one.
+    /// Parses a line of `cargo test` such as `test decides::twice ... FAILED`, and ignores other
+    /// lines.
     pub(crate) fn add_line(&mut self, line: &str, runner: Runner) {
         let Some((test, verdict)) =
             line.trim().strip_prefix("test ").and_then(|test| test.split_once(" ... "))
@@ -133,7 +134,7 @@ impl Outcomes {
             "FAILED" => &mut self.failed,
             _ => return,
         };
-        // After the name, libtest says `- should panic` or `- compile`.
+        // libtest appends `- should panic` or `- compile` to the name.
         let name = match runner {
             Runner::Doctest => test.split_inclusive(')').next(),
             Runner::Libtest | Runner::Nextest => test.split(" - ").next(),
@@ -152,7 +153,7 @@ impl Outcomes {
 pub(crate) struct Failures(BTreeMap<Test, u32>);
 
 impl Failures {
-    /// Adds the failures of one run.
+    /// Adds the failures of a run.
     pub(crate) fn add(&mut self, failed: Vec<Test>) {
         for failed in failed {
             *self.0.entry(failed).or_default() += 1;
@@ -174,7 +175,7 @@ impl Failures {
     }
 }
 
-/// The value of an attribute of the tag that `text` begins in.
+/// The value of an attribute in the tag at the start of `text`.
 fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let tag = text.split('>').next()?;
     tag.split("\" ")

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::process::{self, Failure};
 use crate::workspace;
 
-/// What the tests of all runs skipped.
+/// The skips in all runs.
 #[derive(Debug)]
 pub(crate) struct Skips {
     /// Where tests write their skips.
@@ -22,7 +22,7 @@ impl Skips {
     /// No skips, and an empty record.
     pub(crate) fn new() -> Result<Self, Failure> {
         let record = Path::new(&workspace::target_folder()?).join("skips");
-        // Forget the skips of an earlier run.
+        // Forget earlier skips.
         let _ = fs::remove_file(&record);
         Ok(Self { record, by_reason: BTreeMap::new() })
     }
@@ -32,7 +32,7 @@ impl Skips {
         &self.record
     }
 
-    /// Takes over what the tests have recorded, in a run against this server.
+    /// Reads and clears the record after a run against this server.
     pub(crate) fn collect(&mut self, server: Option<&str>) -> Result<(), Failure> {
         match fs::read_to_string(&self.record) {
             Ok(record) => self.add(&record, server),
@@ -94,7 +94,7 @@ impl Skips {
     }
 }
 
-/// Whether `text` equals the pattern, in which `*` stands for any text.
+/// Whether `text` matches the pattern. `*` matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {

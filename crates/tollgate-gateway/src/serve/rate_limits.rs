@@ -313,47 +313,67 @@ impl<St: Inspect> RateLimits<St> {
             }
         }
 
-        let is_denied = denials(met, &decided).next().is_some();
-        let requests = || {
-            limited(met).enumerate().filter_map(|(index, limited)| {
+        let requests: Vec<_> = limited(met)
+            .enumerate()
+            .filter_map(|(index, limited)| {
                 let (met, allowed) = limited?;
                 let Hits::Request(cost) = met.hits else { return None };
                 allowed.policy.as_ref()?;
                 Some((index, met, allowed, cost))
             })
-        };
+            .collect();
+        if requests.is_empty() {
+            return Ok((decided, now));
+        }
         // A store call must not contain different quotas for a key, so the smallest limit applies.
         let mut smallest = HashMap::<_, &Allowed>::new();
-        for (_, met, allowed, _) in requests() {
+        for &(_, met, allowed, _) in &requests {
             let smallest = smallest.entry((allowed.unit, &met.key)).or_insert(allowed);
             if allowed.requests < smallest.requests {
                 *smallest = allowed;
             }
         }
-        let is_alone = quotas(met).nth(1).is_none();
-        let charges: Vec<_> = requests()
-            .filter_map(|(_, met, allowed, cost)| {
-                let policy = smallest.get(&(allowed.unit, &met.key))?.policy.as_ref()?;
-                let charge = Charge::new(policy, &met.key, cost);
-                let enforces = !met.shadow && (!met.rule.quota || is_alone);
-                let charge = if enforces { charge } else { charge.shadow() };
-                Some(if is_denied { charge.dry() } else { charge })
-            })
-            .collect();
-        if !charges.is_empty() {
-            let verdict = self.store.decide(&charges).await?;
-            now = verdict.decided_at();
-            for ((index, ..), decision) in requests().zip(verdict.decisions()) {
-                // The store has remembered another descriptor's denial and did not check this one.
-                if decision.outcome == Outcome::Undecided {
-                    continue;
-                }
-                let wait = decision.retry_after().map(|wait| wait.get().div_ceil(SECOND));
-                let remaining = decision.remaining;
-                decided[index] = Some(Decided { is_over: decision.denies(), remaining, wait });
+        let has_quotas = quotas(met).nth(1).is_some();
+        let charges = requests.iter().filter_map(|(_, met, allowed, cost)| {
+            let policy = smallest.get(&(allowed.unit, &met.key))?.policy.as_ref()?;
+            let charge = Charge::new(policy, &met.key, *cost);
+            let watches = met.shadow || (met.rule.quota && has_quotas);
+            Some(if watches { charge.shadow() } else { charge })
+        });
+        let charges: Vec<_> = charges.collect();
+        let dry: Vec<_> = charges.iter().map(|charge| charge.dry()).collect();
+        let requests: Vec<_> = requests.iter().map(|(index, ..)| *index).collect();
+        let is_denied = |decided: &[_]| denials(met, decided).next().is_some();
+        // Whether all rules in quota mode are over their limits is known only after they are decided,
+        // and a denied request must not be charged. So the store first decides without charges.
+        if has_quotas || is_denied(&decided) {
+            now = self.decide_requests(&requests, &dry, &mut decided).await?;
+            if is_denied(&decided) {
+                return Ok((decided, now));
             }
         }
+        now = self.decide_requests(&requests, &charges, &mut decided).await?;
         Ok((decided, now))
+    }
+
+    /// Decides the charges of the descriptors with these numbers, and returns the time.
+    async fn decide_requests(
+        &self,
+        requests: &[usize],
+        charges: &[Charge<'_>],
+        decided: &mut [Option<Decided>],
+    ) -> Result<Timestamp, StoreError> {
+        let verdict = self.store.decide(charges).await?;
+        for (index, decision) in requests.iter().zip(verdict.decisions()) {
+            // The store has remembered another descriptor's denial and did not check this one.
+            if decision.outcome == Outcome::Undecided {
+                continue;
+            }
+            let wait = decision.retry_after().map(|wait| wait.get().div_ceil(SECOND));
+            let remaining = decision.remaining;
+            decided[*index] = Some(Decided { is_over: decision.denies(), remaining, wait });
+        }
+        Ok(verdict.decided_at())
     }
 
     fn response(

@@ -323,6 +323,13 @@ async fn quota_mode_denies_only_when_all_are_over() {
     assert_eq!(service.codes(&pools).await, [Allowed, OverLimit, Allowed]);
     assert_eq!(service.codes(&pools).await, [OverLimit; 3]);
     assert_eq!(service.codes(&[&[("pool", "one")]]).await, [OverLimit; 2]);
+    // A denied request charges no other descriptor.
+    let with_user = [pools[0], pools[1], &[("user", "ann")]];
+    for _ in 0..2 {
+        let answer = service.send(request(&with_user)).await.unwrap();
+        assert_eq!(codes(&answer), [OverLimit, OverLimit, OverLimit, Allowed]);
+        assert_eq!(answer.statuses[2].limit_remaining, 3);
+    }
 }
 
 fn headers(answer: &RateLimitResponse) -> HashMap<String, String> {

@@ -264,8 +264,12 @@ fn client_limit(policy: &Policy) -> ClientLimit {
     ClientLimit { name, in_a_minute }
 }
 
-/// Writes a file that is whole or not there.
+/// Writes a file completely or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A rename would replace a device or a pipe by a file.
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     let beside = PathBuf::from(beside);

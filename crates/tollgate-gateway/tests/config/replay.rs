@@ -211,6 +211,23 @@ fn anonymise_hides_clients_and_paths() {
 }
 
 #[test]
+fn devices_are_not_replaced_by_reports() {
+    let folder = Folder::new(&log());
+    // If the program replaced its target, it would replace the link and not the device.
+    std::os::unix::fs::symlink("/dev/full", folder.0.path().join("report")).unwrap();
+    for arguments in [
+        &["suggest", "access.log", "-o", "report"][..],
+        &["replay", "limits.yaml", "access.log", "--html", "report"],
+    ] {
+        let output = folder.tollgate(arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with("error: cannot write report: No space left on device"), "{told}");
+    }
+    assert!(folder.0.path().join("report").is_symlink());
+}
+
+#[test]
 fn terminal_escapes_of_clients_are_shown() {
     let folder = Folder::new("");
     folder.write("limits.yaml", &LISTED.replace("limit: 9", "limit: 1"));

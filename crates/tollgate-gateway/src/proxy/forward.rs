@@ -306,7 +306,10 @@ fn broke_off(error: &SendError) -> bool {
     let SendError::Http(error) = error else { return false };
     // The server did not answer a PING.
     let is_dead = error.is_timeout();
-    error.is_incomplete_message() || error.is_canceled() || is_reset(error) || is_dead
+    // hyper's error if an HTTP/2 connection closes before the server's settings arrive. Requests
+    // without a body have no other user errors.
+    let is_early = error.is_user();
+    error.is_incomplete_message() || error.is_canceled() || is_reset(error) || is_dead || is_early
 }
 
 fn is_reset(error: &hyper::Error) -> bool {

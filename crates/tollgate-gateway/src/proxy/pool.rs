@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     waiters: AtomicUsize,
     /// Serialises the opening of HTTP/2 connections, because requests share them.
     opening: Arc<tokio::sync::Mutex<()>>,
-    /// The number of HTTP/2 connections.
+    /// The number of HTTP/2 connections that accept requests.
     open: Arc<AtomicUsize>,
 }
 
@@ -265,9 +265,8 @@ impl Pool {
                     .initial_stream_window_size(STREAM_BYTES)
                     .initial_connection_window_size(CONNECTION_BYTES);
                 let (sender, mut connection) = builder.handshake(io).await?;
-                let streams = Streams::of(self);
-                let (known, open) = (Arc::clone(&streams), Arc::clone(&self.open));
-                open.fetch_add(1, Ordering::Relaxed);
+                let streams = Streams::of(self, &self.open);
+                let known = Arc::clone(&streams);
                 tokio::spawn(async move {
                     // The server may change this limit at any time.
                     let _ = poll_fn(|cx| {
@@ -277,7 +276,6 @@ impl Pool {
                     })
                     .await;
                     known.close();
-                    open.fetch_sub(1, Ordering::Relaxed);
                 });
                 Sender::Http2(sender, streams)
             }

@@ -21,6 +21,8 @@ pub(super) struct Streams {
     in_use: Mutex<InUse>,
     has_answered: AtomicBool,
     is_retired: AtomicBool,
+    /// The number of the pool's connections that are not retired.
+    open: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +37,8 @@ struct InUse {
 pub(super) struct Stream(Arc<Streams>);
 
 impl Streams {
-    pub(super) fn of(pool: &Arc<Pool>) -> Arc<Self> {
+    pub(super) fn of(pool: &Arc<Pool>, open: &Arc<AtomicUsize>) -> Arc<Self> {
+        open.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
             pool: Arc::downgrade(pool),
             most: AtomicUsize::new(1),
@@ -43,6 +46,7 @@ impl Streams {
             in_use: Mutex::default(),
             has_answered: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
+            open: Arc::clone(open),
         })
     }
 
@@ -63,6 +67,7 @@ impl Streams {
 
     /// Completes [`known`](Self::known), because a closed connection receives no settings.
     pub(super) fn close(&self) {
+        self.retire();
         self.is_known.notify_one();
     }
 
@@ -91,7 +96,9 @@ impl Streams {
 
     /// Stops new requests from using the connection. It closes after its last stream.
     pub(super) fn retire(&self) {
-        self.is_retired.store(true, Ordering::Relaxed);
+        if !self.is_retired.swap(true, Ordering::Relaxed) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_retired(&self) -> bool {

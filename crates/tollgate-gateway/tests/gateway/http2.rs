@@ -93,6 +93,28 @@ async fn server_returns_after_its_connection_died() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn early_close_tries_the_next_server() {
+    let closing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closing.local_addr().unwrap();
+    let closed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&closed);
+    thread::spawn(move || {
+        for mut stream in closing.incoming().map_while(Result::ok) {
+            // After the preface, so that the connection is in use.
+            let _ = stream.read(&mut [0; 24]);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let other = Upstream::new().await;
+    let gateway = Gateway::start(&target(&[address, other.address], ", maxFailures: 1000"));
+    let client = Client::new(gateway.address);
+    for _ in 0..8 {
+        assert_eq!(client.get("/").await.status, 200, "{}", gateway.log());
+    }
+    assert!(closed.load(Ordering::Relaxed) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_check_opens_a_connection() {
     let upstream = Upstream::new().await;
     let check = ", healthCheck: {path: /, interval: 10ms, timeout: 10s}";

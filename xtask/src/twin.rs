@@ -9,9 +9,9 @@ pub(crate) struct Args {
     /// Install missing programs with sudo; root needs no such permission
     #[arg(long)]
     install: bool,
-    /// The first seed: another one is another million decisions
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
-    seed: u64,
+    /// The seed that a failed run printed, to repeat it; each run has another seed by default
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -20,6 +20,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let test = ["test", "--release", "--package", "tollgate-redis", "--test", "suite"];
     let mut command = process::cargo(&test);
     command.args(["--", "twin::", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");
-    command.env("TOLLGATE_SEED", args.seed.to_string());
+    if let Some(seed) = args.seed {
+        command.env("TOLLGATE_SEED", seed.to_string());
+    }
     process::run(&mut command)
 }

@@ -2,13 +2,17 @@
 //!
 //! Implement [`Harness`] for your store, or for a wrapper around a store, and call
 //! [`store_tests!`]. The macro generates one test per check, so that a failure has a name. The
-//! checks use only the [`Store`] trait. Checks that move the clock are skipped for stores whose
-//! clock cannot be moved, and [`report`] records the skip; all other checks always run, including
-//! the concurrent ones.
+//! checks use only the [`Store`] trait.
+//!
+//! No check passes without checking. A check that has to move the store's clock fails if
+//! [`Harness::advance`] cannot, so `store_tests!(Harness, real time)` leaves such checks out. Run
+//! a store both ways if you can: with a clock that the harness moves, because only then the
+//! effects of time are checked to the microsecond, and with the clock that users have.
 //!
 //! The strongest check compares the store with [`reference::Reference`] on long random traces.
 //! The reference is a thin layer over the pure functions of the core, and every field of every
-//! verdict must be equal.
+//! verdict must be equal. Each run has other traces. A failed check prints the variable
+//! `TOLLGATE_SEED` that repeats it, and `TOLLGATE_LONG=1` makes the traces sixty times as long.
 //!
 //! A wrapper also passes
 //! [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers), for the methods of the trait
@@ -41,9 +45,11 @@
 
 pub mod checks;
 mod outcome;
+mod random;
 pub mod reference;
 
-pub use outcome::{Outcome, report, skip};
+pub use self::outcome::{Outcome, report, skip};
+pub use self::random::{is_long, seed, seeds};
 
 use tollgate_core::{Micros, Store};
 
@@ -55,7 +61,8 @@ pub trait Harness: Sized + Send + Sync {
     /// An empty store, with whatever it needs to live; that goes when `Self` is dropped.
     fn start() -> impl Future<Output = (Self, Self::Store)> + Send;
 
-    /// Moves the store's time on by `span`; `false` if it cannot be moved.
+    /// Moves the store's time on by `span`. A harness whose store runs in real time cannot, and
+    /// returns `false`.
     fn advance(&self, span: Micros) -> bool {
         let _ = span;
         false
@@ -64,22 +71,32 @@ pub trait Harness: Sized + Send + Sync {
 
 /// Makes a `#[tokio::test]` of every check, for the [`Harness`] of the name given.
 ///
+/// `store_tests!(Harness, real time)` leaves out the checks that move the store's clock.
+///
 /// A store over several machines takes long to start. For such a store, `store_tests!(Harness,
-/// several machines)` generates a single test. It leaves out the checks that compare whole
-/// verdicts with the reference, because the store promises a consistent snapshot only per
-/// machine.
+/// several machines)` and `store_tests!(Harness, several machines, real time)` generate a single
+/// test. They leave out the checks that compare whole verdicts with the reference, because the
+/// store promises a consistent snapshot only per machine.
 #[macro_export]
 macro_rules! store_tests {
     ($harness:ty) => {
+        $crate::store_tests!($harness, real time);
+        $crate::store_tests!(@each $harness: traces::{
+            settling_and_resetting_equal_those_of_the_reference,
+        });
+        $crate::store_tests!(@moving each $harness);
+    };
+    ($harness:ty, real time) => {
         $crate::store_tests!(@list each $harness);
-        $crate::store_tests!(@each $harness:
-            traces::{
-                every_verdict_equals_that_of_the_reference,
-                settling_and_resetting_equal_those_of_the_reference,
-            }
-        );
+        $crate::store_tests!(@each $harness: traces::{
+            every_verdict_equals_that_of_the_reference,
+        });
     };
     ($harness:ty, several machines) => {
+        $crate::store_tests!($harness, several machines, real time);
+        $crate::store_tests!(@moving moved_in_turn $harness);
+    };
+    ($harness:ty, several machines, real time) => {
         $crate::store_tests!(@list in_turn $harness);
     };
     (@list $how:ident $harness:ty) => {
@@ -106,17 +123,10 @@ macro_rules! store_tests {
                 asking_at_several_costs_takes_nothing,
                 what_only_asks_comes_after_what_is_charged,
             },
-            time::{
-                a_denial_passes_at_its_retry_after_and_not_before,
-                a_key_is_whole_again_at_its_reset_after,
-                a_queue_leaves_evenly,
-            },
             settle::{
                 what_is_given_back_can_be_used_again,
                 a_receipt_settles_once,
                 settling_upwards_leaves_a_debt_of_one_capacity_at_most,
-                a_receipt_lapses,
-                a_place_in_a_queue_comes_back_only_from_its_end,
                 a_receipt_from_before_a_reset_gives_nothing_back,
                 a_receipt_of_another_quota_gives_nothing_back,
                 a_debt_is_owed_under_the_quota_that_holds,
@@ -124,15 +134,14 @@ macro_rules! store_tests {
             },
             in_flight::{
                 what_is_in_flight_counts_until_it_is_given_back,
-                a_lease_that_nobody_gives_back_ends,
-                a_renewed_lease_counts_from_then_on,
-                a_lease_that_lapsed_or_was_lost_is_owed,
+                a_renewed_permit_counts_once,
+                a_renewed_permit_outlives_a_reset,
                 a_changed_limit_keeps_what_is_in_flight,
                 only_what_is_in_flight_is_renewed,
                 never_more_than_the_limit_is_in_flight,
             },
             penalties::{
-                denials_block_and_blocks_grow,
+                the_third_denial_blocks,
                 only_denials_of_the_same_key_strike,
                 failures_that_are_settled_strike,
                 many_denials_at_once_make_one_block,
@@ -150,10 +159,35 @@ macro_rules! store_tests {
                 queued_requests_have_a_departure_each,
             },
             calendar::{
-                a_period_ends_when_the_calendar_says,
-                what_is_given_back_counts_in_its_own_period,
+                a_denial_waits_for_the_end_of_the_period,
+                a_refund_counts_in_the_current_period,
                 a_changed_calendar_keeps_what_was_consumed,
                 the_period_is_that_of_the_decision,
+            }
+        );
+    };
+    (@moving $how:ident $harness:ty) => {
+        $crate::store_tests!(@$how $harness:
+            time::{
+                a_denial_passes_at_its_retry_after_and_not_before,
+                a_key_is_whole_again_at_its_reset_after,
+                a_queue_leaves_evenly,
+            },
+            settle::{
+                a_receipt_lapses,
+                a_place_in_a_queue_comes_back_only_from_its_end,
+            },
+            in_flight::{
+                a_lease_that_nobody_gives_back_ends,
+                a_renewed_lease_counts_from_then_on,
+                a_lapsed_permit_is_charged_again,
+            },
+            penalties::{
+                blocks_grow_and_are_forgotten,
+            },
+            calendar::{
+                a_period_ends_when_the_calendar_says,
+                what_is_given_back_counts_in_its_own_period,
             }
         );
     };
@@ -166,9 +200,15 @@ macro_rules! store_tests {
             }
         )*)*
     };
-    (@in_turn $harness:ty: $($module:ident::{$($check:ident),* $(,)?}),*) => {
+    (@in_turn $harness:ty: $($checks:tt)*) => {
+        $crate::store_tests!(@one every_check $harness: $($checks)*);
+    };
+    (@moved_in_turn $harness:ty: $($checks:tt)*) => {
+        $crate::store_tests!(@one every_check_that_moves_the_clock $harness: $($checks)*);
+    };
+    (@one $test:ident $harness:ty: $($module:ident::{$($check:ident),* $(,)?}),*) => {
         #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]
-        async fn every_check() {
+        async fn $test() {
             $($(
                 println!(concat!(stringify!($module), "::", stringify!($check)));
                 let (harness, store) = <$harness as $crate::Harness>::start().await;

@@ -7,14 +7,11 @@ use tollgate_core::{Algorithm, Micros, Policy, Quota, Resolution};
 
 use crate::limiter::limiter;
 use crate::oracle::Oracle;
-use crate::trace::{Clock, Gap, Mode, check_cases, starts, steps};
+use crate::trace::{Clock, Gap, Mode, check_cases, is_long, starts, steps};
 
 /// A length, or fifty times as much with `TOLLGATE_LONG=1`.
 pub(crate) fn stretched(length: u64) -> u64 {
-    match std::env::var_os("TOLLGATE_LONG") {
-        Some(_) => length * 50,
-        None => length,
-    }
+    if is_long() { length * 50 } else { length }
 }
 
 /// Twenty thousand steps for each mode, or a million: four policies, and for each a

@@ -301,6 +301,11 @@ pub(crate) fn traces(mode: Mode, most: usize) -> impl Strategy<Value = Trace> {
     })
 }
 
+/// Whether `TOLLGATE_LONG=1` asks for long tests.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("TOLLGATE_LONG").is_some_and(|value| value == "1")
+}
+
 /// Runs a law over values of a strategy; a failure shrinks and its seed is kept beside
 /// `file`.
 pub(crate) fn check<S: Strategy>(
@@ -310,7 +315,7 @@ pub(crate) fn check<S: Strategy>(
 ) {
     let cases = match std::env::var_os("PROPTEST_CASES") {
         Some(_) => Config::default().cases,
-        None if std::env::var_os("TOLLGATE_LONG").is_some() => 256,
+        None if is_long() => 256,
         None => 96,
     };
     check_cases(file, cases, values, law);

@@ -2,7 +2,7 @@
 
 use tollgate_core::Micros;
 use tollgate_memory::{ManualClock, MemoryStore};
-use tollgate_store_tests::{Harness, store_tests};
+use tollgate_store_tests::{Harness, checks, store_tests};
 
 struct Memory(ManualClock);
 
@@ -35,7 +35,14 @@ impl Harness for RealTime {
     }
 }
 
+#[tokio::test]
+#[should_panic(expected = "this check moves the store's clock")]
+async fn a_check_fails_if_its_clock_cannot_move() {
+    let (harness, store) = RealTime::start().await;
+    checks::settle::a_receipt_lapses(&harness, &store).await;
+}
+
 mod in_real_time {
     use super::*;
-    store_tests!(RealTime);
+    store_tests!(RealTime, real time);
 }

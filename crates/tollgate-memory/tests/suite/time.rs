@@ -7,6 +7,7 @@ use tollgate_core::{
 };
 use tollgate_memory::{Clock, ManualClock, MemoryStore};
 use tollgate_store_tests::reference::Reference;
+use tollgate_store_tests::seeds;
 
 #[test]
 fn the_real_clock_shows_the_time_of_the_system() {
@@ -25,8 +26,9 @@ fn the_real_clock_runs_as_fast_as_that_of_the_system() {
     let least = within.elapsed();
     let shown = Duration::from_micros(store.clock().now().since(begin).get());
     let most = around.elapsed();
-    // Both count whole microseconds, and by counters that were compared for some milliseconds.
-    let slack = Duration::from_micros(2) + most / 100;
+    // Both count whole microseconds. The clock measures the rate of its counter when it is created,
+    // and a busy machine makes that less exact. A wrong unit or factor would be further off.
+    let slack = Duration::from_micros(2) + most / 10;
     assert!(least <= shown + slack && shown <= most + slack, "{least:?} {shown:?} {most:?}");
 }
 
@@ -34,7 +36,7 @@ fn the_real_clock_runs_as_fast_as_that_of_the_system() {
 /// before the clock steps back, because a key swept earlier would be missing at the earlier time.
 #[test]
 fn time_that_steps_back_changes_no_answer() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let clock = ManualClock::default();
         let store = MemoryStore::builder().clock(clock.clone()).build();

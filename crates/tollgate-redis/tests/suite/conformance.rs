@@ -73,5 +73,5 @@ impl Harness for RealTime {
 
 mod in_real_time {
     use super::*;
-    store_tests!(RealTime);
+    store_tests!(RealTime, real time);
 }

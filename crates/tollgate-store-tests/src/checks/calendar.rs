@@ -4,7 +4,7 @@ use tollgate_core::{
     Calendar, Cost, Key, Micros, Period, Policy, Quota, Settlement, Store, StoreExt, Timestamp,
 };
 
-use super::{LONG, MODES, charge, receipt, remaining, settle};
+use super::{LONG, MODES, advance, charge, now, receipt, remaining, settle};
 use crate::Harness;
 
 const HOUR: u64 = 3_600_000_000;
@@ -21,11 +21,6 @@ async fn days(store: &impl Store) -> Calendar {
     Calendar::new(format!("day of {}", now.as_micros()), starts).expect("ascending instants")
 }
 
-async fn now(store: &impl Store) -> Timestamp {
-    let policy = policy("what time is it", Quota::per_second(1));
-    store.peek(&policy, &Key::GLOBAL).await.expect("the store decides").decided_at()
-}
-
 fn policy(name: &str, quota: Quota) -> Policy {
     Policy::fixed_window_counter(name, quota).expect("the checks' policies build")
 }
@@ -35,6 +30,27 @@ async fn period(store: &impl Store, calendar: Calendar) -> Period {
     calendar.period(now(store).await)
 }
 
+/// Until the period ends, a verdict names its end, however long the period is.
+async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Timestamp) -> Micros {
+    let first = store.charge(policy, key, Cost::ONE).await.expect("the store decides");
+    let decision = first.decisions()[0];
+    assert_eq!((decision.remaining, decision.limit), (2, 3), "{first:?}");
+    assert_eq!(first.decided_at() + decision.reset_after, end, "{first:?}");
+    assert!(charge(store, policy, key, 2).await.allows());
+    let verdict = store.charge(policy, key, Cost::ONE).await.expect("the store decides");
+    let wait = verdict.decisions()[0].retry_after().expect("a denial says how long to wait");
+    assert_eq!(verdict.decided_at() + wait, end, "{verdict:?}");
+    wait
+}
+
+/// A denial names the end of the period, to the microsecond.
+pub async fn a_denial_waits_for_the_end_of_the_period<H: Harness>(_: &H, store: &H::Store) {
+    let calendar = days(store).await;
+    let policy = policy("p", Quota::per_calendar(3, calendar));
+    let end = period(store, calendar).await.end();
+    spend_a_period(store, &policy, &Key::from("k"), end).await;
+}
+
 /// The whole quota is available again when the period ends, however long the period was.
 pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store: &H::Store) {
     let calendar = days(store).await;
@@ -42,22 +58,23 @@ pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store
     let key = Key::from("k");
     for _ in 0..12 {
         let end = period(store, calendar).await.end();
-        let first = store.charge(&policy, &key, Cost::ONE).await.expect("the store decides");
-        let decision = first.decisions()[0];
-        assert_eq!((decision.remaining, decision.limit), (2, 3), "{first:?}");
-        assert_eq!(first.decided_at() + decision.reset_after, end, "{first:?}");
-        assert!(charge(store, &policy, &key, 2).await.allows());
-        let verdict = store.charge(&policy, &key, Cost::ONE).await.expect("the store decides");
-        let wait = verdict.decisions()[0].retry_after().expect("a denial says how long to wait");
-        assert_eq!(verdict.decided_at() + wait, end, "{verdict:?}");
-        if !harness.advance(Micros::new(wait.get() - 1)) {
-            return;
-        }
+        let wait = spend_a_period(store, &policy, &key, end).await;
+        advance(harness, Micros::new(wait.get() - 1));
         let early = charge(store, &policy, &key, 1).await;
         assert_eq!(early.retry_after(), Some(Micros::new(1)));
-        harness.advance(Micros::new(1));
+        advance(harness, Micros::new(1));
         assert_eq!(remaining(store, &policy, &key).await, 3);
     }
+}
+
+/// Units that are refunded within the period are available in it.
+pub async fn a_refund_counts_in_the_current_period<H: Harness>(_: &H, store: &H::Store) {
+    let calendar = days(store).await;
+    let policy = policy("p", Quota::per_calendar(9, calendar));
+    let key = Key::from("k");
+    let receipt = receipt(store, &policy, &key, 4).await;
+    assert_eq!(settle(store, &receipt, 1).await, Settlement::Returned { units: 3 });
+    assert_eq!(remaining(store, &policy, &key).await, 8);
 }
 
 /// A refund counts only in the period of its charge.
@@ -68,17 +85,12 @@ pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(9, calendar));
     let key = Key::from("k");
-    let first = receipt(store, &policy, &key, 4).await;
-    assert_eq!(settle(store, &first, 1).await, Settlement::Returned { units: 3 });
-    assert_eq!(remaining(store, &policy, &key).await, 8);
     // The end of the period comes within the lifetime of the receipt.
     let end = period(store, calendar).await.end();
     let left = end.since(now(store).await).get();
-    if !harness.advance(Micros::new(left - 1_000)) {
-        return;
-    }
+    advance(harness, Micros::new(left - 1_000));
     let late = receipt(store, &policy, &key, 5).await;
-    harness.advance(Micros::new(1_000));
+    advance(harness, Micros::new(1_000));
     charge(store, &policy, &key, 2).await;
     assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 0 });
     assert_eq!(remaining(store, &policy, &key).await, 7);

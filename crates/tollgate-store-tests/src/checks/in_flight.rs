@@ -7,7 +7,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate_core::{Algorithm, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store};
 
-use super::{MODES, charge, decide, fresh_id, policy, receipt, remaining, reset, settle};
+use super::{
+    MODES, advance, charge, decide, fresh_id, pass_a_microsecond, policy, receipt, remaining,
+    reset, settle,
+};
 use crate::Harness;
 
 /// Longer than any check takes.
@@ -43,55 +46,64 @@ pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, 
 pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("dead", 2), Key::from("k"));
     let dead = receipt(store, &policy, &key, 2).await;
-    if !harness.advance(Micros::new(LEASE.get() - 1)) {
-        return;
-    }
+    advance(harness, Micros::new(LEASE.get() - 1));
     let denied = charge(store, &policy, &key, 1).await;
     assert_eq!(denied.retry_after(), Some(Micros::new(1)));
-    harness.advance(Micros::new(1));
+    advance(harness, Micros::new(1));
     let next = receipt(store, &policy, &key, 2).await;
     assert_eq!(settle(store, &dead, 0).await, Settlement::Lapsed, "it gives nothing of others");
     assert_eq!(remaining(store, &policy, &key).await, 0);
     assert_eq!(settle(store, &next, 0).await, Settlement::Returned { units: 2 });
 }
 
-/// A request that takes three leases holds its units all along, and gives them back.
+/// A request that takes three leases occupies its units all along, and returns them.
 pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("long", 2), Key::from("k"));
-    let first = receipt(store, &policy, &key, 1).await;
-    let mut held = first.clone();
+    let mut held = receipt(store, &policy, &key, 1).await;
     for _ in 0..6 {
-        if !harness.advance(Micros::new(LEASE.get() / 2)) {
-            break;
-        }
+        advance(harness, Micros::new(LEASE.get() / 2));
         held = renew(store, &held).await.expect("it was not settled");
         assert_eq!(remaining(store, &policy, &key).await, 1);
     }
-    let held = renew(store, &held).await.expect("it was not settled");
-    assert_eq!(remaining(store, &policy, &key).await, 1, "its units count once");
     assert_eq!(settle(store, &held, 0).await, Settlement::Returned { units: 1 });
     assert_eq!(remaining(store, &policy, &key).await, 2);
-    assert_eq!(renew(store, &held).await, None, "what is over is not renewed");
-    assert_eq!(renew(store, &first).await, None, "by whichever of its receipts");
+}
+
+/// However often a permit is renewed, its units count once and can be returned once.
+pub async fn a_renewed_permit_counts_once<H: Harness>(_: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("renewed", 2), Key::from("k"));
+    let first = receipt(store, &policy, &key, 1).await;
+    let mut held = first.clone();
+    for _ in 0..3 {
+        held = renew(store, &held).await.expect("it was not settled");
+        assert_eq!(remaining(store, &policy, &key).await, 1);
+    }
+    assert_eq!(settle(store, &held, 0).await, Settlement::Returned { units: 1 });
+    assert_eq!(remaining(store, &policy, &key).await, 2);
+    assert_eq!(renew(store, &held).await, None, "a returned permit is not renewed");
+    assert_eq!(renew(store, &first).await, None, "by any of its receipts");
     assert_eq!(remaining(store, &policy, &key).await, 2);
 }
 
 /// A renewal after the permit has lapsed charges it again, because the request is in flight.
-pub async fn a_lease_that_lapsed_or_was_lost_is_owed<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn a_lapsed_permit_is_charged_again<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("late", 2), Key::from("k"));
     let late = receipt(store, &policy, &key, 2).await;
-    if harness.advance(LEASE) {
-        receipt(store, &policy, &key, 1).await;
-        let late = renew(store, &late).await.expect("it was not settled");
-        assert!(charge(store, &policy, &key, 1).await.denies(), "three of two are in flight");
-        assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 2 });
-        assert_eq!(remaining(store, &policy, &key).await, 1);
-    }
-    let key = Key::from("lost");
+    advance(harness, LEASE);
+    receipt(store, &policy, &key, 1).await;
+    let late = renew(store, &late).await.expect("it was not settled");
+    assert!(charge(store, &policy, &key, 1).await.denies(), "three of two are in flight");
+    assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 2 });
+    assert_eq!(remaining(store, &policy, &key).await, 1);
+}
+
+/// A reset removes a permit, and its renewal charges it again.
+pub async fn a_renewed_permit_outlives_a_reset<H: Harness>(harness: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("reset", 2), Key::from("k"));
     let lost = receipt(store, &policy, &key, 2).await;
     reset(store, &policy, &key).await;
     assert_eq!(remaining(store, &policy, &key).await, 2);
-    harness.advance(Micros::new(1));
+    pass_a_microsecond(harness, store).await;
     let found = renew(store, &lost).await.expect("it was not settled");
     assert_eq!(remaining(store, &policy, &key).await, 0);
     assert_eq!(settle(store, &found, 0).await, Settlement::Returned { units: 2 });
@@ -101,10 +113,10 @@ pub async fn a_lease_that_lapsed_or_was_lost_is_owed<H: Harness>(harness: &H, st
 pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, store: &H::Store) {
     let (small, large, key) = (in_flight("limit", 2), in_flight("limit", 5), Key::from("k"));
     let first = receipt(store, &small, &key, 2).await;
-    harness.advance(Micros::new(1));
+    pass_a_microsecond(harness, store).await;
     let second = receipt(store, &large, &key, 3).await;
     assert!(charge(store, &small, &key, 1).await.denies());
-    harness.advance(Micros::new(1));
+    pass_a_microsecond(harness, store).await;
     assert_eq!(settle(store, &first, 0).await, Settlement::Returned { units: 2 });
     let second = renew(store, &second).await.expect("it was not settled");
     assert_eq!(remaining(store, &large, &key).await, 2);

@@ -15,9 +15,11 @@ pub mod wrappers;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Policy, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Settlement, Store, Verdict,
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId,
+    Refill, Resolution, Settlement, Store, StoreExt, Timestamp, Verdict,
 };
+
+use crate::Harness;
 
 /// Every algorithm that limits a rate, in every mode.
 const MODES: [Algorithm; 8] = [
@@ -70,6 +72,29 @@ async fn settle(store: &impl Store, receipt: &Receipt, actual: u64) -> Settlemen
 
 async fn reset(store: &impl Store, policy: &Policy, key: &Key) {
     store.reset(policy, key).await.expect("the store resets");
+}
+
+/// Moves the clock of the store. Only checks that the macro leaves out in real time call this.
+fn advance<H: Harness>(harness: &H, span: Micros) {
+    assert!(
+        harness.advance(span),
+        "this check moves the store's clock, and `Harness::advance` returns false\n\
+         cure: move the clock there, or leave such checks out with `store_tests!(…, real time)`"
+    );
+}
+
+/// The store's time.
+async fn now(store: &impl Store) -> Timestamp {
+    let policy = policy("what time is it", 1, Algorithm::FixedWindowCounter);
+    store.peek(&policy, &Key::GLOBAL).await.expect("the store decides").decided_at()
+}
+
+/// Returns when the store's time is a later microsecond than before, also in real time.
+async fn pass_a_microsecond<H: Harness>(harness: &H, store: &H::Store) {
+    let before = now(store).await;
+    while now(store).await == before {
+        harness.advance(Micros::new(1));
+    }
 }
 
 /// A name that no other receipt has.

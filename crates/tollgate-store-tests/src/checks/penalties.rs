@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate_core::{Charge, Cost, Key, Micros, Policy, Settlement, Store, Strikes, Verdict};
 
-use super::{MODES, decide, policy, receipt, remaining, settle};
+use super::{MODES, advance, decide, policy, receipt, remaining, settle};
 use crate::Harness;
 
 /// Longer than any check takes.
@@ -29,36 +29,44 @@ fn block(verdict: &Verdict) -> Option<Micros> {
     verdict.decisions()[1].retry_after()
 }
 
-/// With the third denial a block begins; asking does not prolong it; the next is longer.
-pub async fn denials_block_and_blocks_grow<H: Harness>(harness: &H, store: &H::Store) {
+/// Denies three requests, and returns the block that starts with the third.
+async fn until_blocked(store: &impl Store, both: [&Policy; 2], key: &Key) -> Micros {
+    for left in [2, 1] {
+        let denied = ask(store, both, key).await;
+        assert_eq!((denied.is_admitted(), denied.decisions()[1].remaining), (false, left));
+        assert_eq!(block(&denied), None);
+    }
+    block(&ask(store, both, key).await).expect("a block")
+}
+
+/// A block starts with the third denial. Requests during the block do not prolong it.
+pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
     assert!(ask(store, both, &key).await.is_admitted());
-    assert_eq!(remaining(store, &banned, &key).await, 3, "what is admitted strikes none");
-    let (mut length, lengths) = (BLOCK, [BLOCK, 2 * BLOCK, 3 * BLOCK, 3 * BLOCK]);
-    for expected in lengths {
-        for left in [2, 1] {
-            let denied = ask(store, both, &key).await;
-            assert_eq!((denied.is_admitted(), denied.decisions()[1].remaining), (false, left));
-            assert_eq!(block(&denied), None);
-        }
-        let third = ask(store, both, &key).await;
-        length = Duration::from(block(&third).expect("a block"));
-        assert_eq!(length, expected);
-        let again = ask(store, both, &key).await;
-        assert!(block(&again) <= block(&third), "it is not prolonged");
-        assert_eq!(remaining(store, &banned, &Key::from("other")).await, 3);
-        if !harness.advance(expected.into()) {
-            return;
-        }
+    assert_eq!(remaining(store, &banned, &key).await, 3, "an admitted request is no strike");
+    let first = until_blocked(store, both, &key).await;
+    assert_eq!(Duration::from(first), BLOCK);
+    let again = block(&ask(store, both, &key).await).expect("a block");
+    assert!(again <= first, "{again:?} after {first:?}");
+    assert_eq!(remaining(store, &banned, &Key::from("other")).await, 3);
+}
+
+/// The next block is longer, up to the longest, and good behaviour makes it short again.
+pub async fn blocks_grow_and_are_forgotten<H: Harness>(harness: &H, store: &H::Store) {
+    let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
+    let (both, key) = ([&full, &banned], Key::from("k"));
+    assert!(ask(store, both, &key).await.is_admitted());
+    for expected in [BLOCK, 2 * BLOCK, 3 * BLOCK, 3 * BLOCK] {
+        let length = until_blocked(store, both, &key).await;
+        assert_eq!(Duration::from(length), expected);
+        advance(harness, Micros::new(length.get() - 1));
+        assert_eq!(block(&ask(store, both, &key).await), Some(Micros::new(1)));
+        advance(harness, Micros::new(1));
         assert_eq!(block(&ask(store, [&banned, &banned], &key).await), None);
     }
-    harness.advance(BLOCK.into());
-    for _ in 0..3 {
-        ask(store, both, &key).await;
-    }
-    let first = block(&ask(store, both, &key).await).expect("a block");
-    assert!(Duration::from(first) <= BLOCK && length > BLOCK, "forgotten after good behaviour");
+    advance(harness, BLOCK.into());
+    assert_eq!(Duration::from(until_blocked(store, both, &key).await), BLOCK);
 }
 
 /// These denials cause no strike: of another key, by a shadow policy, and of a cost of 0.

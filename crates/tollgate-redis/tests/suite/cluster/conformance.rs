@@ -56,5 +56,5 @@ impl Harness for RealTime {
 
 mod in_real_time {
     use super::*;
-    store_tests!(RealTime, several machines);
+    store_tests!(RealTime, several machines, real time);
 }

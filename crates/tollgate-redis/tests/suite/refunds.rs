@@ -9,6 +9,7 @@ use tollgate_core::{
 };
 use tollgate_redis::protocol::{Batch, Line, Row, TEXT};
 use tollgate_store_tests::reference::Reference;
+use tollgate_store_tests::{seed, seeds};
 
 use crate::support::{Client, Server, Value};
 
@@ -80,7 +81,8 @@ fn refunds_are_those_of_the_core(script: &str) {
     let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
     let log = Policy::new("log", Quota::new(2 * ENTRIES, window), exact).expect("builds");
     let in_flight = Policy::concurrent_requests("log", 2 * ENTRIES, window).expect("builds");
-    for (seed, policy) in (0..2).flat_map(|seed| [(seed, log.clone()), (seed, in_flight.clone())]) {
+    for (seed, policy) in seeds(2).flat_map(|seed| [(seed, log.clone()), (seed, in_flight.clone())])
+    {
         let mut rng = Rng::with_seed(seed);
         let mut log = Log::new(policy, &server, script);
         log.client.run(&[b"FLUSHALL"]);
@@ -122,7 +124,7 @@ fn permits_that_are_released_take_no_memory() {
     let policy = Policy::concurrent_requests("log", 5_000, window).expect("builds");
     let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
     let mut log = Log::new(policy, &server, &script);
-    let mut rng = Rng::with_seed(7);
+    let mut rng = Rng::with_seed(seed());
     let mut most = 0;
     for n in 0..8_000 {
         log.now += 1 + rng.u64(..3);

@@ -11,6 +11,7 @@ use tollgate_core::{
     Settlement, Timestamp,
 };
 use tollgate_store_tests::reference::Reference;
+use tollgate_store_tests::seeds;
 
 use crate::support::Server;
 use crate::support::pair::Pair;
@@ -43,10 +44,9 @@ const START: u64 = 4_102_444_800_000_000;
 fn a_full_log_may_be_read_under_a_small_limit() {
     let server = Server::start();
     let mut client = server.connect();
-    for (seed, (algorithm, limit)) in
-        [(EXACT, 40), (EXACT, 300), (THOUSANDTH, 300), (EXACT, 2_000)].into_iter().enumerate()
-    {
-        let mut rng = Rng::with_seed(seed as u64);
+    let logs = [(EXACT, 40), (EXACT, 300), (THOUSANDTH, 300), (EXACT, 2_000)];
+    for (seed, (algorithm, limit)) in seeds(4).zip(logs) {
+        let mut rng = Rng::with_seed(seed);
         let window = 1_000_000;
         let full = policy(limit, window, algorithm);
         let mut pair = Pair::new(&mut client, format!("log:{seed}"), START);
@@ -80,7 +80,10 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
     let server = Server::start();
     let mut client = server.connect();
     let mut by_smaller = BTreeMap::new();
-    for (algorithm, seed) in MODES.into_iter().flat_map(|mode| (0..12).map(move |n| (mode, n))) {
+    let seeds = seeds(12);
+    for (algorithm, seed) in
+        MODES.into_iter().flat_map(|mode| seeds.clone().map(move |n| (mode, n)))
+    {
         let mut rng = Rng::with_seed(seed);
         let limit = rng.u64(2..=40);
         let larger = policy(limit, WINDOW, algorithm);

@@ -15,14 +15,19 @@ use std::time::Duration;
 use fred::util::redis_keyslot;
 use tollgate_core::{Key, Policy, Quota, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
-use tollgate_test_servers::{Cluster, until};
+use tollgate_test_servers::{Cluster, RedisBuilder, until};
 
 /// Many servers share this machine with each other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Three masters without replicas.
+/// A test that waits this long for an event fails. Many servers share this machine, so no event has
+/// to come fast.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Three masters without replicas. No master takes another one for dead because the machine is busy.
 fn masters() -> Cluster {
-    Cluster::builder().replicas(0).start()
+    let patient = |node: RedisBuilder| node.set("cluster-node-timeout", 60_000);
+    Cluster::builder().replicas(0).each_node(patient).start()
 }
 
 /// Settings of a store that asks Redis each time, in keys of its own.

@@ -1,6 +1,6 @@
 //! Requests with charges to keys of several slots.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tollgate_core::{
@@ -9,7 +9,6 @@ use tollgate_core::{
 };
 use tollgate_test_servers::until;
 
-use super::load::Lateness;
 use super::{PATIENCE, builder, connect, is_on, keys, masters, policy, quota, remaining};
 
 /// In four hundred at a time, addresses would have more in all than everybody together.
@@ -337,7 +336,7 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     let cluster = masters();
-    let timeout = Duration::from_secs(1);
+    let timeout = Duration::from_secs(4);
     let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
     let here = keys(&store, is_on(0)).next().unwrap();
@@ -347,16 +346,13 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
 
     cluster.node(0).stop();
     cluster.node(1).stop();
-    let lateness = Lateness::watch(&[cluster.node(2)]);
-    let began = Instant::now();
     let asked = {
         let (store, charges) =
             (store.clone(), charges.map(|it| (it.policy.clone(), it.key.clone())));
         tokio::spawn(async move {
             let charges =
                 charges.each_ref().map(|(policy, key)| Charge::new(policy, key, Cost::ONE));
-            let answer = store.decide(&charges).await;
-            (answer, began.elapsed())
+            store.decide(&charges).await
         })
     };
     tokio::time::sleep(timeout / 2).await;
@@ -366,10 +362,10 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     }
     tokio::time::sleep(timeout / 20).await;
     cluster.node(0).cont();
-    let (answer, took) = asked.await.unwrap();
+    let answer = asked.await.unwrap();
     assert!(answer.is_err(), "{answer:?}");
-    // With the time of those others it would be half as much again.
-    assert!(took < timeout + timeout * 2 / 5 + lateness.end(), "{took:?}");
+    // With the time of those others it would end with them, two seconds later.
+    assert!(others.try_join_next().is_none());
     cluster.node(1).cont();
     others.join_all().await;
 }

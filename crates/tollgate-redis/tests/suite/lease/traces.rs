@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use tollgate_core::{Outcome, Policy, Source};
 use tollgate_redis::RedisStore;
+use tollgate_store_tests::{is_long, seeds};
 
 use super::oracle::Oracle;
 use super::{ALGORITHMS, START, Scene, TTL, ask, policy};
@@ -13,7 +14,7 @@ macro_rules! traces {
             #[tokio::test]
             async fn $test() {
                 let mut leased = 0;
-                for (seed, limit) in [(1, 60), (2, 600), (3, 6_000)] {
+                for (seed, limit) in seeds(3).zip([60, 600, 6_000]) {
                     leased += trace(&policy(limit, ALGORITHMS[$index]), seed).await;
                 }
                 assert!(leased > 500, "{leased} were leased");
@@ -40,7 +41,7 @@ async fn trace(policy: &Policy, seed: u64) -> u64 {
     let mut stores = vec![scene.store().await, scene.store().await, scene.store().await];
     let mut oracle = Oracle::new(policy);
     let (mut leased, mut ends_at) = (0, START);
-    let steps = if std::env::var_os("TOLLGATE_LONG").is_some() { 3_000 } else { 500 };
+    let steps = if is_long() { 3_000 } else { 500 };
     for step in 0..steps {
         let replica = rng.usize(..3);
         if rng.u8(..10) == 0 {

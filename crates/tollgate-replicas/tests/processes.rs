@@ -79,11 +79,9 @@ fn a_frozen_process_ends_with_its_handle() {
     assert!(!runs(id) && TcpStream::connect(address).is_err());
 }
 
-/// The test below runs this function in a separate process and kills it.
-#[test]
-fn owner() {
-    let Some(folder) = std::env::var_os("OWNED") else { return };
-    let mut redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), Path::new(&folder)).unwrap();
+/// Starts a server, prints its id, and waits until the test below kills this process.
+fn own_a_server(folder: &Path) {
+    let mut redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder).unwrap();
     redis.process.freeze();
     eprintln!("owns {}", redis.process.id());
     while redis.process.ended().is_none() {
@@ -93,9 +91,14 @@ fn owner() {
 
 #[test]
 fn a_process_ends_when_its_owner_is_killed() {
+    // The test runs itself in a second process, which becomes the owner.
+    if let Some(folder) = std::env::var_os("OWNED") {
+        own_a_server(Path::new(&folder));
+        panic!("the server ended before its owner");
+    }
     let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "owner", "--nocapture"])
+        .args(["--exact", "a_process_ends_when_its_owner_is_killed", "--nocapture"])
         .env("OWNED", folder.path())
         .stderr(Stdio::piped())
         .stdout(Stdio::null())

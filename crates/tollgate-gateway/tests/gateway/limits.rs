@@ -328,19 +328,41 @@ fn sha256(text: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_in_the_queue_of_a_leaky_bucket() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}global: {{strategy: leaky_bucket, limit: 10, window: 1s, burst: 2}}\n",
-        upstream.target()
-    );
-    let gateway = Gateway::start(&lines);
+    let gateway = Gateway::start(&queue(&upstream, "500ms"));
     let started = std::time::Instant::now();
-    let mut requests = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        let client = Client::new(gateway.address);
-        requests.spawn(async move { client.get("/").await.status.as_u16() });
+    let mut requests = requests(&gateway, 2);
+    for _ in 0..2 {
+        assert_eq!(requests.join_next().await.unwrap().unwrap(), 200);
     }
-    let mut statuses = requests.join_all().await;
+    // However late the second request arrives, the queue forwards it half a second after the first.
+    assert!(started.elapsed() >= std::time::Duration::from_millis(490));
+}
+
+/// The queue has room for two requests and forwards one each hour: it forwards the first request,
+/// another one waits, and the others are denied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_denies_requests_and_holds_others() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&queue(&upstream, "1h"));
+    let mut requests = requests(&gateway, 4);
+    let mut statuses = Vec::new();
+    while statuses.len() < 3 {
+        statuses.push(requests.join_next().await.unwrap().unwrap());
+    }
     statuses.sort_unstable();
-    assert_eq!(statuses, [200, 200, 429, 429]);
-    assert!(started.elapsed() >= std::time::Duration::from_millis(90));
+    assert_eq!(statuses, [200, 429, 429]);
+    assert!(requests.try_join_next().is_none());
+}
+
+/// A configuration with a queue for two requests, which forwards one each `interval`.
+fn queue(upstream: &Upstream, interval: &str) -> String {
+    let global =
+        format!("global: {{strategy: leaky_bucket, limit: 1, window: {interval}, burst: 2}}\n");
+    upstream.target() + &global
+}
+
+/// The statuses of `count` requests, each over its own connection.
+fn requests(gateway: &Gateway, count: usize) -> tokio::task::JoinSet<u16> {
+    let clients = (0..count).map(|_| Client::new(gateway.address));
+    clients.map(|client| async move { client.get("/").await.status.as_u16() }).collect()
 }

@@ -177,7 +177,10 @@ fn a_line_ends_in_one_place() {
     ] {
         exchange(gateway.address, request);
     }
-    for request in upstream.requests() {
+    let requests = upstream.requests();
+    // The two requests whose lines all end in CR LF are valid.
+    assert!(requests.len() >= 2, "{requests:?}");
+    for request in requests {
         for line in request.split("\r\n") {
             assert!(!line.contains(['\r', '\n']), "{request:?}");
         }
@@ -264,7 +267,9 @@ fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
     let next = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = exchange(gateway.address, next);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    for request in upstream.requests() {
+    let requests = upstream.requests();
+    assert!(requests.iter().any(|request| request.starts_with("GET /next")), "{requests:?}");
+    for request in requests {
         assert!(!request.starts_with("GET /smuggled"), "{request:?}");
     }
 }
@@ -313,9 +318,8 @@ fn equal_lengths_become_one() {
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\
          Connection: close\r\n\r\nhello",
     );
-    for request in requests {
-        assert_eq!(request.to_ascii_lowercase().matches("content-length").count(), 1, "{request}");
-    }
+    let [request] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!(request.to_ascii_lowercase().matches("content-length").count(), 1, "{request}");
 }
 
 #[test]

@@ -77,16 +77,16 @@ fn delayed_replies_stay_in_order_and_their_delays_overlap() {
     let late = Duration::from_millis(500);
     proxy.delay(late);
     let start = Instant::now();
-    for _ in 0..3 {
+    for _ in 0..120 {
         client.say(&["INCR", "count"]);
         client.send().expect("taken");
     }
-    for count in 1..=3 {
+    for count in 1..=120 {
         assert_eq!(client.hear(), Value::Number(count));
         assert!(start.elapsed() >= late);
     }
-    // Delays one after the other would take three times as long.
-    assert!(start.elapsed() < 3 * late, "{:?}", start.elapsed());
+    // Delays one after the other would take a minute, also on the fastest machine.
+    assert!(start.elapsed() < 120 * late, "{:?}", start.elapsed());
 }
 
 #[test]

@@ -155,12 +155,7 @@ impl Gateway {
         self.status("VmHWM:") / 1024
     }
 
-    /// The memory it has now, in MiB.
-    pub(crate) fn memory(&self) -> u64 {
-        self.status("VmRSS:") / 1024
-    }
-
-    /// The same in KiB, and without the program itself.
+    /// The memory that it has now, without the program itself, in KiB.
     pub(crate) fn resident(&self) -> u64 {
         self.status("RssAnon:")
     }

@@ -8,8 +8,8 @@ use crate::client::Client;
 /// Real traffic over three replicas: for a moment, or for two minutes with `TOLLGATE_LONG=1`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_in_light_and_in_dark() {
-    let is = |variable: &str| std::env::var(variable).is_ok_and(|value| value == "1");
-    let (long, bless) = (is("TOLLGATE_LONG"), is("TOLLGATE_BLESS"));
+    let bless = std::env::var("TOLLGATE_BLESS").is_ok_and(|value| value == "1");
+    let long = tollgate_store_tests::is_long();
     let flags = ["--limit", "240", "--window", "20s"];
     let stage = Stage::new(&flags);
     stage.is_live();

@@ -38,49 +38,59 @@ fn library() -> PathBuf {
     found.expect("libfaketime, which `cargo xtask test` installs")
 }
 
-/// The difference between the clock of a replica and the clock of the test, in seconds.
-async fn offset(replica: &Replica) -> i64 {
+/// Checks that the clock of a replica is `offset` seconds ahead of the clock of the test.
+async fn is_apart(replica: &Replica, offset: i64) {
+    let before = seconds(SystemTime::now());
     let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
-    let theirs = httpdate::parse_http_date(answer.header("date")).unwrap();
-    let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    seconds(theirs).cast_signed() - seconds(SystemTime::now()).cast_signed()
+    let theirs = seconds(httpdate::parse_http_date(answer.header("date")).unwrap());
+    // The replica may render its date only once a second.
+    let possible = before + offset - 1..=seconds(SystemTime::now()) + offset;
+    assert!(possible.contains(&theirs), "{theirs} is not in {possible:?}");
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().cast_signed()
 }
 
 #[tokio::test]
 async fn clocks_a_minute_apart_change_nothing() {
     for algorithm in ["sliding_window_log", "sliding_window_counter", "token_bucket"] {
-        let set = set_apart(&["--algorithm", algorithm, "--limit", "30", "--window", "60s"]);
-        for (replica, expected) in set.replicas.iter().zip([-60, 0, 60]) {
-            let offset = offset(replica).await;
-            assert!((offset - expected).abs() <= 2, "{offset} instead of {expected}");
+        // In a window of ten hours, no unit is refilled while a slow machine runs this loop.
+        let set = set_apart(&["--algorithm", algorithm, "--limit", "30", "--window", "10h"]);
+        for (replica, offset) in set.replicas.iter().zip([-60, 0, 60]) {
+            is_apart(replica, offset).await;
         }
         let client = client(&set);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         for request in 1..=36_u64 {
             let answer = client.get("/items", &[]).await;
-            // A bucket refills some units during this loop; the counter may be off by one.
+            // The counter may be off by one.
             let left: u64 = answer.header("x-ratelimit-remaining").parse().unwrap();
             let expected = 30_u64.saturating_sub(request);
             assert!(left.abs_diff(expected) <= 1, "{algorithm}: {left} after {request}");
             assert_eq!(answer.status == 429, request > 30, "{algorithm}: {request}: {answer:?}");
             let reset: u64 = answer.header("x-ratelimit-reset").parse().unwrap();
-            assert!((now..=now + 125).contains(&reset), "{algorithm}: {reset} at {now}");
+            assert!((now..=now + 72_000 + 60).contains(&reset), "{algorithm}: {reset} at {now}");
         }
     }
 }
 
 #[tokio::test]
 async fn who_waited_for_one_clock_waited_for_all() {
-    let set = set_apart(&["--limit", "3", "--window", "2s"]);
-    let client = client(&set);
-    for expected in [200, 200, 200, 429] {
-        assert_eq!(client.get("/items", &[]).await.status, expected);
-    }
-    let denied = client.get("/items", &[]).await;
-    let wait: u64 = denied.header("retry-after").parse().unwrap();
-    assert!((1..=2).contains(&wait), "{wait}");
-    tokio::time::sleep(Duration::from_secs(wait)).await;
-    for _ in 0..3 {
-        assert_eq!(client.get("/items", &[]).await.status, 200);
+    let set = set_apart(&["--algorithm", "token_bucket", "--limit", "10", "--window", "20s"]);
+    let clients: Vec<_> =
+        set.replicas.iter().map(|replica| Client::new(None, replica.address())).collect();
+    // One replica denies, and another one, whose clock is a minute or two apart, allows.
+    for asked in 0..3 {
+        let denied = loop {
+            let answer = clients[asked].get("/items", &[]).await;
+            if answer.status == 429 {
+                break answer;
+            }
+        };
+        let wait: u64 = denied.header("retry-after").parse().unwrap();
+        assert!((1..=2).contains(&wait), "{wait}");
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        assert_eq!(clients[(asked + 1) % 3].get("/items", &[]).await.status, 200);
     }
 }

@@ -3,7 +3,7 @@
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,24 @@ struct Scale {
     busy_loops: usize,
 }
 
-/// The answers of all clients.
+/// The answers to all clients, while they ask.
 #[derive(Debug, Default)]
+struct Answers {
+    passed: AtomicU64,
+    denied: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Answers {
+    /// Whether a request passed and another one did not.
+    fn are_mixed(&self) -> bool {
+        let has = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
+        has(&self.passed) && (has(&self.denied) || has(&self.refused))
+    }
+}
+
+/// The number of answers of each kind in the end.
+#[derive(Debug)]
 struct Told {
     passed: u64,
     denied: u64,
@@ -72,34 +88,33 @@ async fn pausing(scale: Scale, flags: &[&str]) -> Told {
         thread::spawn(move || while !is_over.load(Ordering::Relaxed) {});
     }
     let began = Instant::now();
+    let answers = Arc::new(Answers::default());
     let mut tasks = JoinSet::new();
     for replica in &replicas {
         for _ in 0..CONNECTIONS {
-            let (address, is_over) = (replica.address(), Arc::clone(&is_over));
-            tasks.spawn(async move { ask_until(address, &is_over).await });
+            let (address, answers) = (replica.address(), Arc::clone(&answers));
+            let is_over = Arc::clone(&is_over);
+            tasks.spawn(async move { ask_until(address, &answers, &is_over).await });
         }
     }
-    while began.elapsed() < scale.lasts {
+    // However slow the machine is, some requests pass and some do not.
+    while began.elapsed() < scale.lasts || !answers.are_mixed() {
         sleep(BETWEEN_PAUSES).await;
         redis.process.freeze();
         sleep(PAUSE).await;
         redis.process.thaw();
     }
     is_over.store(true, Ordering::Relaxed);
-    let mut told = Told::default();
-    for one in tasks.join_all().await {
-        told.passed += one.passed;
-        told.denied += one.denied;
-        told.refused += one.refused;
-    }
-    told.took = began.elapsed();
+    tasks.join_all().await;
+    let [passed, denied, refused] = [&answers.passed, &answers.denied, &answers.refused]
+        .map(|count| count.load(Ordering::Relaxed));
+    let told = Told { passed, denied, refused, took: began.elapsed() };
     println!("{flags:?}: {told:?}");
     told
 }
 
 /// Asks over one connection, by hand: a client that does more would be the load of the machine.
-async fn ask_until(address: SocketAddr, is_over: &AtomicBool) -> Told {
-    let mut told = Told::default();
+async fn ask_until(address: SocketAddr, answers: &Answers, is_over: &AtomicBool) {
     let mut stream = BufStream::new(TcpStream::connect(address).await.unwrap());
     let (mut line, mut body) = (String::new(), Vec::new());
     while !is_over.load(Ordering::Relaxed) {
@@ -118,53 +133,50 @@ async fn ask_until(address: SocketAddr, is_over: &AtomicBool) -> Told {
         line.clear();
         body.resize(length, 0);
         stream.read_exact(&mut body).await.unwrap();
-        match &*status {
-            "200" => told.passed += 1,
-            "429" => told.denied += 1,
-            "503" => told.refused += 1,
+        let count = match &*status {
+            "200" => &answers.passed,
+            "429" => &answers.denied,
+            "503" => &answers.refused,
             status => panic!("{status}"),
-        }
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
-    told
 }
 
 /// Redis grants the quota, and each of the two replicas at most half of the quota besides.
 async fn the_quota_and_the_local_shares_pass(scale: Scale) {
     let told = pausing(scale, &[]).await;
-    assert_eq!(told.refused, 0, "{told:?}");
+    assert!(told.refused == 0 && told.denied > 0, "{told:?}");
     let granted = told.granted(scale.limit);
     assert!(told.passed <= 2 * granted, "at most {}: {told:?}", 2 * granted);
-    // On a machine that is too busy to ask for more than the quota, all requests pass.
-    let asked = told.passed + told.denied;
-    let least = (granted * 3 / 5).min(asked / 2);
-    assert!(told.passed >= least, "at least {least}: {told:?}");
+    // A replica denies a request only after Redis has granted the quota, or after the replica has
+    // granted its own half of it.
+    assert!(told.passed >= scale.limit / 2, "at least {}: {told:?}", scale.limit / 2);
 }
 
 /// Requests that Redis cannot decide are refused: no more than the quota passes.
 async fn only_the_quota_passes_if_closed(scale: Scale) {
     let told = pausing(scale, &["--on-store-error", "closed"]).await;
     let granted = told.granted(scale.limit);
-    assert!(told.passed <= granted, "at most {granted}: {told:?}");
+    assert!((1..=granted).contains(&told.passed), "at most {granted}: {told:?}");
 }
 
-const SMALL: Scale = Scale { limit: 100, lasts: Duration::from_secs(2), busy_loops: 0 };
+/// Small by default. With `TOLLGATE_HEAVY=1`, as `cargo xtask test --all` sets it, the machine is busy
+/// besides.
+fn scale() -> Scale {
+    if env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1") {
+        Scale { limit: 1000, lasts: Duration::from_secs(8), busy_loops: 2 }
+    } else {
+        Scale { limit: 100, lasts: Duration::from_secs(2), busy_loops: 0 }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_quota_and_the_local_shares_pass_while_redis_stops_now_and_then() {
-    the_quota_and_the_local_shares_pass(SMALL).await;
+    the_quota_and_the_local_shares_pass(scale()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_quota_passes_if_closed_while_redis_stops_now_and_then() {
-    only_the_quota_passes_if_closed(SMALL).await;
-}
-
-/// With `TOLLGATE_HEAVY=1`, as `cargo xtask test --all` sets it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_machine_whose_redis_stops_now_and_then_keeps_the_quota() {
-    if env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1") {
-        let scale = Scale { limit: 1000, lasts: Duration::from_secs(8), busy_loops: 2 };
-        the_quota_and_the_local_shares_pass(scale).await;
-        only_the_quota_passes_if_closed(scale).await;
-    }
+    only_the_quota_passes_if_closed(scale()).await;
 }

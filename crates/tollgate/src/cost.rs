@@ -4,13 +4,14 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_core::Cost;
 
+use crate::RequestHead;
+use crate::grpc::GrpcServices;
 use crate::key::route;
-use crate::{RequestHead, grpc};
 
-/// The rule that gives each request its cost, in units of a quota.
+/// The rule that gives each request its cost, in units of a quota. By default every request costs 1.
 ///
-/// The first of these that applies: the closure of [`Costs::from_fn`]; the cost of the matched
-/// route; 1 for a gRPC call; the cost of the method:
+/// The closure of [`Costs::from_fn`] applies first, then the cost of the matched route, then the cost
+/// of the method. [`Costs::by_method`] has these costs:
 ///
 /// | method | units |
 /// |---|---|
@@ -22,8 +23,9 @@ use crate::{RequestHead, grpc};
 ///
 /// A request with cost 0 always passes.
 ///
-/// A gRPC call ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) is never cheaper than its route,
-/// nor than a POST in [`flat`](Costs::flat) or [`method`](Costs::method).
+/// All gRPC calls are POST requests, so with [`by_method`](Costs::by_method) a call to a declared
+/// gRPC service ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) costs 1. A cost for POST by
+/// [`method`](Costs::method), or a cost for the route, also applies to calls.
 ///
 /// ```
 /// use http::Method;
@@ -59,7 +61,7 @@ struct Methods {
 const NAMED: [&str; 7] = ["GET", "HEAD", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
 
 impl Costs {
-    /// Returns the default costs, by HTTP method: the table above.
+    /// Returns costs by HTTP method: the table above.
     pub const fn by_method() -> Self {
         let [one, three, five, ten] = [Cost::ONE, Cost::new(3), Cost::new(5), Cost::new(10)];
         let mut costs = Self::uniform(one);
@@ -122,15 +124,15 @@ impl Costs {
         self
     }
 
-    /// Returns the cost of a request.
+    /// Returns the cost of a request to a service that is not gRPC.
     #[inline]
     pub fn of(&self, head: &RequestHead<'_>) -> Cost {
-        self.among(head, None)
+        self.among(head, &GrpcServices::None)
     }
 
     /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[inline]
-    pub(crate) fn among(&self, head: &RequestHead<'_>, is_grpc: Option<bool>) -> Cost {
+    pub(crate) fn among(&self, head: &RequestHead<'_>, services: &GrpcServices) -> Cost {
         if let Some(closure) = &self.closure
             && let Some(cost) = closure(head)
         {
@@ -138,8 +140,7 @@ impl Costs {
         }
         if !self.routes.is_empty() {
             // A router has one pattern for all methods of a gRPC service, so a call has its path.
-            // The content type must not avoid the cost of a route.
-            let called = grpc::says_call(head).then(|| head.uri.path());
+            let called = services.is_call(head).then(|| head.uri.path());
             let names = [called, route::pattern(head.extensions)];
             let listed = |name: &str| self.routes.iter().find(|(route, _)| **route == *name);
             if let Some((_, cost)) = names.into_iter().flatten().find_map(listed) {
@@ -148,7 +149,7 @@ impl Costs {
         }
         if self.methods.are_equal {
             self.methods.any_other
-        } else if grpc::is_call(head, is_grpc) {
+        } else if services.is_call(head) {
             self.methods.call
         } else {
             self.methods.of(head.method)
@@ -159,10 +160,19 @@ impl Costs {
         self.methods.are_equal
     }
 
-    pub(crate) fn max_cost(&self) -> Cost {
-        let Methods { named, call, others, any_other, .. } = &self.methods;
-        let listed = others.iter().map(|(_, cost)| cost).chain(self.routes.iter().map(|(_, c)| c));
-        named.iter().chain([call, any_other]).chain(listed).copied().max().unwrap_or_default()
+    /// The highest cost that does not depend on a closure, and in words which requests have it.
+    pub(crate) fn highest(&self) -> (String, Cost) {
+        let Methods { named, call, others, any_other, are_equal } = &self.methods;
+        let named = NAMED.iter().zip(named).filter(|_| !are_equal);
+        let named = named.map(|(method, cost)| (format!("a {method} request"), *cost));
+        let others = others.iter().map(|(method, cost)| (format!("a {method} request"), *cost));
+        let routes = self.routes.iter();
+        let routes = routes.map(|(route, cost)| (format!("a request to `{route}`"), *cost));
+        let calls = (!are_equal).then(|| ("a gRPC call".to_owned(), *call));
+        let all = named.chain(others).chain(routes).chain(calls);
+        all.fold(("a request".to_owned(), *any_other), |highest, next| {
+            if next.1 > highest.1 { next } else { highest }
+        })
     }
 }
 
@@ -203,9 +213,10 @@ impl fmt::Display for Costs {
     }
 }
 
+/// Every request costs 1.
 impl Default for Costs {
     fn default() -> Self {
-        Self::by_method()
+        Self::flat(Cost::ONE)
     }
 }
 

@@ -1,23 +1,47 @@
 //! gRPC calls and their denials.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::RequestHead;
-use crate::key::route;
+use crate::head::Condition;
+use crate::{Paths, RequestHead};
 
-/// Whether a request is a gRPC call. [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule.
-#[inline]
-pub(crate) fn is_call(head: &RequestHead<'_>, is_grpc: Option<bool>) -> bool {
-    let is_method =
-        || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
-    says_call(head) && is_grpc.unwrap_or_else(is_method)
+/// The gRPC services behind a layer, as the program declares them. The request alone cannot show it:
+/// a client can write any content type, and `/api.v1/items` has the form of a gRPC path.
+#[derive(Clone, Default)]
+pub(crate) enum GrpcServices {
+    #[default]
+    None,
+    All,
+    /// The services of requests for which the condition holds.
+    If(Arc<Condition>),
 }
 
-#[inline]
-pub(crate) fn says_call(head: &RequestHead<'_>) -> bool {
+impl GrpcServices {
+    pub(crate) const fn all(all: bool) -> Self {
+        if all { Self::All } else { Self::None }
+    }
+
+    pub(crate) fn at(paths: Paths) -> Self {
+        Self::If(Arc::new(move |head| paths.surely_contains(head.uri.path())))
+    }
+
+    /// Whether a request is a gRPC call to one of these services.
+    #[inline]
+    pub(crate) fn is_call(&self, head: &RequestHead<'_>) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => says_call(head),
+            Self::If(condition) => says_call(head) && condition(head),
+        }
+    }
+}
+
+fn says_call(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }
 
@@ -32,20 +56,6 @@ fn has_grpc_type(headers: &HeaderMap) -> bool {
     };
     start.eq_ignore_ascii_case(GRPC.as_bytes())
         && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
-}
-
-fn is_method(path: &str) -> bool {
-    let is_name = |part: &str| {
-        part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
-    let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-    parts.is_some_and(|(service, method)| {
-        service.contains('.')
-            && service.split('.').all(is_name)
-            && !method.is_empty()
-            && !method.contains('/')
-    })
 }
 
 pub(crate) fn trailers_only(status: &'static str, message: &str) -> Response<Bytes> {

@@ -13,13 +13,11 @@ use crate::{Costs, Paths, RequestHead};
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-/// use tollgate::{Cost, Costs, Limit, OnMissingKey, Paths, Policy, Quota};
+/// use tollgate::{Limit, OnMissingKey, Paths, Policy, Quota};
 ///
 /// let everybody = Limit::global(Policy::sliding_window_log("global", Quota::per_minute(100))?);
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
-/// // A login counts once, although it is a POST, which otherwise costs 5.
 /// let logins = Limit::new(logins, ClientIp::peer())
-///     .cost(1)
 ///     .on_paths(Paths::new(["/login"])?);
 /// let keys = ApiKeys::from_keys(["k-7f3a"]);
 /// let customers = Policy::token_bucket("customer", Quota::per_second(50).burst(200))?;
@@ -235,7 +233,7 @@ impl Limit {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Cost, Costs, Limit, Policy, Quota, Reserve, headers};
+    /// use tollgate::{Limit, Policy, Quota, Reserve, headers};
     ///
     /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
     /// let tokens = Limit::new(tokens, ClientIp::peer())
@@ -260,12 +258,11 @@ impl Limit {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Cost, Costs, Limit, Policy, Quota};
+    /// use tollgate::{Limit, Policy, Quota};
     ///
     /// // Five wrong passwords a minute, and any number of right ones.
     /// let logins = Policy::sliding_window_log("login", Quota::per_minute(5))?;
     /// let logins = Limit::new(logins, ClientIp::peer())
-    ///     .cost(1)
     ///     .count_only(|response| response.status == 401);
     /// # let _ = logins;
     /// # Ok::<(), tollgate::PolicyError>(())
@@ -302,11 +299,10 @@ impl Limit {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Cost, Costs, Limit, Paths, Policy, Quota};
+    /// use tollgate::{Limit, Paths, Policy, Quota};
     ///
     /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
     /// let client = Limit::new(free, ClientIp::peer())
-    ///     .cost(1)
     ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
     /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
     /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);

@@ -44,7 +44,7 @@ impl<St: Store> fmt::Display for Banner<'_, St> {
             writeln!(f, "  policy     {}", limit.policy())?;
         }
         writeln!(f, "  key        {}", key(args))?;
-        writeln!(f, "  costs      GET 1, SEARCH 3, POST PUT PATCH 5, DELETE 10, others 1")?;
+        writeln!(f, "  costs      {}", limits::costs(args.costs))?;
         writeln!(f, "  exempt     {}, CORS preflights", limits::EXEMPT.join(", "))?;
         if limits::queues(args.algorithm) {
             writeln!(f, "  note       requests wait in the bucket and leave at an even rate")?;

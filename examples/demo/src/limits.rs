@@ -9,10 +9,11 @@ use tollgate::key::{
 };
 use tollgate::policy::Algorithm;
 use tollgate::{
-    HeaderOptions, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, RateLimitLayer, Store,
+    Costs, HeaderOptions, LayerError, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota,
+    RateLimitLayer, Store,
 };
 
-use crate::args::{Args, KeyBy};
+use crate::args::{Args, CostsBy, KeyBy};
 
 /// Paths without a limit: a balancer whose health check is denied assumes that the replica is down.
 pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
@@ -27,12 +28,31 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
     let exempt = Paths::new(EXEMPT).map_err(|error| error.to_string())?;
     let layer = RateLimitLayer::builder(store)
         .limit(Limit::new(policy(args)?, key(args)?))
+        .costs(costs(args.costs))
         .exempt_paths(exempt)
         .headers(HeaderOptions::all())
         .on_missing_key(OnMissingKey::Deny)
         .denial_response(Problem::with_members(members))
         .build();
-    layer.map_err(|error| error.to_string())
+    layer.map_err(|error| match error {
+        LayerError::CostAboveCapacity(it) => {
+            let flag = if args.burst.is_some() { "--burst" } else { "--limit" };
+            let (request, cost) = (&it.request, it.cost.get());
+            format!(
+                "{flag} {}: {request} costs {cost}; use {flag} {cost}, or --costs one",
+                it.capacity
+            )
+        }
+        error => error.to_string(),
+    })
+}
+
+/// The costs of requests.
+pub(crate) fn costs(costs: CostsBy) -> Costs {
+    match costs {
+        CostsBy::ByMethod => Costs::by_method(),
+        CostsBy::One => Costs::flat(1),
+    }
 }
 
 /// Whether the replica decides by itself while Redis cannot.

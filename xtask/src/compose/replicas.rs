@@ -23,8 +23,12 @@ pub(super) fn share_a_quota(engine: &Engine) -> Result<(), Failure> {
 
 /// A limit by address: nginx says who is asking, and a client cannot.
 pub(super) fn limit_by_address(engine: &Engine) -> Result<(), Failure> {
-    let by_address =
-        [("TOLLGATE_KEY", "ip"), ("TOLLGATE_TRUSTED_PROXIES", "private"), ("TOLLGATE_LIMIT", "3")];
+    let by_address = [
+        ("TOLLGATE_KEY", "ip"),
+        ("TOLLGATE_TRUSTED_PROXIES", "private"),
+        ("TOLLGATE_LIMIT", "3"),
+        ("TOLLGATE_COSTS", "one"),
+    ];
     engine.with_project(FILES, PORTS, &by_address, |project| {
         project.up(&[])?;
         let url = project.url("TOLLGATE_PORT", "/items");

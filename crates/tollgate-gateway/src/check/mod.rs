@@ -59,6 +59,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
+    for path in &*plan.grpc {
+        writeln!(out, "gRPC: {path}")?;
+    }
     match &plan.preflights {
         Preflights::Charged => writeln!(out, "limited like other requests: CORS preflights")?,
         Preflights::Unlimited => {

@@ -186,6 +186,21 @@ impl CostTable {
         Self { paths: Vec::new(), methods: Vec::new(), other: cost }
     }
 
+    /// The costs of [`Costs::by_method`](tollgate::Costs::by_method).
+    pub fn by_method() -> Self {
+        let costs = tollgate::Costs::by_method();
+        let cost = |method: &Method| {
+            let mut request = http::Request::new(());
+            method.clone_into(request.method_mut());
+            costs.of(&tollgate::RequestHead::of(&request))
+        };
+        let methods = ["GET", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
+        let methods = methods.iter().filter_map(|name| name.parse().ok());
+        let methods = methods.map(|method| (cost(&method), method));
+        let methods = methods.map(|(cost, method)| (method, cost)).collect();
+        Self { paths: Vec::new(), methods, other: cost(&Method::OPTIONS) }
+    }
+
     /// The cost of a request to a path in normal form. If the path has several readings, the
     /// highest of their costs.
     pub fn of(&self, method: &Method, path: &str) -> Cost {
@@ -202,10 +217,10 @@ impl CostTable {
         if let Some(rule) = rule {
             return rule.cost;
         }
-        self.by_method(method)
+        self.of_method(method)
     }
 
-    fn by_method(&self, method: &Method) -> Cost {
+    fn of_method(&self, method: &Method) -> Cost {
         let listed = |method: &str| {
             let mut all = self.methods.iter();
             all.find(|(listed, _)| is_same(listed.as_str(), method)).map(|(_, cost)| *cost)
@@ -233,7 +248,7 @@ impl CostTable {
         let by_method = if methods.is_all() {
             self.methods.iter().map(|(_, cost)| *cost).fold(self.other, Cost::max)
         } else {
-            let costs = methods.iter().map(|method| self.by_method(method));
+            let costs = methods.iter().map(|method| self.of_method(method));
             costs.max().unwrap_or(self.other)
         };
         rules.unwrap_or(Cost::ZERO).max(by_method)

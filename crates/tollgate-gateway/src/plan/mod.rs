@@ -15,6 +15,7 @@ mod telemetry;
 
 use std::cell::LazyCell;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::StatusCode;
 use http::uri::Authority;
@@ -68,6 +69,8 @@ pub struct Plan {
     /// Requests that pass without asking the store.
     pub exempt: Vec<PathMatch>,
     pub preflights: Preflights,
+    /// The paths of gRPC services.
+    pub grpc: Arc<[PathMatch]>,
     /// The sources of a client; the first that finds one counts.
     pub identity: Vec<IdentitySource>,
     /// The action for requests without a client.
@@ -86,6 +89,12 @@ pub struct Plan {
     pub log: LogPlan,
     pub access_log: Option<AccessLogPlan>,
     pub tracing: Option<TracingPlan>,
+}
+
+/// Returns whether a path in normal form belongs to a declared gRPC service. An ambiguous path never
+/// does.
+pub fn is_grpc(services: &[PathMatch], path: &str) -> bool {
+    services.iter().any(|service| service.matches(path)) && !Paths::is_ambiguous(path)
 }
 
 impl Plan {

@@ -32,7 +32,7 @@ use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use super::token_limit::{Addresses, TooManyRefused};
 use crate::files;
-use crate::plan::{Connections, Front, Plan};
+use crate::plan::{Connections, Front, Plan, is_grpc};
 use crate::proxy::{
     Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
     Received, Tunnels, Via, admit,
@@ -321,7 +321,7 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let format = ResponseFormat::of(&RequestHead::of(request));
+        let format = self.format(request);
         let problem = Problem::with_members(self.plan.members.clone());
         let mut response = denial.respond(format, &problem).map(Body::from);
         response.extensions_mut().insert(Denied::of(&denial));
@@ -334,7 +334,12 @@ impl<St: Inspect> App<St> {
         request: &Request<Admitted<B>>,
     ) -> Box<Response<Body>> {
         self.summary.token_not_verified();
-        Box::new(refused.response(request, &self.plan.members))
+        Box::new(refused.response(self.format(request), &self.plan.members))
+    }
+
+    fn format<B>(&self, request: &Request<B>) -> ResponseFormat {
+        let is_grpc = is_grpc(&self.plan.grpc, request.uri().path());
+        ResponseFormat::of(&RequestHead::of(request), is_grpc)
     }
 }
 

@@ -20,7 +20,7 @@ use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan,
-    Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose,
+    Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 use crate::proxy::path::PathFault;
 use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
@@ -147,12 +147,14 @@ impl<St: Inspect> Parts<'_, St> {
     ) -> Result<Limiter<St>, BuildError> {
         let falls_back = limits.iter().any(|limit| limit.may_fall_back());
         let store = if falls_back { self.store } else { self.without_local };
+        let grpc = Arc::clone(&self.plan.grpc);
         let mut layer = RateLimitLayer::builder(store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
             .exempt_preflights(exempt_preflights)
             .observer(self.observer)
             .endpoint(endpoint)
+            .grpc_if(move |head| is_grpc(&grpc, head.uri.path()))
             .tiers(self.tiers())
             .wait_queue(self.room)
             .denial_response(Denials::of(self.plan));
@@ -254,11 +256,10 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<ClientIdentity>()?.tier
 }
 
-/// The closure returns the cost of every request. The flat cost is the largest cost: the layer
-/// logs a warning if it exceeds every burst.
+/// The closure returns the cost of every request.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
-    Costs::flat(plan.max_cost).from_fn(move |head| Some(table.of(head.method, head.uri.path())))
+    Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
 fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {

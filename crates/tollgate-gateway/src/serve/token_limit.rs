@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::Response;
 use tollgate::denial::{Members, Problem, ResponseFormat};
 use tollgate::key::{ClientIp, JwtUser, KeyError, KeySource, Subject, SubjectName, TokenCheck};
 use tollgate::store::Verdict;
@@ -135,9 +135,8 @@ impl TooManyRefused {
         }
     }
 
-    pub(super) fn response<B>(&self, request: &Request<B>, members: &Members) -> Response<Body> {
+    pub(super) fn response(&self, format: ResponseFormat, members: &Members) -> Response<Body> {
         let denial = Denial::quota_exceeded(NAME, self.wait);
-        let format = ResponseFormat::of(&RequestHead::of(request));
         let problem = Problem::with_members(members.clone());
         let mut response = denial.respond(format, &problem).map(Body::from);
         response.extensions_mut().insert(Denied::of(&denial));

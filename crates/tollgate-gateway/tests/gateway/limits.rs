@@ -217,6 +217,7 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
         "{}identity: apiKey\n\
          apiKeys: {{scheme: Key, keys: [{{sha256: {key}}}]}}\n\
          onMissingKey: {{deny: 401}}\n\
+         grpc: [/pkg.Service/*]\n\
          client: {{limit: 1, windowSeconds: 3600}}\n",
         upstream.target()
     );
@@ -231,9 +232,12 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
     let grpc = [("content-type", "application/grpc")];
     let answer = client.send("POST", "/pkg.Service/Call", &grpc, "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"));
-    // On any other path the content type changes nothing.
-    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
-    assert_eq!((answer.status.as_u16(), answer.headers.get("grpc-status")), (401, None));
+    // The content type changes nothing on a path that the file does not declare.
+    for path in ["/", "/api.v1/items", "/pkg.Service/../x"] {
+        let answer = client.send("POST", path, &grpc, "").await.unwrap();
+        assert_eq!(answer.headers.get("grpc-status"), None, "{path}");
+        assert_eq!(answer.status, 401, "{path}");
+    }
     assert!(upstream.seen().is_empty());
     // Another denial has the status of its reason.
     let known = [("authorization", "Key gold-key")];

@@ -12,8 +12,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{AccessLists, Listed};
+use crate::Paths;
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
 use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem, ResponseFormat};
+use crate::grpc::GrpcServices;
 use crate::head::RequestHead;
 use crate::key::FaultLog;
 
@@ -57,7 +59,7 @@ pub struct AccessLayer<M = SameBody> {
 struct AccessState {
     lists: AccessLists,
     response: Arc<dyn DenialResponse>,
-    is_grpc: Option<bool>,
+    grpc: GrpcServices,
     faults: Arc<FaultLog>,
 }
 
@@ -75,13 +77,13 @@ impl AccessLayer {
         let state = AccessState {
             lists: lists.clone(),
             response: Arc::new(Problem::default()),
-            is_grpc: None,
+            grpc: GrpcServices::None,
             faults: Arc::default(),
         };
         Self { state: Arc::new(state), mode: PhantomData }
     }
 
-    /// The same layer for services whose body is not `From<Bytes>`, see
+    /// The same layer for services whose body does not implement `HoldPermits`, see
     /// [`RateLimitLayer::any_body`](crate::RateLimitLayer::any_body).
     #[must_use]
     pub fn any_body(self) -> AccessLayer<AnyBody> {
@@ -109,11 +111,19 @@ impl<M> AccessLayer<M> {
         self
     }
 
-    /// Sets whether all services inside are gRPC, or none. See
+    /// Declares that all services inside are gRPC, or none. See
     /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
-        Arc::make_mut(&mut self.state).is_grpc = Some(all);
+        Arc::make_mut(&mut self.state).grpc = GrpcServices::all(all);
+        self
+    }
+
+    /// Declares that the services at these paths are gRPC. See
+    /// [`RateLimitLayerBuilder::grpc_at`](crate::layer::RateLimitLayerBuilder::grpc_at).
+    #[must_use]
+    pub fn grpc_at(mut self, paths: Paths) -> Self {
+        Arc::make_mut(&mut self.state).grpc = GrpcServices::at(paths);
         self
     }
 }
@@ -130,7 +140,7 @@ impl AccessState {
         };
         tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
         let denial = denial.of_request(*head, |_| None);
-        Err(Box::new(denial.respond(ResponseFormat::among(head, self.is_grpc), &*self.response)))
+        Err(Box::new(denial.respond(ResponseFormat::among(head, &self.grpc), &*self.response)))
     }
 }
 

@@ -2,21 +2,35 @@ use http::Request;
 use http::header::CONTENT_TYPE;
 
 use super::*;
+use crate::grpc::GrpcServices;
 use crate::key::RoutePattern;
 
 fn cost(costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
-    cost_at("/pkg.Service/Call", costs, method, route, grpc)
+    cost_among(&GrpcServices::None, costs, method, route, grpc)
 }
 
-fn cost_at(path: &str, costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
-    let mut request = Request::builder().method(method).uri(path);
+fn cost_among(
+    services: &GrpcServices,
+    costs: &Costs,
+    method: &str,
+    route: Option<&str>,
+    grpc: bool,
+) -> u64 {
+    let mut request = Request::builder().method(method).uri("/pkg.Service/Call");
     if let Some(route) = route {
         request = request.extension(RoutePattern::new(route));
     }
     if grpc {
         request = request.header(CONTENT_TYPE, "application/grpc+proto");
     }
-    costs.of(&RequestHead::of(&request.body(()).unwrap())).get()
+    costs.among(&RequestHead::of(&request.body(()).unwrap()), services).get()
+}
+
+#[test]
+fn every_request_costs_one_by_default() {
+    for method in ["GET", "SEARCH", "POST", "DELETE", "OPTIONS"] {
+        assert_eq!(cost(&Costs::default(), method, None, false), 1, "{method}");
+    }
 }
 
 #[test]
@@ -34,47 +48,37 @@ fn methods_cost_what_the_table_says() {
         ("TRACE", 1),
         ("PROPFIND", 1),
     ] {
-        assert_eq!(cost(&Costs::default(), method, None, false), expected, "{method}");
+        assert_eq!(cost(&Costs::by_method(), method, None, false), expected, "{method}");
     }
 }
 
 #[test]
-fn a_grpc_call_is_no_ordinary_post() {
-    assert_eq!(cost(&Costs::default(), "POST", None, true), 1);
+fn a_call_to_a_declared_service_is_no_ordinary_post() {
+    let call = |costs: &Costs, grpc| cost_among(&GrpcServices::All, costs, "POST", None, grpc);
+    assert_eq!(call(&Costs::by_method(), true), 1);
+    assert_eq!(call(&Costs::by_method(), false), 5);
     let costs = Costs::by_method().route("/pkg.Service/Call", Cost::new(7));
-    assert_eq!(cost(&costs, "POST", None, true), 7);
-    assert_eq!(cost(&costs, "POST", None, false), 5, "a path is not a route");
+    assert_eq!(call(&costs, true), 7);
+    assert_eq!(call(&costs, false), 5, "a path is not a route");
+    assert_eq!(call(&Costs::by_method().method(Method::POST, Cost::new(20)), true), 20);
+    assert_eq!(call(&Costs::by_method().method(Method::GET, Cost::new(20)), true), 1);
+    assert_eq!(call(&Costs::flat(Cost::new(300)), true), 300);
+    assert_eq!(call(&Costs::flat(Cost::new(0)), true), 0);
 }
 
 #[test]
-fn who_only_says_to_call_pays_what_others_pay() {
-    let route = Some("/reports/{id}");
+fn a_content_type_alone_changes_no_cost() {
     let listed = Costs::by_method().route("/reports/{id}", Cost::new(50));
+    let cheap = Costs::by_method().route("/pkg.Service/Call", Cost::new(1));
     for (costs, route, expected) in [
-        (listed, route, 50),
-        (Costs::by_method(), route, 5),
-        (Costs::by_method(), Some("/comments"), 5),
-        (Costs::by_method(), Some("/files/{*path}"), 5),
-        (Costs::by_method(), Some("/pkg.Service/{*rest}"), 1),
-        (Costs::by_method().method(Method::POST, Cost::new(20)), None, 20),
-        (Costs::by_method().method(Method::GET, Cost::new(20)), None, 1),
-        (Costs::flat(Cost::new(300)), None, 300),
-        (Costs::flat(Cost::new(0)), None, 0),
+        (listed, Some("/reports/{id}"), 50),
+        (Costs::by_method(), None, 5),
+        (Costs::by_method(), Some("/pkg.Service/{*rest}"), 5),
+        (cheap, Some("/{*path}"), 5),
     ] {
-        assert_eq!(cost(&costs, "POST", route, true), expected, "{costs:?} {route:?}");
-    }
-}
-
-#[test]
-fn without_a_route_the_path_tells_a_call() {
-    let costs = Costs::by_method();
-    for (path, route, expected) in [
-        ("/pkg.Service/Call", None, 1),
-        ("/comments", None, 5),
-        ("/Service/Call", None, 5),
-        ("/comments", Some("/pkg.Service/{*rest}"), 1),
-    ] {
-        assert_eq!(cost_at(path, &costs, "POST", route, true), expected, "{path}");
+        for grpc in [true, false] {
+            assert_eq!(cost(&costs, "POST", route, grpc), expected, "{costs:?} {route:?}");
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response};
 
 use super::{Denial, Members};
-use crate::{RequestHead, grpc};
+use crate::RequestHead;
+use crate::grpc::{self, GrpcServices};
 
 /// The format of a denial: HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +22,16 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Returns the format of a denial of this request.
-    /// [`grpc`](crate::layer::RateLimitLayerBuilder::grpc) has the rule for gRPC calls.
-    pub fn of(head: &RequestHead<'_>) -> Self {
-        Self::among(head, None)
+    /// Returns the format of a denial of this request. `is_grpc` declares that its service is gRPC.
+    pub fn of(head: &RequestHead<'_>, is_grpc: bool) -> Self {
+        Self::among(head, &GrpcServices::all(is_grpc))
     }
 
     /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
-    pub(crate) fn among(head: &RequestHead<'_>, is_grpc: Option<bool>) -> Self {
+    pub(crate) fn among(head: &RequestHead<'_>, services: &GrpcServices) -> Self {
         if *head.method == Method::HEAD {
             Self::Head
-        } else if grpc::is_call(head, is_grpc) {
+        } else if services.is_call(head) {
             Self::Grpc
         } else {
             Self::Http

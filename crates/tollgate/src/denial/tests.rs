@@ -214,7 +214,7 @@ fn a_service_adds_members_of_its_own() {
 fn head_gets_the_headers_alone() {
     let denial = Denial::store_unavailable([], Micros::new(1));
     let request = Request::builder().method(Method::HEAD).body(()).unwrap();
-    let format = ResponseFormat::of(&RequestHead::of(&request));
+    let format = ResponseFormat::of(&RequestHead::of(&request), false);
     let head = denial.respond(format, &Problem::default());
     let get = denial.respond(ResponseFormat::Http, &Problem::default());
     assert!(head.body().is_empty() && !get.body().is_empty());
@@ -254,7 +254,8 @@ fn grpc_reads_the_outcome_in_the_headers() {
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
     let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
-    let format = ResponseFormat::of(&RequestHead::of(&request.body(()).unwrap()));
+    let request = request.body(()).unwrap();
+    let format = ResponseFormat::of(&RequestHead::of(&request), true);
     for (denial, status) in [
         (of(&spent), "8"),
         (of(&never), "7"),

@@ -17,6 +17,7 @@ use super::service::RateLimitLayer;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
 use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse};
+use crate::grpc::GrpcServices;
 #[cfg(feature = "memory")]
 use crate::key::ApiKeys;
 use crate::tier::TierSource;
@@ -26,11 +27,11 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 ///
 /// | option | default | reason |
 /// |---|---|---|
-/// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
+/// | [`costs`](Self::costs) | each request costs 1 | a quota of 100 is then 100 requests |
 /// | [`tiers`](Self::tiers) | required if a limit has tiers | only the program knows |
 /// | [`exempt`](Self::exempt) | no request | an exemption should be explicit |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
-/// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a client can write any content type |
+/// | [`grpc`](Self::grpc), [`grpc_at`](Self::grpc_at) | no service is gRPC | a client can write any content type |
 /// | [`on_missing_key`](Self::on_missing_key) | required if a key can be missing | no answer is right for all services |
 /// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each request holds a connection and memory |
 /// | [`headers`](Self::headers) | two on allowed responses, all on denials | clients can stop in time |
@@ -44,7 +45,6 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 ///
 /// let client = Policy::token_bucket("client", Quota::per_minute(100).burst(20))?;
 /// let layer = RateLimitLayer::builder(MemoryStore::new())
-///     .cost(1)
 ///     .exempt_paths(Paths::new(["/healthz"])?)
 ///     .headers(HeaderOptions::all())
 ///     .limit(Limit::new(client, ClientIp::behind(["10.0.0.0/8"])?))
@@ -84,7 +84,7 @@ impl<St: Store> RateLimitLayer<St> {
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
         let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
         let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
-        Self::builder(store).limit(limit.cost(1)).headers(none).build()
+        Self::builder(store).limit(limit).headers(none).build()
     }
 
     /// A layer of several limits and options, over `store`.
@@ -124,7 +124,7 @@ impl RateLimitLayer<MemoryStore> {
     }
 
     fn alone(limit: Limit) -> Result<Self, LayerError> {
-        Self::builder(MemoryStore::new()).limit(limit.cost(1)).build()
+        Self::builder(MemoryStore::new()).limit(limit).build()
     }
 }
 
@@ -168,7 +168,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets the costs for limits without costs of their own.
+    /// Sets the costs for limits without their own costs. By default each request costs 1;
+    /// [`Costs::by_method`] makes writes more expensive.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.options.costs = costs;
@@ -231,16 +232,37 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Whether all services inside are gRPC, or none.
+    /// Declares that all services inside are gRPC, or none (the default).
     ///
-    /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status with the HTTP status 200.
-    /// A client can write any content type. So without this option a request is a call only if it is a
-    /// POST with the content type of gRPC, and its route (without a router: its path) has the form
-    /// `/package.Service/Method`. Services without a package need `.grpc(true)`. With `.grpc(false)`
-    /// no request is a call. Clients of gRPC-Web read the HTTP status, so they get HTTP.
+    /// The denial of a gRPC call is a gRPC status with the HTTP status 200, and with
+    /// [`Costs::by_method`] a call costs 1. Requests cannot decide this, because a client can write
+    /// any content type and would get the lower cost. In a declared service a call is a POST with
+    /// the content type of gRPC. Clients of gRPC-Web read the HTTP status, so they get HTTP.
+    ///
+    /// Without the declaration, a gRPC client reads a denial as UNAVAILABLE.
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
-        self.options.is_grpc = Some(all);
+        self.options.grpc = GrpcServices::all(all);
+        self
+    }
+
+    /// Declares that the services at these paths are gRPC, for example `/pkg.Greeter/*`, in a router
+    /// that also has other services. Otherwise equal to [`grpc`](Self::grpc), which it replaces.
+    #[must_use]
+    pub fn grpc_at(mut self, paths: Paths) -> Self {
+        self.options.grpc = GrpcServices::at(paths);
+        self
+    }
+
+    /// Declares that the services of requests for which `condition` returns `true` are gRPC. The
+    /// condition must not read headers, because the client writes them. Otherwise equal to
+    /// [`grpc`](Self::grpc), which it replaces.
+    #[must_use]
+    pub fn grpc_if(
+        mut self,
+        condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.options.grpc = GrpcServices::If(Arc::new(condition));
         self
     }
 

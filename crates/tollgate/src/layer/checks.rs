@@ -1,6 +1,8 @@
 //! The checks of a layer before it is built.
 
-use tollgate_core::{OnStoreError, PolicyError, Store};
+use std::fmt;
+
+use tollgate_core::{Cost, OnStoreError, PolicyError, Store};
 
 use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
@@ -17,11 +19,11 @@ pub(super) fn check(
     check_tiers(limits, options.tiers.is_some())?;
     for limit in limits.iter().filter(|limit| limit.enforce) {
         let costs = limit.costs.as_ref().unwrap_or(&options.costs);
+        check_costs(limit, costs)?;
         if !costs.is_flat() {
             let policy = limit.policy.name();
             tracing::info!(target: "tollgate", policy, %costs, "costs of requests");
         }
-        warn_of_costs(limit, costs);
     }
     Ok(())
 }
@@ -98,26 +100,25 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
     if given > MAX_TIERS { Err(LayerError::TooManyTiers(given)) } else { Ok(()) }
 }
 
-fn warn_of_costs(limit: &Limit, costs: &Costs) {
+/// A request that costs more than the capacity would always be denied. A penalty takes no units.
+fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
     if limit.policy.is_penalty() {
-        return;
+        return Ok(());
     }
-    let cost = costs.max_cost().get();
-    let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
+    let (request, cost) = costs.highest();
+    let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
-        let capacity = policy.capacity();
-        if cost > capacity {
-            tracing::warn!(
-                target: "tollgate",
-                policy = policy.name(),
-                tier,
-                capacity,
+        if cost.get() > policy.capacity() {
+            return Err(LayerError::CostAboveCapacity(CostAboveCapacity {
+                policy: policy.name().to_owned(),
+                tier: tier.map(|tier| tier.as_str().to_owned()),
+                request,
                 cost,
-                "some requests cost more than the policy ever grants at once and will \
-                 always be refused with 403; raise the burst or lower the cost",
-            );
+                capacity: policy.capacity(),
+            }));
         }
     }
+    Ok(())
 }
 
 /// Why a layer cannot be built. The texts are names of policies.
@@ -204,6 +205,15 @@ pub enum LayerError {
     )]
     LocalStoreUnused,
 
+    /// A cost by method or by route is above the capacity of a policy, which would therefore always
+    /// deny these requests.
+    #[error(
+        "{0}, so it would always be denied with 403: raise the limit or the burst to at least \
+         {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)`",
+        cost = .0.cost.get()
+    )]
+    CostAboveCapacity(CostAboveCapacity),
+
     /// Both policies would hold requests back.
     #[error(
         "`{0}` and `{1}` are both leaky buckets in queue mode, and a request can wait in one queue \
@@ -214,6 +224,34 @@ pub enum LayerError {
 }
 
 tollgate_core::debug_as_display!(LayerError);
+
+/// A cost that no request can pay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CostAboveCapacity {
+    /// The name of the policy.
+    pub policy: String,
+    /// The tier with this capacity; `None` outside of tiers.
+    pub tier: Option<String>,
+    /// The requests in words, for example `a DELETE request`.
+    pub request: String,
+    /// Their cost.
+    pub cost: Cost,
+    /// The most units that the policy grants at the same time.
+    pub capacity: u64,
+}
+
+impl fmt::Display for CostAboveCapacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, tier, request, cost, capacity } = self;
+        let cost = cost.get();
+        write!(f, "policy `{policy}`")?;
+        if let Some(tier) = tier {
+            write!(f, " in tier `{tier}`")?;
+        }
+        write!(f, " grants at most {capacity} units at the same time, but {request} costs {cost}")
+    }
+}
 
 impl LayerError {
     /// The largest number of limits of one layer.

@@ -48,7 +48,7 @@ impl<St: Store> LayerState<St> {
 
     #[inline]
     fn cost_of(&self, limit: &Limit, head: &RequestHead<'_>) -> Cost {
-        limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, self.options.is_grpc)
+        limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, &self.options.grpc)
     }
 
     /// Applies [`OnMissingKey`], also where a key source fails. `None` means that the limit is

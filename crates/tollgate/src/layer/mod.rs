@@ -56,7 +56,7 @@ mod wait_queue;
 mod waiter;
 
 pub use self::builder::RateLimitLayerBuilder;
-pub use self::checks::LayerError;
+pub use self::checks::{CostAboveCapacity, LayerError};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::telemetry::Observed;
 use super::wait_queue::WaitQueue;
 use crate::denial::{DenialResponse, Problem};
+use crate::grpc::GrpcServices;
 use crate::head::Condition;
 use crate::tier::TierSource;
 use crate::{Costs, HeaderOptions};
@@ -11,8 +12,7 @@ pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
     pub(super) exempt_preflights: bool,
-    /// Whether all services inside are gRPC, or none. `None`: their routes decide.
-    pub(super) is_grpc: Option<bool>,
+    pub(super) grpc: GrpcServices,
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
@@ -27,7 +27,7 @@ impl Default for Options {
             costs: Costs::default(),
             exempt: Vec::new(),
             exempt_preflights: true,
-            is_grpc: None,
+            grpc: GrpcServices::None,
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,

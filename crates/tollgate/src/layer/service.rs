@@ -56,7 +56,7 @@ use crate::{Limit, RequestHead};
 /// let short = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
 /// // The same in the long form:
 /// let policy = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
-/// let long = RateLimitLayer::builder(MemoryStore::new()).limit(Limit::per_ip(policy).cost(1)).build()?;
+/// let long = RateLimitLayer::builder(MemoryStore::new()).limit(Limit::per_ip(policy)).build()?;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(long);
 /// # let _ = (short, app);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -127,7 +127,7 @@ impl<St: Store> LayerState<St> {
 
     /// The response of a denial, without the fields of a verdict.
     pub(super) fn respond(&self, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
-        let format = ResponseFormat::among(head, self.options.is_grpc);
+        let format = ResponseFormat::among(head, &self.options.grpc);
         Box::new(denial.respond(format, &*self.options.response))
     }
 }

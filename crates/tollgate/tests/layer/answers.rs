@@ -176,7 +176,8 @@ async fn a_service_adds_members_of_its_own_to_the_problem() {
 #[tokio::test]
 async fn a_cost_that_can_never_fit_is_refused_for_good() {
     let (_, store) = memory();
-    let costs = Costs::flat(Cost::new(11));
+    // A cost that a closure returns is not known when the layer is built.
+    let costs = Costs::default().from_fn(|_| Some(11));
     let used_up = Limit::global(log("used-up", 1)).costs(Costs::flat(Cost::ONE));
     let service = limited(&store, [Limit::global(log("global", 10)).costs(costs), used_up]);
     let response = ask(&service, get()).await;

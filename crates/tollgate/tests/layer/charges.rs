@@ -1,5 +1,7 @@
 //! Charges: costs, and requests that cost nothing, such as preflights and exempt paths.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::any;
 use bytes::Bytes;
@@ -7,7 +9,9 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::key::ClientIp;
 use tollgate::layer::Verdicts;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimit};
+use tollgate::{
+    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, Strikes,
+};
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;
@@ -135,7 +139,11 @@ async fn a_request_that_no_limit_is_about_does_not_touch_the_store() {
 
 #[tokio::test]
 async fn methods_cost_what_the_table_says() {
-    let service = limited(&counted(), [Limit::global(log("global", 1_000))]);
+    let service = |costs: Option<Costs>| {
+        let limit = Limit::global(log("global", 1_000));
+        limited(&counted(), [costs.into_iter().fold(limit, Limit::costs)])
+    };
+    let (by_method, by_default) = (service(Some(Costs::by_method())), service(None));
     for (method, expected) in [
         ("GET", 1),
         ("HEAD", 1),
@@ -149,7 +157,8 @@ async fn methods_cost_what_the_table_says() {
         ("PURGE", 1),
     ] {
         let method: Method = method.parse().unwrap();
-        assert_eq!(cost(&service, request(method.clone(), "/")).await, expected, "{method}");
+        assert_eq!(cost(&by_method, request(method.clone(), "/")).await, expected, "{method}");
+        assert_eq!(cost(&by_default, request(method.clone(), "/")).await, 1, "{method}");
     }
 }
 
@@ -157,7 +166,7 @@ async fn methods_cost_what_the_table_says() {
 async fn a_grpc_call_costs_one_and_its_path_can_say_otherwise() {
     let costs = Costs::by_method().route("/pkg.Service/Dear", Cost::new(7));
     let limit = Limit::global(log("global", 100)).costs(costs);
-    let service = limited(&counted(), [limit]);
+    let service = builder(&counted(), [limit]).grpc(true).build().unwrap().layer(hello());
     let call = |path, content_type| {
         let mut request = request(Method::POST, path);
         request.headers_mut().insert("content-type", HeaderValue::from_static(content_type));
@@ -219,7 +228,7 @@ async fn policies_of_one_layer_may_count_differently() {
     let limits = [
         Limit::global(log("requests", 10)).costs(Costs::flat(Cost::ONE)),
         Limit::global(upload).costs(bytes),
-        Limit::global(log("units", 10)),
+        Limit::global(log("units", 10)).costs(Costs::by_method()),
     ];
     let service = limited(&counted(), limits);
     let mut post = request(Method::POST, "/");
@@ -233,7 +242,7 @@ async fn policies_of_one_layer_may_count_differently() {
 
 #[tokio::test]
 async fn a_request_that_costs_nothing_always_passes() {
-    let free = Costs::by_method().method(Method::GET, Cost::ZERO);
+    let free = Costs::flat(5).method(Method::GET, Cost::ZERO);
     let service = limited(&counted(), [Limit::global(log("global", 5)).costs(free)]);
     assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 200);
     assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 429);
@@ -314,4 +323,42 @@ async fn verdicts_stay_inside_unless_they_are_asked_for() {
         assert_eq!(response.status(), expected);
         assert!(response.extensions().get::<Verdicts>().is_none());
     }
+}
+
+#[test]
+fn capacity_below_a_cost_is_refused_when_the_layer_is_built() {
+    let (_, store) = memory();
+    let error = |limit: Limit| builder(&store, [limit]).build().err().map(|it| it.to_string());
+    let bucket = Policy::token_bucket("bucket", Quota::per_second(5)).unwrap();
+    let bucket = || Limit::global(bucket.clone());
+    assert_eq!(
+        error(bucket().costs(Costs::by_method())).unwrap(),
+        "policy `bucket` grants at most 5 units at the same time, but a DELETE request costs 10, so \
+         it would always be denied with 403: raise the limit or the burst to at least 10, lower \
+         this cost, or give the limit its own costs, for example `.cost(1)`"
+    );
+    for (costs, expected) in [
+        (Costs::flat(6), "but a request costs 6,"),
+        (Costs::default().route("/reports/{id}", 50), "but a request to `/reports/{id}` costs 50,"),
+        (Costs::default().method(Method::TRACE, 7), "but a TRACE request costs 7,"),
+    ] {
+        let found = error(bucket().costs(costs)).unwrap();
+        assert!(found.contains(expected), "{found}");
+    }
+    // The costs of the layer count for limits without their own costs.
+    let by_method = builder(&store, [bucket()]).costs(Costs::by_method()).build();
+    let Err(LayerError::CostAboveCapacity(found)) = by_method else { panic!("{by_method:?}") };
+    assert_eq!((found.cost, found.capacity), (Cost::new(10), 5));
+    let tier = bucket().cost(5).in_tier("small", Quota::per_second(4)).unwrap();
+    let tier = builder(&store, [tier]).tiers(tollgate::tier::from_fn(|_| None::<String>)).build();
+    let found = tier.unwrap_err().to_string();
+    assert!(found.starts_with("policy `bucket` in tier `small` grants at most 4 units"), "{found}");
+
+    assert_eq!(error(bucket()), None, "by default each request costs 1");
+    assert_eq!(error(bucket().costs(Costs::flat(5))), None);
+    // A cost that depends on the request is not known before: these requests get 403.
+    assert_eq!(error(bucket().costs(Costs::default().from_fn(|_| Some(6)))), None);
+    let penalty = bucket().penalty("banned", Strikes::of_denials(2, Duration::from_secs(60)));
+    let both = builder(&store, [bucket(), penalty.unwrap()]).build();
+    assert!(both.is_ok(), "a penalty takes no units");
 }

@@ -404,7 +404,7 @@ async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_costs_more_than_the_capacity_is_forbidden_at_once() {
     let store = on_tokio_time();
-    let costs = Costs::flat(Cost::ONE).method(Method::DELETE, Cost::new(6));
+    let costs = Costs::default().from_fn(|head| (*head.method == Method::DELETE).then_some(6));
     let dear = || request(Method::DELETE, "/");
     let limits = [
         vec![patient(slow(), 10 * MINUTE).costs(costs.clone())],

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::post as on_post;
 use http::{HeaderValue, Method, Request};
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, OnMissingKey, OnStoreError, RateLimitLayer, Store};
+use tollgate::{Costs, Limit, OnMissingKey, OnStoreError, Paths, RateLimitLayer, Store};
 use tonic::service::LayerExt as _;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -27,6 +27,11 @@ fn bind() -> (SocketAddr, TcpIncoming) {
 async fn connect(address: SocketAddr) -> HealthClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+/// A layer around services that are declared gRPC.
+fn layer<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer<St> {
+    builder(store, limits).grpc(true).build().unwrap()
 }
 
 /// A client of the health service behind `limit`.
@@ -105,7 +110,7 @@ async fn a_call_that_fails_closed_is_unavailable() {
 #[tokio::test]
 async fn a_call_that_can_never_pass_is_not_one_to_repeat() {
     let (_, store) = memory();
-    let costs = Costs::by_method().route("/grpc.health.v1.Health/Check", Cost::new(11));
+    let costs = Costs::default().from_fn(|_| Some(11));
     let limits = [Limit::global(log("small", 10)).costs(costs)];
     let status = client(layer(&store, limits)).await.check(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
@@ -155,65 +160,68 @@ fn call(path: &str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn a_client_cannot_turn_its_denial_into_a_success_by_a_content_type() {
+async fn a_content_type_alone_changes_no_denial() {
     let (_, store) = memory();
-    let limit = || layer(&store, [Limit::global(log("one", 1)).costs(Costs::flat(Cost::ONE))]);
     let routes = || {
         let hello = || on_post(|| async { "hello" });
         Router::new()
             .route("/comments", hello())
-            .route("/v1.0/users", hello())
-            .route("/files/{*path}", hello())
-            .route("/{*path}", hello())
+            .route("/api.v1/items", hello())
             .route("/pkg.Greeter/{*method}", hello())
     };
-    // Inside of the router the pattern of the route counts, and around it the path.
-    let (inside, around) = (routes().layer(limit()), routes());
-    let around = Router::new().fallback_service(limit().layer(around));
-    ask_router(&inside, get()).await;
-    for (path, inside_is_call, around_is_call) in [
-        ("/comments", false, false),
-        ("/v1.0/users", false, false),
-        ("/files/a.b", false, false),
-        ("/a.b/c/d", false, false),
-        ("/a.b/c", false, true),
-        ("/pkg.Greeter/SayHello", true, true),
-    ] {
-        for (router, is_call) in [(&inside, inside_is_call), (&around, around_is_call)] {
-            let answer = ask_router(router, call(path)).await;
-            let expected = if is_call { (200, Some("8".to_owned())) } else { (429, None) };
-            let found = (answer.status().as_u16(), field(answer.headers(), "grpc-status"));
-            assert_eq!(found, expected, "{path}");
+    let paths = || Paths::new(["/pkg.Greeter/*"]).unwrap();
+    for (index, (path, declared)) in
+        [("/comments", false), ("/api.v1/items", false), ("/pkg.Greeter/SayHello", true)]
+            .into_iter()
+            .enumerate()
+    {
+        for at in [false, true] {
+            let limit = || {
+                // Five units are one POST, or five calls.
+                let limit = Limit::global(log(&format!("p{index}{at}"), 5));
+                let layer = builder(&store, [limit.costs(five_for_post())]);
+                if at { layer.grpc_at(paths()) } else { layer }.build().unwrap()
+            };
+            // Inside of the router the request has a route, and around it only a path.
+            let (inside, around) = (routes().layer(limit()), routes());
+            let around = Router::new().fallback_service(limit().layer(around));
+            let is_call = at && declared;
+            for _ in 0..if is_call { 5 } else { 1 } {
+                assert_eq!(ask_router(&inside, call(path)).await.status(), 200, "{path} {at}");
+            }
+            for router in [&inside, &around] {
+                let answer = ask_router(router, call(path)).await;
+                let expected = if is_call { (200, Some("8".to_owned())) } else { (429, None) };
+                let found = (answer.status().as_u16(), field(answer.headers(), "grpc-status"));
+                assert_eq!(found, expected, "{path} {at}");
+            }
         }
     }
 }
 
+/// POST costs 5, and a gRPC call 1.
+fn five_for_post() -> Costs {
+    Costs::by_method().method(Method::DELETE, 5)
+}
+
 #[tokio::test]
-async fn a_layer_can_be_told_whether_its_services_are_grpc() {
+async fn a_layer_is_told_whether_its_services_are_grpc() {
     let (_, store) = memory();
-    for (index, (path, is_grpc, status)) in [
-        ("/Greeter/SayHello", None, 429),
-        ("/Greeter/SayHello", Some(true), 200),
-        ("/pkg.Greeter/SayHello", None, 200),
-        ("/pkg.Greeter/SayHello", Some(false), 429),
-    ]
-    .into_iter()
-    .enumerate()
+    for (index, (is_grpc, status)) in
+        [(None, 429), (Some(false), 429), (Some(true), 200)].into_iter().enumerate()
     {
-        // A call costs 1, and any other POST 5.
-        let cost = if status == 200 { 1 } else { 5 };
-        let layer = builder(&store, [Limit::global(log(&format!("p{index}"), cost))]);
+        let limit = Limit::global(log(&format!("p{index}"), 5)).costs(five_for_post());
+        let layer = builder(&store, [limit]);
         let layer = match is_grpc {
             Some(is_grpc) => layer.grpc(is_grpc),
             None => layer,
         };
         let service = layer.build().unwrap().layer(hello());
-        let first = ask(&service, call(path)).await;
-        assert_eq!(field(first.headers(), "x-ratelimit-remaining").as_deref(), Some("0"));
-        assert_eq!(ask(&service, call(path)).await.status(), status, "{path} {is_grpc:?}");
-        assert_eq!(
-            ask(&service, request(Method::POST, path)).await.status(),
-            if cost == 1 { 403 } else { 429 }
-        );
+        for _ in 0..if status == 200 { 5 } else { 1 } {
+            assert_eq!(ask(&service, call("/Greeter/SayHello")).await.status(), 200);
+        }
+        let denied = ask(&service, call("/Greeter/SayHello")).await;
+        assert_eq!(denied.status(), status, "{is_grpc:?}");
+        assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 429);
     }
 }

@@ -41,7 +41,7 @@ async fn the_short_forms_count_every_request_once() {
 #[tokio::test]
 async fn a_denial_says_what_the_request_costs() {
     let (_, store) = memory();
-    let service = limited(&store, [Limit::global(log("global", 7))]);
+    let service = limited(&store, [Limit::global(log("global", 7)).cost(5)]);
     let post = || request(Method::POST, "/");
     assert_eq!(ask(&service, post()).await.status(), 200);
     let problem = json(ask(&service, post()).await).await;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, OnStoreError, StoreExt};
+use tollgate::{Costs, Limit, MemoryStore, OnStoreError, StoreExt};
+use tower::Layer;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_default;
@@ -85,7 +86,8 @@ async fn each_decision_is_a_span_that_says_what_and_not_who() {
     let staged = Staged::new(store);
     let limits =
         [Limit::global(log("all", 2)), Limit::new(log("each", 9), ClientIp::peer()).shadow()];
-    let service = limited(&staged, limits);
+    let costs = Costs::default().from_fn(|head| (*head.method == http::Method::POST).then_some(5));
+    let service = builder(&staged, limits).costs(costs).build().unwrap().layer(hello());
     ask(&service, request(http::Method::POST, "/")).await;
     ask(&service, get()).await;
     staged.fail(Fault::NotCharged);

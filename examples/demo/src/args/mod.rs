@@ -76,6 +76,11 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_BURST", value_parser = units)]
     pub burst: Option<u64>,
 
+    /// The cost of a request: `by-method` is GET 1, SEARCH 3, POST, PUT and PATCH 5, DELETE 10,
+    /// others 1, and needs a limit of 10 or more; `one` is 1 for each request
+    #[arg(long, env = "TOLLGATE_COSTS", value_enum, default_value = "by-method")]
+    pub costs: CostsBy,
+
     /// The key of a request; `chain` is the user, or else the API key, or else the IP address
     #[arg(long, env = "TOLLGATE_KEY", value_enum, default_value = "global")]
     pub key: KeyBy,
@@ -165,6 +170,14 @@ pub enum Store {
     Memory,
     /// In Redis, for all replicas with the same URL.
     Redis(Box<RedisStoreBuilder>),
+}
+
+/// The cost of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum CostsBy {
+    ByMethod,
+    One,
 }
 
 /// The key of a request.

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use clap::CommandFactory;
 
-use super::{Args, KeyBy, Stop, Store};
+use super::{Args, CostsBy, KeyBy, Stop, Store};
 
 fn read(line: &[&str]) -> Result<Args, Stop> {
     let line = std::iter::once("demo").chain(line.iter().copied());
@@ -15,6 +15,7 @@ fn the_defaults_are_the_quota_of_a_hundred_a_minute() {
     assert_eq!((args.limit, args.window.as_secs()), (100, 60));
     assert_eq!(args.algorithm.name(), "sliding_window_log");
     assert_eq!(args.key, KeyBy::Global);
+    assert_eq!(args.costs, CostsBy::ByMethod);
     assert!(matches!(args.store, Store::Memory));
     assert_eq!(args.listen.to_string(), "127.0.0.1:3000");
 }
@@ -47,6 +48,7 @@ fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
         (&["--store-timeout", "0s"], "--store-timeout '0s': expected a span of 1ms"),
         (&["--store-timeout", "5ms"], "--store-timeout has no effect with --store memory"),
         (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
+        (&["--costs", "two"], "--costs 'two': use one of by-method, one"),
         (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
         (&["--log-format", "xml"], "--log-format 'xml': use one of text, json"),
         (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),

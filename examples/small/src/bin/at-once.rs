@@ -30,7 +30,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // report that takes longer renews its lease.
     let policy = Policy::concurrent_requests("reports", 2, Duration::from_secs(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .cost(1)
         .limit(Limit::new(policy, ClientIp::peer()))
         .build()?;
 

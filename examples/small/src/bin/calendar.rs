@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (name, quota) in [("daily", daily), ("monthly", monthly)] {
         let policy = Policy::fixed_window_counter(name, quota)?;
         println!("{policy}");
-        layer = layer.limit(Limit::new(policy, ClientIp::peer()).cost(1));
+        layer = layer.limit(Limit::new(policy, ClientIp::peer()));
     }
 
     let app = Router::new().route("/", get(|| async { "exported\n" })).layer(layer.build()?);

@@ -16,7 +16,7 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
     let limit = |name| Policy::fixed_window_counter(name, Quota::per_minute(3)).map(Limit::global);
-    let builder = || RateLimitLayer::builder(store.clone()).cost(1);
+    let builder = || RateLimitLayer::builder(store.clone());
 
     let members = Members::new().with("server_id", "api1")?.with("support", "help@example.com")?;
     let problem = Problem::with_members(members);

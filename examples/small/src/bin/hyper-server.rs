@@ -25,7 +25,6 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
 async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::token_bucket("client", Quota::per_second(1).burst(5))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .cost(1)
         .limit(Limit::new(policy, ClientIp::peer()))
         .build()?;
 

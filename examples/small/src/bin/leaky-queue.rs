@@ -18,7 +18,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let uploads = Policy::new("uploads", quota, Algorithm::LeakyBucket { mode: queue })?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::global(uploads).on_paths(Paths::new(["/uploads"])?))
-        .cost(1)
         .build()?;
 
     let app = Router::new()

@@ -24,8 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::new("api", Quota::per_second(5_000), meter)?
         .with_lease(Lease::of(1, 10).ttl(Duration::from_secs(1)))?
         .with_on_store_error(OnStoreError::Closed);
-    let limit =
-        RateLimitLayer::builder(store.clone()).cost(1).limit(Limit::global(policy)).build()?;
+    let limit = RateLimitLayer::builder(store.clone()).limit(Limit::global(policy)).build()?;
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
     let listener = TcpListener::bind(&address).await?;

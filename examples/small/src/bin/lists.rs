@@ -41,7 +41,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let policy = Policy::sliding_window_log("client", Quota::per_minute(3))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .cost(1)
         .limit(Limit::new(policy, ClientIp::peer()))
         .exempt(access::is_allowed)
         .build()?;

@@ -37,11 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lockout = one_by_one
         .penalty("lockout", failures)?
         .count_only(|response| response.status == StatusCode::UNAUTHORIZED);
-    let limit = RateLimitLayer::builder(MemoryStore::new())
-        .cost(1)
-        .limit(one_by_one)
-        .limit(lockout)
-        .build()?;
+    let limit =
+        RateLimitLayer::builder(MemoryStore::new()).limit(one_by_one).limit(lockout).build()?;
 
     let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;

@@ -27,7 +27,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::sliding_window_log("login", Quota::per_minute(5))?
         .with_on_store_error(OnStoreError::Closed);
     let failures = Limit::new(policy, ClientIp::peer())
-        .cost(1)
         .count_only(|response| response.status == StatusCode::UNAUTHORIZED);
     let limit = RateLimitLayer::builder(MemoryStore::new()).limit(failures).build()?;
 

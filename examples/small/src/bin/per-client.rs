@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // A layer inside: it counts by address, whatever API key is sent along.
     let login = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
-    let login = RateLimitLayer::builder(store).limit(Limit::new(login, ip).cost(1)).build()?;
+    let login = RateLimitLayer::builder(store).limit(Limit::new(login, ip)).build()?;
 
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))

@@ -50,7 +50,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let free = Policy::sliding_window_log("account", Quota::per_minute(3))?;
     let account = Extension::<Account>::new(|account| Some(account.0.clone()));
     let account = Limit::new(free, account)
-        .cost(1)
         .on_missing_key(OnMissingKey::Deny)
         .in_tier("pro", Quota::per_minute(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())

@@ -22,7 +22,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let each = Limit::new(free, customer).in_tier("pro", Quota::per_hour(10_000).burst(500))?;
     let ai = each.fraction("ai", 1, 5)?.on_paths(Paths::new(["/ai"])?);
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .cost(1)
         .tiers(ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", paying))
         .limit(each)
         .limit(ai)

@@ -10,12 +10,14 @@ use tonic::transport::Server;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // A call takes 1 unit, although it is a POST; a watch stays open and takes more.
-    let costs = Costs::by_method().route("/grpc.health.v1.Health/Watch", Cost::new(5));
+    // A watch stays open, so it costs more than a call.
+    let costs = Costs::default().route("/grpc.health.v1.Health/Watch", Cost::new(5));
     let policy = Policy::sliding_window_log("client", Quota::per_minute(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::new(policy, ClientIp::peer()))
         .costs(costs)
+        // Denials have a gRPC status. Without this line they have the HTTP status 429.
+        .grpc(true)
         .build()?;
 
     let (_reporter, health) = tonic_health::server::health_reporter();

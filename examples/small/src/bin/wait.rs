@@ -17,7 +17,6 @@ use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer};
 async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(3, Duration::from_secs(10));
     let uploads = Limit::new(Policy::sliding_window_log("uploads", quota)?, ClientIp::peer())
-        .cost(1)
         .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(15) });
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(uploads).max_waiting(100).build()?;

@@ -20,8 +20,8 @@ async fn with_token(client: &Client, method: &str, path: &str) -> Answer {
 
 #[tokio::test]
 async fn an_operator_gives_a_client_a_fresh_quota() {
-    let flags =
-        [&FLAGS[..], &["--key", "ip", "--limit", "2", "--admin-subjects", "clear"]].concat();
+    let by_ip = ["--key", "ip", "--limit", "2", "--costs", "one", "--admin-subjects", "clear"];
+    let flags = [&FLAGS[..], &by_ip].concat();
     let replica = Replica::start(&flags);
     let (client, operator) = (replica.client(), operator(&replica));
     for expected in [200, 200, 429, 429] {

@@ -65,6 +65,11 @@ fn what_has_no_effect_or_cannot_be_is_refused() {
             &["--algorithm", "token_bucket", "--limit", "123457", "--window", "1day"],
             "use --limit 123456",
         ),
+        (&["--limit", "5"], "--limit 5: a DELETE request costs 10; use --limit 10, or --costs one"),
+        (
+            &["--algorithm", "token_bucket", "--burst", "5"],
+            "--burst 5: a DELETE request costs 10; use --burst 10, or --costs one",
+        ),
     ] {
         let output = run(flags, &[]);
         assert_eq!(output.status.code(), Some(2), "{flags:?}");

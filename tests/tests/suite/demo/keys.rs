@@ -20,7 +20,7 @@ fn bearer(user: &str, secret: &str) -> String {
 
 /// A replica where each subject may ask twice.
 fn start(flags: &[&str]) -> (Replica, Client) {
-    let replica = Replica::start(&[&["--limit", "2"], flags].concat());
+    let replica = Replica::start(&[&["--limit", "2", "--costs", "one"], flags].concat());
     let client = replica.client();
     (replica, client)
 }

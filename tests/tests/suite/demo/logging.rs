@@ -6,8 +6,8 @@ use super::support::Replica;
 
 #[tokio::test]
 async fn with_json_each_line_is_an_object_and_no_line_has_a_secret() {
-    let flags =
-        ["--log-format", "json", "--limit", "1", "--key", "api-key", "--api-keys", "hunter2"];
+    let flags = ["--log-format", "json", "--limit", "1", "--costs", "one", "--key", "api-key"];
+    let flags = [&flags[..], &["--api-keys", "hunter2"]].concat();
     let replica = Replica::start_logging(&flags);
     let client = replica.client();
     for status in [200, 429] {

@@ -40,7 +40,7 @@ async fn every_algorithm_limits() {
     for algorithm in
         ["fixed_window_counter", "sliding_window_log", "sliding_window_counter", "token_bucket"]
     {
-        let flags = ["--algorithm", algorithm, "--limit", "3", "--window", YEAR];
+        let flags = ["--algorithm", algorithm, "--limit", "3", "--window", YEAR, "--costs", "one"];
         let replica = Replica::start(&flags);
         let client = replica.client();
         for expected in ["2", "1", "0"] {
@@ -55,7 +55,7 @@ async fn every_algorithm_limits() {
 #[tokio::test]
 async fn a_burst_is_what_passes_at_once() {
     let flags = ["--algorithm", "token_bucket", "--limit", "1", "--burst", "2", "--window", YEAR];
-    let replica = Replica::start(&flags);
+    let replica = Replica::start(&[&flags[..], &["--costs", "one"]].concat());
     let client = replica.client();
     for expected in [200, 200, 429] {
         assert_eq!(client.get("/items", &[]).await.status, expected);
@@ -65,7 +65,7 @@ async fn a_burst_is_what_passes_at_once() {
 #[tokio::test]
 async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
     let flags = ["--algorithm", "leaky_bucket", "--limit", "2", "--burst", "2", "--window", "1s"];
-    let replica = Replica::start(&flags);
+    let replica = Replica::start(&[&flags[..], &["--costs", "one"]].concat());
     let client = replica.client();
     let start = Instant::now();
     let mut requests = JoinSet::new();
@@ -90,7 +90,7 @@ async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
 
 #[tokio::test]
 async fn who_waits_as_long_as_retry_after_says_passes() {
-    let replica = Replica::start(&["--limit", "1", "--window", "1s"]);
+    let replica = Replica::start(&["--limit", "1", "--window", "1s", "--costs", "one"]);
     let client = replica.client();
     // On a slow machine a second may pass between two requests.
     let mut denied = None;

@@ -10,7 +10,7 @@ use crate::client::Client;
 
 /// A replica whose quota is spent.
 async fn spent(flags: &[&str]) -> (Replica, Client) {
-    let replica = Replica::start(&[&["--limit", "1"], flags].concat());
+    let replica = Replica::start(&[&["--limit", "1", "--costs", "one"], flags].concat());
     let client = replica.client();
     assert_eq!(client.get("/items", &[]).await.status, 200);
     (replica, client)

@@ -26,7 +26,7 @@ async fn every_panel_and_every_alert_has_data() {
     let shared = ["--store", &url, "--limit", "20", "--window", "1s", "--on-store-error", "local"];
     let shared = replica("shared", &shared, folder);
     let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
-    let queue = replica("queue", &queue, folder);
+    let queue = replica("queue", &[&queue[..], &["--costs", "one"]].concat(), folder);
     let gateway = gateway(shared.plan.listen, key_set().await, folder);
     let addresses = [admin(&shared.process), admin(&queue.process), admin(&gateway)];
     let prometheus = Prometheus::start(folder, &addresses).await;

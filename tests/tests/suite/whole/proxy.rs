@@ -4,7 +4,8 @@ use super::support::{client, start};
 use crate::client::Client;
 use std::net::IpAddr;
 
-const BY_ADDRESS: [&str; 6] = ["--limit", "3", "--key", "ip", "--trusted-proxies", "127.0.0.1"];
+const BY_ADDRESS: [&str; 8] =
+    ["--limit", "3", "--costs", "one", "--key", "ip", "--trusted-proxies", "127.0.0.1"];
 
 #[tokio::test]
 async fn a_forged_address_wins_no_fresh_quota() {
@@ -50,7 +51,7 @@ async fn every_request_has_one_id_from_one_end_to_the_other() {
 
 #[tokio::test]
 async fn the_health_of_nginx_is_its_own() {
-    let mut set = start(&["--limit", "1"]);
+    let mut set = start(&["--limit", "1", "--costs", "one"]);
     let client = client(&set);
     for replica in &mut set.replicas {
         replica.process.kill();

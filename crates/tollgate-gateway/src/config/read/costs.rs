@@ -2,19 +2,23 @@ use std::sync::Arc;
 
 use tollgate::Cost;
 
-use super::super::tables::Costs;
-use super::super::typed::{Checked, Key};
+use super::super::tables;
+use super::super::typed::{Checked, Either, Key, Kind};
 use super::paths;
 use crate::plan::{CostRule, CostTable};
 
 /// The costs of a section that may have its own, else those of all.
 pub(super) fn costs(
-    costs: &Key<Option<Box<Costs>>>,
+    costs: &Key<Option<<tables::Costs as Kind>::Value>>,
     of_all: Option<&Arc<CostTable>>,
 ) -> Checked<Arc<CostTable>> {
     let Some(costs) = costs.get()? else {
         let of_all = of_all.map(Arc::clone);
         return Ok(of_all.unwrap_or_else(|| Arc::new(CostTable::flat(Cost::ONE))));
+    };
+    let costs = match costs {
+        Either::One(()) => return Ok(Arc::new(CostTable::by_method())),
+        Either::Other(section) => section,
     };
     let mut methods = Vec::new();
     for (method, units) in &costs.methods.all {

@@ -28,7 +28,7 @@ use tollgate::{HeaderOptions, OnMissingKey};
 use self::identity::Identity;
 use self::policy::Names;
 use super::tables::{File, RateLimiter};
-use super::typed::{Checked, Either, Key, Reported};
+use super::typed::{Checked, Either, Key, Reported, values};
 use crate::plan::{Plan, StorePlan};
 
 struct Shared<'a> {
@@ -85,6 +85,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         routes: routes?,
         exempt: exempt?,
         preflights: preflights?,
+        grpc: values(limiter.grpc.items()?)?.into(),
         identity: identity.chain,
         on_missing_key,
         missing_key_status,

@@ -14,6 +14,8 @@ type Seconds = Whole<1, { 400 * 86_400 }>;
 
 type Cost = Whole<0, { tollgate::Policy::MAX_LIMIT }>;
 
+pub(in crate::config) type Costs = Either<ByMethod, CostTable>;
+
 section! {
     /// A policy: how much per how long. `global` has the same keys.
     Policy = "client" either [window window_seconds calendar] {
@@ -69,7 +71,7 @@ section! {
 
     /// The costs of requests: the first of `paths` that matches, else the method's, else `other`.
     /// GET covers HEAD.
-    Costs = "costs" {
+    CostTable = "costs" {
         /// A request of any other method.
         default other: Cost = "1",
         /// Requests to some paths.
@@ -154,6 +156,12 @@ section! {
 }
 
 words! {
+    /// Short for the usual costs.
+    ByMethod -> () {
+        /// GET and HEAD cost 1, SEARCH and QUERY 3, POST, PUT and PATCH 5, DELETE 10, others 1.
+        "byMethod" => (),
+    }
+
     /// A word, because a zero is mostly a mistake.
     Unlimited -> () {
         /// Nothing holds there.

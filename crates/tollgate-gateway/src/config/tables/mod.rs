@@ -106,6 +106,9 @@ section! {
         /// other requests have a limit. `charged` limits them like other requests, and `unlimited`
         /// forwards all preflights.
         default preflights: format::Preflights = "1000",
+        /// The paths of gRPC services, such as `/pkg.Greeter/*`: a denied gRPC call there gets a gRPC
+        /// status with HTTP status 200. All other denials have an HTTP status.
+        optional grpc: List<format::Path>,
         /// The blocklist: these clients are rejected with 403 on every path, also if `allow` has
         /// them.
         optional deny: Subjects,

@@ -158,6 +158,22 @@ fn costs_are_those_of_the_first_rule_that_knows() {
 }
 
 #[test]
+fn costs_by_method_are_those_of_the_library() {
+    let cost = |lines: &str, method: &str| {
+        let plan = with(lines);
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        plan.routes[0].limits.client.as_ref().unwrap().costs.of(&method, "/").get()
+    };
+    let usual = tollgate::Costs::by_method();
+    for method in ["GET", "HEAD", "SEARCH", "QUERY", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let request = http::Request::builder().method(method).body(()).unwrap();
+        let expected = usual.of(&tollgate::RequestHead::of(&request)).get();
+        assert_eq!(cost("  costs: byMethod\n", method), expected, "{method}");
+        assert_eq!(cost("", method), 1, "{method}");
+    }
+}
+
+#[test]
 fn what_only_watches_does_not_block() {
     let plan = with(
         "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",

@@ -57,7 +57,7 @@ async fn what_waits_in_a_queue_or_leaves_it_holds_its_place_once() {
 #[tokio::test]
 async fn a_request_counts_once_whatever_it_costs_elsewhere() {
     let (_, store) = memory();
-    let limits = [Limit::global(at_once(3)), Limit::global(log("all", 100))];
+    let limits = [Limit::global(at_once(3)), Limit::global(log("all", 100)).cost(10)];
     let service = limited(&store, limits);
     let held = ask(&service, request(Method::DELETE, "/")).await;
     assert_eq!(left(&store, &at_once(3)).await, 2);

@@ -37,7 +37,7 @@ fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
 /// The third party, for the sake of the example: it is behind a limit as well, and refuses.
 fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
     let limit = RateLimitLayer::builder(store)
-        .limit(Limit::global(Policy::sliding_window_log("granted", THEIRS)?).cost(1))
+        .limit(Limit::global(Policy::sliding_window_log("granted", THEIRS)?))
         .build()?;
     Ok(Router::new().route("/", get(|| async { "here you are" })).layer(limit))
 }

@@ -32,6 +32,7 @@ use tollgate_core::{Calendar, CalendarError, Timestamp};
 
 /// The unit of a calendar: day, week or month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Unit {
     /// From midnight to midnight.
     Day,

@@ -1,7 +1,7 @@
 //! Response bodies behind a layer, and the permits that they hold.
 //!
-//! A response behind a layer keeps its body type if the body is `From<Bytes>`, as in axum. For other
-//! services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
+//! A response behind a layer keeps its body type if the body implements [`HoldPermits`], like axum's
+//! body. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
 //! holds the permits of concurrency limits until it ends ([`InFlight`]).
 
 use std::fmt;
@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Extensions, Response};
 use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
@@ -151,27 +152,24 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The type of response bodies behind a layer: by default that of the service.
-#[diagnostic::on_unimplemented(
-    message = "the layer cannot make a body of the type `{B}` for its own responses",
-    note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
-            body of the service"
-)]
-pub trait BodyMode<B>: Send + Sync + 'static {
+/// The response bodies behind a layer: [`SameBody`] by default, or [`AnyBody`]. The trait is sealed,
+/// so later versions can add methods.
+pub trait BodyMode<B>: sealed::Sealed + Send + Sync + 'static {
     /// The body behind the layer, where that of the service is `B`.
     type Body;
 
-    /// Makes the response body from the body of the service, and keeps the permits until it ends.
-    fn inner(body: B, in_flight: InFlight) -> Self::Body;
-
-    /// The response of the service.
-    #[inline]
-    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Self::Body> {
-        response.map(|body| Self::inner(body, in_flight))
-    }
+    /// Makes the response behind the layer. Its body holds the permits until it ends.
+    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Self::Body>;
 
     /// Makes the response body of a denial.
     fn full(data: Bytes) -> Self::Body;
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::AnyBody {}
+    impl Sealed for super::SameBody {}
 }
 
 /// Body mode for any service: responses have a [`Body`] around the body of the service.
@@ -181,8 +179,9 @@ pub struct AnyBody;
 impl<B> BodyMode<B> for AnyBody {
     type Body = Body<B>;
 
-    fn inner(body: B, in_flight: InFlight) -> Body<B> {
-        Body::holding(body, in_flight)
+    #[inline]
+    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Body<B>> {
+        response.map(|body| Body::holding(body, in_flight))
     }
 
     fn full(data: Bytes) -> Body<B> {
@@ -190,36 +189,18 @@ impl<B> BodyMode<B> for AnyBody {
     }
 }
 
-/// Body mode for services whose body is `From<Bytes>`, as in axum: responses keep the body type.
-/// The default.
-///
-/// With the feature `axum` an axum body holds permits until its end. Another body does not signal
-/// its end to the layer, so permits are returned with the head of the response. For streams use
-/// [`any_body`](crate::RateLimitLayer::any_body).
+/// Body mode for services whose body implements [`HoldPermits`], such as axum's body: responses keep
+/// the body type. This is the default.
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;
 
-impl<B: From<Bytes> + 'static> BodyMode<B> for SameBody {
+impl<B: HoldPermits> BodyMode<B> for SameBody {
     type Body = B;
 
-    #[cfg(feature = "axum")]
-    fn inner(body: B, in_flight: InFlight) -> B {
-        if in_flight.is_held() { hold_in_axum(body, in_flight) } else { body }
-    }
-
-    #[cfg(not(feature = "axum"))]
-    fn inner(body: B, _: InFlight) -> B {
-        body
-    }
-
-    /// Mostly as it is: to take a response apart moves all of it.
+    /// Mostly unchanged, because taking a response apart moves all of it.
     #[inline]
     fn respond(response: Response<B>, in_flight: InFlight) -> Response<B> {
-        if in_flight.is_held() {
-            response.map(|body| Self::inner(body, in_flight))
-        } else {
-            response
-        }
+        if in_flight.is_held() { response.map(|body| body.hold(in_flight)) } else { response }
     }
 
     fn full(data: Bytes) -> B {
@@ -227,16 +208,67 @@ impl<B: From<Bytes> + 'static> BodyMode<B> for SameBody {
     }
 }
 
-/// A body of axum can be put around another, and stays one.
+/// A response body that a layer returns without a wrapper. The layer makes its own responses from
+/// bytes, and the body holds the permits of concurrency limits ([`InFlight`]) until its end.
+///
+/// Implement it for your own body type, or wrap responses with
+/// [`any_body`](crate::RateLimitLayer::any_body). Otherwise a streamed response would return its
+/// permits when it starts, because the layer cannot see where the body ends.
+///
+/// ```
+/// use bytes::Bytes;
+/// use tollgate::body::{HoldPermits, InFlight};
+///
+/// struct Page {
+///     text: Bytes,
+///     in_flight: Option<InFlight>,
+/// }
+///
+/// impl From<Bytes> for Page {
+///     fn from(text: Bytes) -> Self {
+///         Self { text, in_flight: None }
+///     }
+/// }
+///
+/// impl HoldPermits for Page {
+///     // Its `http_body::Body` sets the field to `None` after the last frame.
+///     fn hold(self, in_flight: InFlight) -> Self {
+///         Self { in_flight: Some(in_flight), ..self }
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "the layer cannot return responses with the body type `{Self}` unchanged",
+    note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
+            body of the service",
+    note = "or implement `tollgate::body::HoldPermits` for your own body type"
+)]
+pub trait HoldPermits: From<Bytes> + 'static {
+    /// Stores the permits in the body. The body drops them at its end, because a server may drop the
+    /// body later.
+    #[must_use]
+    fn hold(self, in_flight: InFlight) -> Self;
+}
+
 #[cfg(feature = "axum")]
-fn hold_in_axum<B: 'static>(body: B, in_flight: InFlight) -> B {
-    let mut body = Some(body);
-    let slot: &mut dyn std::any::Any = &mut body;
-    if let Some(axum) = slot.downcast_mut::<Option<axum::body::Body>>() {
-        let of_request = |body| axum::body::Body::new(Body::holding(body, in_flight));
-        *axum = axum.take().map(of_request);
+impl HoldPermits for axum::body::Body {
+    fn hold(self, in_flight: InFlight) -> Self {
+        Self::new(Body::holding(self, in_flight))
     }
-    body.expect("what was taken out was put back")
+}
+
+/// The whole body is in memory, so the service has finished: the permits are returned immediately.
+impl HoldPermits for Full<Bytes> {
+    fn hold(self, _: InFlight) -> Self {
+        self
+    }
+}
+
+/// As [`Full`].
+impl HoldPermits for Bytes {
+    fn hold(self, _: InFlight) -> Self {
+        self
+    }
 }
 
 #[cfg(test)]
@@ -244,7 +276,6 @@ mod tests {
     use std::task::Waker;
 
     use http_body::Body as _;
-    use http_body_util::Full;
 
     use super::*;
 

@@ -53,6 +53,7 @@ pub struct Limit {
 /// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OnMissingKey {
     /// The layer rejects the request with 403, or with the status that the response of the layer
     /// chooses ([`Denial::with_status`](crate::Denial::with_status)), and charges no policy. If
@@ -85,6 +86,7 @@ impl OnMissingKey {
 /// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OnExceeded {
     /// The layer rejects the request at once.
     #[default]

@@ -39,6 +39,7 @@ pub struct Metric {
 
 /// The kind of a metric: counter, gauge or histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MetricKind {
     /// It only grows.
     Counter,

@@ -159,11 +159,9 @@ fn subjects(list: &SubjectsPlan) -> String {
 /// The treatment of a request in which `identity` finds no client.
 pub(crate) fn without_key(plan: &Plan) -> String {
     match plan.on_missing_key {
-        OnMissingKey::Deny => {
-            format!("gets {} where a limit is per client", plan.missing_key_status.as_u16())
-        }
         OnMissingKey::Pass => "passes limits per client".to_owned(),
         OnMissingKey::Share => "shares one quota with all requests without a client".to_owned(),
+        _ => format!("gets {} where a limit is per client", plan.missing_key_status.as_u16()),
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tollgate::body::{BodyMode, InFlight};
+use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
 
 use super::source::{Release, Source};
@@ -34,19 +34,10 @@ pin_project! {
 
 /// A limiter around the proxy returns the same body. The end of that body ends the request's
 /// permit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UntilItsEnd;
-
-impl BodyMode<Body> for UntilItsEnd {
-    type Body = Body;
-
-    fn inner(mut body: Body, in_flight: InFlight) -> Body {
-        body.in_flight = Some(in_flight);
-        body
-    }
-
-    fn full(data: Bytes) -> Body {
-        Body::new(tollgate::Body::full(data))
+impl HoldPermits for Body {
+    fn hold(mut self, in_flight: InFlight) -> Self {
+        self.in_flight = Some(in_flight);
+        self
     }
 }
 

@@ -29,7 +29,7 @@ use http::Extensions;
 use http::header::{HeaderValue, InvalidHeaderValue};
 
 pub use self::body::Body;
-pub(crate) use self::body::{UntilItsEnd, Watch};
+pub(crate) use self::body::Watch;
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};

@@ -23,7 +23,7 @@ use crate::plan::{
     Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 use crate::proxy::path::PathFault;
-use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
+use crate::proxy::{Common, Fault, Forward, TrustedProxies};
 
 pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
@@ -39,7 +39,7 @@ pub(super) struct ReadyRoute<St> {
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
 pub(super) struct Limiter<St> {
-    pub(super) layer: RateLimitLayer<St, UntilItsEnd>,
+    pub(super) layer: RateLimitLayer<St>,
     pub(super) prices: Prices,
 }
 
@@ -183,8 +183,7 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(enforced(blocked, plan));
             }
         }
-        let layer = layer.build()?;
-        Ok(Limiter { layer: layer.body_mode(), prices })
+        Ok(Limiter { layer: layer.build()?, prices })
     }
 
     fn tiers(&self) -> impl TierSource + use<St> {

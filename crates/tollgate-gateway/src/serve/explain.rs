@@ -89,7 +89,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     match client.listed {
         Listed::Blocked => return end(out, "is answered with 403: a list denies it"),
         Listed::Allowed => return end(out, "is not limited: a list allows it"),
-        Listed::Neither => {}
+        _ => {}
     }
     // After the lists, because the blocklist also applies to exempt paths.
     if plan.is_exempt(&path) {

@@ -262,7 +262,7 @@ fn met<'a>(
     match lists.map_or(Ok(Listed::Neither), |lists| lists.find(head)) {
         Ok(Listed::Blocked) => return Met::Forbidden(&route.name),
         Ok(Listed::Allowed) => return Met::Free(&route.name),
-        Ok(Listed::Neither) | Err(_) => {}
+        Ok(_) | Err(_) => {}
     }
     let is_preflight = !plan.preflights.are_charged() && *head.method == Method::OPTIONS;
     if plan.is_exempt(&path) || is_preflight {

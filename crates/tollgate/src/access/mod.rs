@@ -52,6 +52,7 @@ pub struct AccessLists {
 
 /// The list that the client of a request is on: block, allow, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Listed {
     /// The request is on the blocklist: it is forbidden.
     Blocked,

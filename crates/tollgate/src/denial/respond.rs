@@ -12,6 +12,7 @@ use crate::grpc::{self, GrpcServices};
 
 /// The format of a denial: HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ResponseFormat {
     /// Status, headers and a body.
     Http,
@@ -69,14 +70,26 @@ where
 
 /// The return type of a closure in [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied): a
 /// `Response<Bytes>`, or with the feature `axum` any `IntoResponse` whose body is in memory. `Via`
-/// is inferred.
+/// is inferred. Sealed: an implementation elsewhere could make the inference ambiguous.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
     note = "return an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
 )]
-pub trait IntoDenialResponse<Via> {
+pub trait IntoDenialResponse<Via>: sealed::Sealed<Via> {
     /// Converts the return value of the closure into a response.
     fn into_denial_response(self) -> Response<Bytes>;
+}
+
+mod sealed {
+    use bytes::Bytes;
+    use http::Response;
+
+    pub trait Sealed<Via> {}
+
+    impl Sealed<super::ViaBytes> for Response<Bytes> {}
+
+    #[cfg(feature = "axum")]
+    impl<R: axum::response::IntoResponse> Sealed<super::ViaAxum> for R {}
 }
 
 /// Marks closures in `on_denied` that return a `Response<Bytes>`.

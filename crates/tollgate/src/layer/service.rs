@@ -71,17 +71,11 @@ impl<St: Store> RateLimitLayer<St> {
         Self { state: Arc::new(state), mode: PhantomData }
     }
 
-    /// The same layer for services whose body is not `From<Bytes>`, such as tonic's. Responses then
-    /// have a [`Body`](crate::Body) around the body of the service.
+    /// The same layer for services whose body does not implement
+    /// [`HoldPermits`](crate::body::HoldPermits), such as tonic's. Responses then have a
+    /// [`Body`](crate::Body) around the body of the service.
     #[must_use]
     pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {
-        self.body_mode()
-    }
-
-    /// The same layer with another kind of response body, for example a body of yours that signals
-    /// its end.
-    #[must_use]
-    pub fn body_mode<M>(self) -> RateLimitLayer<St, M> {
         RateLimitLayer { state: self.state, mode: PhantomData }
     }
 }

@@ -12,7 +12,7 @@ use crate::any_table::{AnyTable, Kind, with_table};
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
-    /// For each table the hash of its policy's name, side by side for a fast search.
+    /// For each table its policy's name hash, side by side for a fast search.
     names: Vec<u64>,
     hasher: RandomState,
 }
@@ -48,9 +48,9 @@ impl Part {
 
     /// The table of `policy`, if there is one.
     ///
-    /// The search compares hashes of names and then, of few tables, the policies. It does not depend
-    /// on their addresses, because a reload builds equal policies at other addresses, and several
-    /// layers of one store can each have their own copy.
+    /// The search compares name hashes first, so it mostly compares a single policy. Addresses would
+    /// not do: a reload builds equal policies at other addresses, and each layer of a store can have
+    /// its own copy.
     #[inline]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();

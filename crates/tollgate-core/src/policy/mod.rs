@@ -199,8 +199,8 @@ impl Policy {
         &self.0.name
     }
 
-    /// Returns a hash of the name, computed when the policy was built: a store with many policies
-    /// finds the state of a policy without comparing names.
+    /// Returns a hash of the name, which is computed when the policy is built. With it a store with
+    /// many policies need not compare names.
     pub fn name_hash(&self) -> u64 {
         self.0.name_hash
     }

@@ -51,7 +51,7 @@ struct Shared {
     max_bytes: AtomicUsize,
     body_window: AtomicUsize,
     arrivals: AtomicU64,
-    /// The number of lanes in the queue, so that a request takes the lock only if others wait.
+    /// The number of lanes in the queue. A request takes the lock only if another request waits.
     lanes: AtomicUsize,
     queue: Mutex<Queue>,
 }
@@ -195,7 +195,7 @@ impl WaitQueue {
 }
 
 impl Shared {
-    /// Shows later requests whether others wait. Called under the lock, after each change.
+    /// Publishes the number of lanes for later requests. Called under the lock, after each change.
     fn publish(&self, queue: &Queue) {
         self.lanes.store(queue.lanes.len(), Ordering::Release);
     }

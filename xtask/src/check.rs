@@ -140,6 +140,7 @@ fn package() -> Result<(), Failure> {
     // A package is built outside of the workspace. With the same folder and the same
     // profile it finds the dependencies that the other steps have built.
     command.env("CARGO_TARGET_DIR", target);
+    command.args(["--config", "profile.dev.package.\"*\".debug=false"]);
     process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
 }
 

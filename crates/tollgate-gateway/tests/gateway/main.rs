@@ -27,6 +27,7 @@ mod rate_limits;
 mod replaying;
 mod sharing;
 mod smuggling;
+mod soak;
 mod spellings;
 mod strangers;
 mod streams;

@@ -1,0 +1,62 @@
+//! The gateway's memory under traffic that never repeats: a new client address and path for each
+//! request, denials, new connections and reloads.
+
+use std::thread;
+
+use crate::support::{Gateway, RawClient, RawUpstream, is_heavy};
+
+/// The first half fills the caches and the allocator's pools. The second half may add only noise.
+#[test]
+fn memory_stops_growing() {
+    let (rounds, requests) = if is_heavy() { (40, 5_000) } else { (4, 1_000) };
+    let upstream = RawUpstream::new();
+    let lines = |limit: u32| {
+        format!(
+            "trustedProxies: [127.0.0.1]\nclient: {{limit: {limit}, windowSeconds: 1}}\n{}",
+            upstream.target()
+        )
+    };
+    let gateway = Gateway::start(&lines(1));
+    let (mut settled, mut last) = (0, 0);
+    for round in 1..=rounds {
+        thread::scope(|scope| {
+            for client in 0..4 {
+                let address = gateway.address;
+                scope.spawn(move || {
+                    let number = round * 4 + client;
+                    let mut connection = RawClient::new(address);
+                    for request in 0..requests {
+                        if request % 100 == 0 {
+                            connection = RawClient::new(address);
+                        }
+                        // Each address sends two requests, and a limit of 1 denies the second.
+                        let [high, low] = ((request / 2) as u16).to_be_bytes();
+                        let client = format!("10.{number}.{high}.{low}");
+                        let answer = connection.ask(&format!(
+                            "GET /{number}/{request} HTTP/1.1\r\nHost: a\r\n\
+                             X-Forwarded-For: {client}\r\nX-Padding: {:1000}\r\n\r\n",
+                            request
+                        ));
+                        let is_answered = ["HTTP/1.1 200", "HTTP/1.1 429"]
+                            .iter()
+                            .any(|status| answer.starts_with(status));
+                        assert!(is_answered, "{answer}");
+                    }
+                });
+            }
+        });
+        gateway.rewrite(&lines(1 + round % 2));
+        gateway.signal("HUP");
+        last = gateway.resident();
+        println!("after {} requests: {last} KiB", round * 4 * requests);
+        if round == rounds / 2 {
+            settled = last;
+        }
+    }
+    let growth = last.saturating_sub(settled);
+    assert!(growth < MOST, "{growth} KiB more than after half of the requests");
+}
+
+/// The most growth of the second half, in KiB: 40 bytes for each of its requests in the heavy
+/// version, and 2 KiB in the small one, about what a request's header takes.
+const MOST: u64 = 16 << 10;

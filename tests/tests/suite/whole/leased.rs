@@ -83,7 +83,7 @@ async fn a_replica_that_stood_still_spends_nothing_that_has_lapsed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_ends_returns_what_it_holds() {
+async fn an_ended_replica_spends_no_unit_twice() {
     let mut set = set();
     let mut admitted = spend(&set.replicas[0], 3_000).await;
     set.replicas[0].process.terminate();

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
     /// The seed that a failed run printed, to repeat it; each run has another seed by default
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     seed: Option<u64>,
 }
 

@@ -205,7 +205,7 @@ fn ten_million_clients_take_less_than_two_gibibytes() {
         replay.request(&request).unwrap();
     }
     let report = replay.finish().unwrap();
-    assert_eq!((report.clients as u64, report.is_exact()), (clients, true));
+    assert_eq!((report.clients, report.is_exact()), (clients, true));
     let kibibytes = peak_memory() - before;
     println!("{clients} clients take {kibibytes} KiB");
     assert!(kibibytes < (2 << 20) / part, "{kibibytes} KiB for {clients} clients");

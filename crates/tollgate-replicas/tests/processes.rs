@@ -80,6 +80,7 @@ fn a_frozen_process_ends_with_its_handle() {
 }
 
 /// Starts a server, prints its id, and waits until the test below kills this process.
+#[expect(clippy::unwrap_used, reason = "part of the test below")]
 fn own_a_server(folder: &Path) {
     let mut redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder).unwrap();
     redis.process.freeze();

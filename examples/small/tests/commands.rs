@@ -3,7 +3,6 @@
 //! The examples listen on port 3000, so each one runs in a network namespace that has its own
 //! loopback interface.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
 use std::process::{Command, Stdio};
 use std::thread;

@@ -51,7 +51,7 @@ async fn each_policy_is_shown_once_and_counts_go_on_after_a_reload() {
     let status = gateway.admin("/status").await.json();
     let policies = status["policies"].as_array().unwrap();
     let names: Vec<_> = policies.iter().map(|it| it["policy"].as_str().unwrap()).collect();
-    assert_eq!(names, ["global", "client", "a", "b"]);
+    assert_eq!(names, ["global", "client", "a", "b", "cors/preflights"]);
     assert_eq!((&policies[0]["remaining"], &policies[1]["limit"]), (&997.into(), &4.into()));
     assert_eq!(policies[0]["decisions"]["allow"], 3);
 }

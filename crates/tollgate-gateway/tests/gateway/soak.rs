@@ -34,8 +34,7 @@ fn memory_stops_growing() {
                         let client = format!("10.{number}.{high}.{low}");
                         let answer = connection.ask(&format!(
                             "GET /{number}/{request} HTTP/1.1\r\nHost: a\r\n\
-                             X-Forwarded-For: {client}\r\nX-Padding: {:1000}\r\n\r\n",
-                            request
+                             X-Forwarded-For: {client}\r\nX-Padding: {request:1000}\r\n\r\n"
                         ));
                         let is_answered = ["HTTP/1.1 200", "HTTP/1.1 429"]
                             .iter()

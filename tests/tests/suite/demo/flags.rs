@@ -108,6 +108,7 @@ fn help_names_every_flag_and_its_variable() {
         "shed",
         "log-format",
         "lease",
+        "costs",
         "admin",
         "admin-token",
         "admin-hosts",

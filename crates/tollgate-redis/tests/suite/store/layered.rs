@@ -6,7 +6,7 @@ use std::future::ready;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Empty};
-use tollgate::{Limit, RateLimitLayer};
+use tollgate::{Costs, Limit, RateLimitLayer};
 use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
@@ -36,9 +36,11 @@ impl Answer {
     }
 }
 
-/// Asks a layer whose only store is Redis.
+/// Sends a request through a layer over Redis. Its costs are those by method, calculated by a closure
+/// so that a method may cost more than a policy's capacity.
 pub(crate) async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
-    let layer = RateLimitLayer::builder(store.clone());
+    let layer = RateLimitLayer::builder(store.clone())
+        .costs(Costs::default().from_fn(|head| Some(Costs::by_method().of(head))));
     let limits = policies.iter().map(|policy| Limit::global((*policy).clone()));
     let layer = limits.fold(layer, |layer, limit| layer.limit(limit)).build().unwrap();
     let service = layer.any_body().layer(tower::service_fn(|_: Request<()>| {

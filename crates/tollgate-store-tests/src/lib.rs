@@ -44,12 +44,12 @@
 //! ```
 
 pub mod checks;
-mod outcome;
 mod random;
 pub mod reference;
+mod skip;
 
-pub use self::outcome::{Outcome, report, skip};
 pub use self::random::{is_long, seed, seeds};
+pub use self::skip::skip;
 
 use tollgate_core::{Micros, Store};
 
@@ -196,7 +196,7 @@ macro_rules! store_tests {
             #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]
             async fn $check() {
                 let (harness, store) = <$harness as $crate::Harness>::start().await;
-                $crate::report($crate::checks::$module::$check(&harness, &store).await);
+                $crate::checks::$module::$check(&harness, &store).await;
             }
         )*)*
     };
@@ -212,7 +212,7 @@ macro_rules! store_tests {
             $($(
                 println!(concat!(stringify!($module), "::", stringify!($check)));
                 let (harness, store) = <$harness as $crate::Harness>::start().await;
-                $crate::report($crate::checks::$module::$check(&harness, &store).await);
+                $crate::checks::$module::$check(&harness, &store).await;
             )*)*
         }
     };

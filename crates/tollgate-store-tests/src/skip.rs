@@ -1,44 +1,10 @@
-//! Whether a check checked, and the record of those that could not.
+//! The record of tests that could not check their subject.
 
-use std::borrow::Cow;
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::thread;
-
-/// The result when a check may be impossible.
-///
-/// A check that depends on the store's abilities returns this, because otherwise a skip would look
-/// like a success. Other checks return `()`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "pass it to `report`, or a skip looks like a success"]
-pub enum Outcome {
-    /// The assertions ran.
-    Checked,
-    /// The assertions did not run, for this reason.
-    Skipped(Cow<'static, str>),
-}
-
-impl Outcome {
-    /// The check did not run, for this reason.
-    pub fn skipped(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::Skipped(reason.into())
-    }
-}
-
-impl From<()> for Outcome {
-    fn from((): ()) -> Self {
-        Self::Checked
-    }
-}
-
-/// Records a check's outcome: [`skip`] if it could not check.
-pub fn report(outcome: impl Into<Outcome>) {
-    if let Outcome::Skipped(reason) = outcome.into() {
-        skip(&reason);
-    }
-}
 
 /// Records that the calling test, or a part of it, cannot check its subject.
 ///
@@ -93,7 +59,7 @@ mod tests {
         append(&record, &test_name(), "two\tparts\nand lines");
         let lines = fs::read_to_string(record).unwrap();
         let expected = "moving::a_slot\tno such server\n\
-            outcome::tests::each_skip_adds_a_line\ttwo parts and lines\n";
+            skip::tests::each_skip_adds_a_line\ttwo parts and lines\n";
         assert_eq!(lines, expected);
     }
 

@@ -10,6 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, Proxy};
 
+use super::network::lose_a_reply;
 use super::scene::{CALM, SOON, Scene, Told};
 
 /// The keys of one node, and the keys of the other nodes.
@@ -143,11 +144,7 @@ async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
     let load = scene.load();
     for _ in 0..5 {
         sleep(CALM / 2).await;
-        let before = node.calls("evalsha");
-        proxy.swallow_replies();
-        while node.calls("evalsha") == before {
-            sleep(Duration::from_millis(1)).await;
-        }
+        lose_a_reply(&proxy, || node.calls("evalsha")).await;
         proxy.pass();
         scene.until_up().await;
     }

@@ -51,8 +51,8 @@ pub enum Outcome {
 }
 
 impl Decision {
-    /// Makes the decision of a policy that did not decide. Its numbers mean nothing, so do not show
-    /// them: a remembered denial has such a decision for each policy that was not asked.
+    /// Returns a decision for a policy that did not decide. Do not show its numbers: they are
+    /// placeholders. A remembered denial has such a decision for each policy that it did not check.
     pub const fn undecided(limit: u64) -> Self {
         Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }

@@ -185,8 +185,8 @@ fn the_worst_minute_and_the_shares_left_are_told() {
     assert_eq!(json["worst_minute"]["denied"], 2);
 }
 
-/// All of them take most of a minute in a release build, so they need `TOLLGATE_HEAVY=1`. By default,
-/// a 64th of them take a 64th of the memory: their tables are as full as those of all.
+/// All clients together take most of a minute in a release build, so they need `TOLLGATE_HEAVY=1`. By
+/// default the test uses a 64th of the clients and of the memory, with equally full tables.
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_million_clients_take_less_than_two_gibibytes() {

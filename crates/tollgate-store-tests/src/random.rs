@@ -23,7 +23,7 @@ pub fn seeds(count: u64) -> Range<u64> {
     first..first.saturating_add(count)
 }
 
-/// The seed of a random test, as [`seeds`].
+/// Returns a single seed for a random test. See [`seeds`].
 pub fn seed() -> u64 {
     seeds(1).start
 }

@@ -221,7 +221,7 @@ impl Spans {
     ) {
         let Some(span) = self.spans.get(place) else { return };
         span.record("outcome", word.map_or("pass", Answer::as_str));
-        // The numbers of a policy that did not decide mean nothing.
+        // A policy that did not decide has only placeholder numbers.
         if let Some(decision) = decision.filter(|it| it.outcome != Outcome::Undecided) {
             span.record("remaining", decision.remaining);
         }

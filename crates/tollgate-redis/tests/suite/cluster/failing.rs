@@ -14,8 +14,7 @@ use tollgate_test_servers::{Cluster, until};
 use super::load::{Load, Tally};
 use super::{MINUTE, PATIENCE, builder, connect, is_on, keys, masters, policy, remaining, slot};
 
-/// Long for a machine on which many servers are tested at once, so that requests to healthy nodes
-/// do not fail.
+/// Requests to healthy nodes must not time out while many tests share the machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -65,8 +65,7 @@ pub(crate) struct Held {
 
 /// The timeout of a store as it comes.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// The timer of a load. Waits are counted in its ticks, because a machine that stands still has no
-/// ticks either.
+/// The interval at which a load counts waiting time. If the machine stands still, the count does too.
 const TICK: Duration = Duration::from_millis(5);
 /// How long a caller may wait beyond the timeout: the answer takes three wake-ups of tasks, and the
 /// machine is busy with other tests.

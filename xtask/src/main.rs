@@ -51,7 +51,7 @@ enum Task {
     Screenshot,
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),
-    /// Measure, and write docs/benchmarks.md
+    /// Measure, and write the tables to docs/benchmarks
     Bench(bench::Args),
 }
 

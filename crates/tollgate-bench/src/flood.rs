@@ -14,12 +14,12 @@ use crate::rounds::{Spread, shuffled};
 use crate::{Failure, process};
 
 const METHOD: &str = "\
-Ten million distinct keys are sent into a `MemoryStore` that may hold a million keys and 256 MiB,
-each charged once, under a policy that lets none of them be forgotten meanwhile. A second thread
-decides on a thousand live keys, before the flood and during it; reading the clock around each
-of those decisions is in their time. Two victims were there before:
-one has used up its quota and one a part of it. governor keeps every key, without a bound. Each in
-a process of its own; resident memory is counted above that of the process before the store.";
+Ten million distinct keys are charged one time each in a `MemoryStore` with room for a million keys
+and 256 MiB, under a policy that lets no key expire during the run. A second thread decides on a
+thousand live keys before and during the flood, and its times include reading the clock around each
+decision. Two victims exist before the flood: the first has used up its quota, the second a part.
+governor stores every key without a bound. Each limiter runs in its own process, and resident memory
+is measured above the process's memory before the store was created.";
 
 const FLOOD: u32 = 10_000_000;
 const MAX_KEYS: u32 = 1_000_000;
@@ -60,16 +60,16 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 /// The names of the numbers of a run, in order. governor has all except the last.
 const NAMES: [&str; 10] = [
-    "ns a new key, the first million",
-    "ns a new key, the other nine million",
-    "median ns of a decision on a live key, before",
-    "median ns of a decision on a live key, during",
-    "99th percentile of the same, before",
-    "99th percentile of the same, during",
-    "keys held, at the end",
+    "ns per new key, the first million",
+    "ns per new key, the other nine million",
+    "median ns per decision on a live key, before",
+    "median ns per decision on a live key, during",
+    "99th percentile, before",
+    "99th percentile, during",
+    "keys in the store, at the end",
     "MiB resident, at the end",
-    "MiB resident, at the highest",
-    "answers to the two victims that changed",
+    "MiB resident, maximum",
+    "changed answers to the two victims",
 ];
 
 /// The flood of one side, in a process of its own.

@@ -18,14 +18,14 @@ use crate::wrk::{self, Load};
 use crate::{Failure, http, process};
 
 const METHOD: &str = "\
-A server that returns a short text, and in front of it the gateway without limits, the gateway with
-a token bucket for each address in memory, the same in Redis, nginx, and nginx with `limit_req` for
-each address. All share the same two processors with wrk, and in its row with redis-server. nginx
-has two worker processes and the gateway two worker threads; both keep their connections to the
-server. All requests come from one address and pass. Processor time is that of all processes of the
-gateway or of nginx, user and kernel. `× nginx` compares with nginx without limits in the same
-round, `× gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests
-a second that nginx can answer.";
+A server returns a short text. In front of it runs the gateway without limits, the gateway with a
+token bucket per address in memory or in Redis, nginx, or nginx with `limit_req` per address. All
+share the same two processors with wrk, and with redis-server in its row. nginx has two worker
+processes and the gateway has two worker threads; both reuse their connections to the server. All
+requests come from one address and are allowed. Processor time is the user and kernel time of all
+gateway or nginx processes. `× nginx` compares with nginx without limits in the same round, and `×
+gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests per second
+that nginx can answer.";
 
 /// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;

@@ -9,11 +9,11 @@ use crate::serve::Server;
 use crate::{Failure, process, wrk};
 
 const METHOD: &str = "\
-A server with two worker threads, each in a process of its own, asked by `wrk -t1` on the same
-machine, so that wrk takes a core. All requests come from one address and pass. `× bare` is the
-requests a second over those of the bare router in the same round; `× tower_governor` the same
-over tower_governor with its headers. The time is the server's own on all processors, user and
-kernel, a request.";
+Each server has two worker threads and runs in its own process. `wrk -t1` on the same machine sends
+the requests, so it takes a core. All requests come from one address and are allowed. `× bare` is
+the throughput divided by the bare router's throughput in the same round, and `× tower_governor`
+divides by tower_governor with its headers. Processor time is the server's user and kernel time per
+request on all processors.";
 
 const ROUNDS: usize = 16;
 
@@ -21,7 +21,7 @@ const SERVERS: [(Wrapping, &str); 4] = [
     (Wrapping::Bare, "bare router"),
     (Wrapping::GovernorHeaders, "tower_governor, headers"),
     (Wrapping::DraftHeaders, "Tollgate, the defaults"),
-    (Wrapping::Headers, "Tollgate, all fields"),
+    (Wrapping::Headers, "Tollgate, all headers"),
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
@@ -29,12 +29,12 @@ pub(crate) fn run() -> Result<(), Failure> {
     let servers: Vec<_> =
         SERVERS.iter().map(|(wrapping, _)| start(*wrapping)).collect::<Result<_, _>>()?;
     let mut table = Table::new(
-        "Requests a second",
+        "Requests per second",
         &[
             "server",
             "connections",
             "thousand requests/s",
-            "processor µs a request",
+            "processor µs per request",
             "× bare",
             "target",
             "met",

@@ -20,17 +20,17 @@ use crate::rounds::{Peer, Spread, interleave};
 use crate::{Counter, Failure, process};
 
 const METHOD: &str = "\
-An axum router called in process, on one thread: a request with a peer address is made, answered
-and its body read, and all of that is in the time. All requests come from one address and pass.
-A round counts the fastest of ten
-slices of a millisecond. The time that a layer adds is its time less that of the bare router in the same
-round; an identity layer shows what axum takes for any layer, and one that adds five constants
-what the map of a response takes for five fields. `× peer` compares what is added, headers with
-headers and none with none. tower_governor sends two fields on an allowed response; Tollgate's are
-`RateLimit-Policy` and `RateLimit`, and with all fields three `X-RateLimit`. governor grants 10^9 units and gets one
-back each nanosecond, Tollgate 100 per second on a clock that moves on 10 ms at each look, after
-looking at the real one. Allocations are counted in another process. So is what a layer adds that counts:
-whether it does is decided when it is built. It has a bare router of its own to be held against.";
+An axum router is called in process on one thread. The measured time covers building a request with
+a peer address, the response, and reading its body. All requests come from one address and are
+allowed. A round counts the fastest of ten slices of 1 ms. A layer adds its time minus the bare
+router's time in the same round. The identity layer shows the cost of any axum layer, and a second
+identity layer adds five constant headers. `× peer` compares the added time: with headers against
+tower_governor with headers, without headers against tower_governor without. tower_governor sends
+two headers on an allowed response. Tollgate sends `RateLimit-Policy` and `RateLimit`, and three
+`X-RateLimit` headers if all are enabled. governor grants 10^9 units and regains a unit each
+nanosecond. Tollgate grants 100 per second on a clock that reads the real clock and then advances 10
+ms per reading. Allocations are counted in a separate process. Metrics are a build-time choice, so
+they are measured in a separate process beside their own bare router.";
 
 const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;
@@ -42,22 +42,22 @@ struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
 const ROWS: [Row; 10] = [
     Row(Wrapping::Bare, "bare router", None),
     Row(Wrapping::Identity, "identity layer", None),
-    Row(Wrapping::Fields, "identity layer that adds five constant fields", None),
+    Row(Wrapping::Fields, "identity layer, five constant headers", None),
     Row(Wrapping::Governor, "tower_governor", None),
     Row(Wrapping::GovernorHeaders, "tower_governor, headers", None),
     Row(
         Wrapping::NoHeaders,
-        "Tollgate, no fields",
+        "Tollgate, no headers",
         Some((Wrapping::Governor, Target::AtMost(1.0))),
     ),
-    Row(Wrapping::DraftHeaders, "Tollgate, the draft's fields", beside_headers(0.75)),
-    Row(Wrapping::Headers, "Tollgate, all fields", beside_headers(1.25)),
+    Row(Wrapping::DraftHeaders, "Tollgate, draft headers", beside_headers(0.75)),
+    Row(Wrapping::Headers, "Tollgate, all headers", beside_headers(1.25)),
     Row(
         Wrapping::AnyBody,
-        "Tollgate, all fields, any body",
+        "Tollgate, all headers, any body",
         Some((Wrapping::GovernorHeaders, Target::None)),
     ),
-    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all fields", beside_headers(1.8)),
+    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all headers", beside_headers(1.8)),
 ];
 
 /// tower_governor with headers sends two fields on an allowed response.
@@ -82,7 +82,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let added: Vec<Vec<f64>> = measured.iter().map(beyond_bare).collect();
     let mut table = Table::new(
         "Added to a request",
-        &["layer", "ns a request", "added ns", "× peer", "target", "met", "allocations"],
+        &["layer", "ns per request", "added ns", "× peer", "target", "met", "allocations"],
     );
     for (place, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
         let peer = against.and_then(|(peer, target)| {
@@ -109,7 +109,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         table.row(cells.into_iter().chain(compared).chain([allocations]));
     }
     let mut counting = Table::new(
-        "Added while metrics are counted",
+        "Added with metrics",
         &["layer", "recorder", "added ns", "× without metrics", "target", "met"],
     );
     for (row, added_here) in metered.iter().zip(&measured[ROWS.len()..]) {
@@ -133,10 +133,10 @@ pub(crate) fn run() -> Result<(), Failure> {
 struct Metered(Wrapping, Recorder, &'static str, Target);
 
 const METERED: [Metered; 4] = [
-    Metered(Wrapping::Headers, Recorder::None, "Tollgate, all fields", Target::AtMost(1.3)),
-    Metered(Wrapping::Headers, Recorder::Prometheus, "Tollgate, all fields", Target::AtMost(1.3)),
-    Metered(Wrapping::NoHeaders, Recorder::None, "Tollgate, no fields", Target::AtMost(1.3)),
-    Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no fields", Target::AtMost(1.3)),
+    Metered(Wrapping::Headers, Recorder::None, "Tollgate, all headers", Target::AtMost(1.3)),
+    Metered(Wrapping::Headers, Recorder::Prometheus, "Tollgate, all headers", Target::AtMost(1.3)),
+    Metered(Wrapping::NoHeaders, Recorder::None, "Tollgate, no headers", Target::AtMost(1.3)),
+    Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no headers", Target::AtMost(1.3)),
 ];
 
 /// Measures nanoseconds a request, in the fastest of a few slices: what is compared later is

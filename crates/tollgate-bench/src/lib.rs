@@ -45,7 +45,7 @@ use crate::apps::Wrapping;
 type Failure = Box<dyn Error + Send + Sync>;
 
 #[derive(Parser)]
-#[command(about = "What a decision costs; the tables go to docs/benchmarks.md")]
+#[command(about = "Measure the cost of decisions; the tables are written to docs/benchmarks")]
 struct Cli {
     #[command(subcommand)]
     bench: Option<Bench>,

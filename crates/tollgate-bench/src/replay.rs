@@ -14,15 +14,15 @@ use crate::rounds::{Peer, Spread, interleave};
 use crate::{Failure, process};
 
 const METHOD: &str = "\
-Two logs of half a million lines in `combined`, at 200 requests a second. A few clients send most of
-the requests. `tollgate replay` decides each line by a limit for all clients and a token bucket for
-each address. GoAccess counts the same lines for a report with its default panels. The programs take
-turns, each in its own process. A rate is lines per second of processor time, over all threads of a
-program, because the machine may be busy. `× reading` is the ratio to `wc -l` and parsing together, in
-the same round.
+Two logs have half a million lines each in `combined` format, at 200 requests per second. A few
+clients send most of the requests. `tollgate replay` decides each line with a limit for all clients
+and a token bucket per address. GoAccess counts the same lines for a report with its default panels.
+The programs take turns, each in its own process. A rate is lines per second of processor time over
+all threads of the program, because the machine may be busy. `× reading` compares with `wc -l` and
+parsing together in the same round.
 
-With 100 000 clients, the replay waits for memory: each request reads the state of its client in the
-store and its counts in the report, and neither fits into the cache of a core.";
+With 100 000 clients, the replay waits for memory: each request reads its client's state in the
+store and its counts in the report, and neither fits into a core's cache.";
 
 const LINES: u64 = 500_000;
 /// The rounds after which the median is written down.

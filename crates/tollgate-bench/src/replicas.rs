@@ -17,12 +17,12 @@ use crate::serve::Server;
 use crate::wrk::{self, Load};
 
 const METHOD: &str = "\
-Three servers with two worker threads each, one redis-server and nginx with the configuration of
-docker-compose.yml, all on the same two cores as `wrk -t1 -c64`, so that they take them from each
-other. Requests go to one of the servers, or through nginx to all three. Everybody shares one
-quota, which is never used up. `a script a request` is Tollgate with one request in each call of
-its script, as limiters over Redis usually do it; both send the same fields. `×` is the requests a
-second over those of a script a request in the same round, `p99 ×` the 99th percentile over its.";
+Three servers with two worker threads each, one redis-server, nginx with the configuration of
+docker-compose.yml, and `wrk -t1 -c64` share the same two cores. Requests go to a single server, or
+through nginx to all three. All servers share one quota, which is never used up. `a script a
+request` is Tollgate with one request per script call, which is how limiters over Redis usually
+work; both send the same headers. `×` divides the throughput by the throughput of a script a request
+in the same round, and `p99 ×` divides the 99th percentiles.";
 
 const ROUNDS: usize = 8;
 const CONNECTIONS: u32 = 64;
@@ -53,10 +53,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     let fleets: Vec<_> =
         KINDS.iter().map(|(kind, _)| Fleet::start(*kind, &redis)).collect::<Result<_, _>>()?;
     let mut table = Table::new(
-        "Requests a second over one quota in Redis",
-        &["asked", "what", "thousand requests/s", "p50 ms", "p99 ms", "×", "p99 ×"],
+        "Requests per second over one quota in Redis",
+        &["target", "server", "thousand requests/s", "p50 ms", "p99 ms", "×", "p99 ×"],
     );
-    for (way, asked) in [("one replica", Asked::One), ("three through nginx", Asked::All)] {
+    for (way, asked) in [("a single replica", Asked::One), ("three through nginx", Asked::All)] {
         let measured = measure(&fleets, asked);
         let of = |kind: usize, what: fn(&Load) -> f64| -> Vec<f64> {
             measured[kind].iter().map(what).collect()

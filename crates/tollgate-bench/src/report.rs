@@ -1,8 +1,8 @@
-//! The tables, on the terminal and in docs/benchmarks.md.
+//! The tables, on the terminal and in docs/benchmarks.
 
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Failure;
 use crate::machine;
@@ -29,7 +29,7 @@ impl Table {
     fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let heads: Vec<_> = self.columns.iter().map(ToString::to_string).collect();
-        let mut text = format!("### {}\n\n{}", self.title, line(&heads));
+        let mut text = format!("## {}\n\n{}", self.title, line(&heads));
         text += &format!("|{}\n", "---|".repeat(self.columns.len()));
         text.extend(self.rows.iter().map(|row| line(row)));
         text
@@ -65,65 +65,15 @@ pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a section and puts it into docs/benchmarks.md in place of its older self.
+/// Prints the page of a benchmark and writes it to docs/benchmarks.
 pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Failure> {
-    let mut section = format!("## {name}\n\n{method}\n\n{}\n", machine::describe(name)?);
+    let mut page = format!("# {name}\n\n{method}\n\n{}\n", machine::describe(name)?);
     for table in tables {
-        write!(section, "\n{}", table.markdown())?;
+        write!(page, "\n{}", table.markdown())?;
     }
-    println!("{section}");
-    let path = document();
-    let old = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(&path, replaced(&old, name, &section))?;
+    println!("{page}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(name).with_extension("md"), page)?;
     Ok(())
-}
-
-fn document() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks.md")
-}
-
-/// `document` with the section `name` replaced, or added at the end.
-fn replaced(document: &str, name: &str, section: &str) -> String {
-    let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("<!-- end {name} -->\n"));
-    let section = format!("{begin}{section}{end}");
-    let old = document.split_once(&begin).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(&end)?;
-        Some((before, after))
-    });
-    match old {
-        Some((before, after)) => format!("{before}{section}{after}"),
-        None => format!("{document}\n{section}"),
-    }
-}
-
-/// The text above all sections.
-const HEAD: &str = "# Benchmarks
-
-Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`,
-`overload`, `fleet`, `replicas`, `gateway`, `replay`) measures one section again and leaves the
-others. Every row is shown, also where Tollgate loses.
-
-Peers take turns in many short rounds, each round beginning with another one. A cell is the
-median of the rounds with the smallest and largest in parentheses, and a ratio is the median
-of the ratios within each round, so that a machine that is busy for a while slows both sides
-of it. Targets were set before anything was measured; a median decides whether one is met.
-";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_section_replaces_its_older_self_alone() {
-        let first = replaced("head\n", "a", "1\n");
-        let both = replaced(&first, "b", "2\n");
-        let again = replaced(&both, "a", "3\n");
-        assert!(again.starts_with("head\n"));
-        assert!(again.contains("<!-- begin a -->\n3\n<!-- end a -->\n"));
-        assert!(again.contains("<!-- begin b -->\n2\n<!-- end b -->\n"));
-        assert!(!again.contains('1'));
-    }
 }

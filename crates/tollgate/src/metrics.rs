@@ -124,83 +124,83 @@ macro_rules! metrics {
 
 metrics! {
     Counter name::DECISIONS, ["policy", "client", "endpoint", "outcome"]:
-        "Decisions of a policy. outcome: allow, deny, shadow_deny (would have denied, but only watches), failed_open and failed_closed (the store could not decide), local (let pass by the store in this process, for the one that could not decide). client: user, api_key, ip, global, other. A request that one policy let pass and another denied counts at the latter alone.";
+        "Decisions per policy. outcome: allow, deny, shadow_deny (a shadow policy would have denied), failed_open and failed_closed (the store could not decide), local (the local fallback decided). client: user, api_key, ip, global, other. If one policy allows a request and another denies it, only the second counts it.";
     Counter name::UNITS, ["policy", "client", "endpoint"]:
         "Units charged, before refunds.";
     Counter name::LISTED, ["list"]:
-        "Requests of listed clients, which no policy decides. list: deny (refused with 403), allow (never limited).";
+        "Requests from listed clients, which no policy decides. list: deny (rejected with 403), allow (never limited).";
     Histogram name::DECISION_DURATION, ["policy", "store"] DECIDING:
-        "Time from asking the store to its answer, errors included. store: its name, local, cache for a denial that was remembered, or lease for units that were leased. In memory one decision in eight is timed.";
+        "Duration of a decision by the store, including errors. store: its name, local, cache (a remembered denial) or lease (leased units). In memory, one decision in eight is timed.";
     Gauge name::WAITING, ["policy"]:
-        "Requests that wait for their turn in a leaky bucket, or for a limit whose excess waits.";
+        "Requests in the wait queue of a leaky bucket or another limit.";
     Histogram name::WAIT, ["policy"] WAITS:
-        "Time that requests have waited for their turn, those included whose client left.";
+        "Time that requests spent in the wait queue, including requests that their clients cancelled.";
     Gauge name::REMAINING, ["policy"]:
-        "Units left of a quota that all share, at the last decision or look.";
+        "Remaining units of a quota that all clients share, at the last decision or refresh.";
     Gauge name::LIMIT, ["policy"]:
-        "The most units that such a quota grants at once.";
+        "Maximum units that such a quota grants immediately.";
     Gauge name::AVAILABLE, ["store"]:
-        "1 if the store can be asked: it is connected, and no breaker is open.";
+        "1 if the store is connected and no breaker is open.";
     Gauge name::BREAKER, ["store"]:
         "1 while a breaker of the store is open.";
     Gauge name::KEYS, ["store"]:
         "Keys in memory. store: memory, or local for a fallback.";
     Gauge name::BYTES, ["store"]:
-        "Bytes that those may take.";
+        "Maximum bytes that these keys use.";
     Counter name::OVERFLOWED, ["store"]:
-        "Requests of new keys that found no room in memory and shared one entry.";
+        "Requests with new keys that found no space in memory and shared an overflow entry.";
     Counter "tollgate_redis_calls_total", ["outcome"]:
-        "Calls to Redis. outcome: answered, refused (nothing was charged), lost (it may have been).";
+        "Calls to Redis. outcome: answered, refused (not charged), lost (possibly charged).";
     Histogram "tollgate_redis_batch_requests", [] BATCHES:
-        "Requests that shared a call.";
+        "Requests per call.";
     Histogram "tollgate_redis_call_duration_seconds", [] DECIDING:
-        "Time of a call, from sending to the answer.";
+        "Duration of a call, from sending it to the reply.";
     Gauge name::REDIS_QUEUED, ["store"]:
         "Requests that wait for a call.";
     Counter "tollgate_redis_deny_cache_hits_total", []:
-        "Requests denied without asking, as they had just been.";
+        "Requests denied from the deny cache, without a call.";
     Counter "tollgate_redis_connections_total", []:
-        "Times that a connection was made.";
+        "Connections made to Redis.";
     Counter "tollgate_redis_late_requests_total", []:
-        "Requests that Redis refused because their caller had given up by then.";
+        "Requests that Redis did not execute because their deadline had passed.";
     Counter "tollgate_redis_shed_requests_total", []:
-        "Requests that were refused before they were sent, because no answer could come in time.";
+        "Requests that the store shed before sending them, because the answer would have been too late.";
     Gauge "tollgate_config_version", []:
-        "The version of the configuration that serves.";
+        "Version of the active configuration.";
     Gauge "tollgate_config_loaded_timestamp_seconds", []:
-        "When that was loaded, in seconds since 1970.";
+        "Time when the active configuration was loaded, in seconds since 1970.";
     Gauge "tollgate_config_current", []:
-        "0 if the last attempt to load another failed.";
+        "0 if the last reload failed, otherwise 1.";
     Counter "tollgate_config_reload_failures_total", []:
-        "Attempts that failed.";
+        "Reloads that failed.";
     Counter "tollgate_jwks_fetches_total", ["outcome"]:
-        "Times that a key set at a URL was asked for. outcome: fetched, or failed (the keys before stay).";
+        "Fetches of a key set by URL. outcome: fetched, or failed (the previous keys remain).";
     Gauge "tollgate_jwks_fetched_timestamp_seconds", []:
-        "When the keys came that are believed, in seconds since 1970.";
+        "Time when the current key set was fetched, in seconds since 1970.";
     Gauge "tollgate_gateway_connections", []:
-        "Connections of clients that are open.";
+        "Open client connections.";
     Counter "tollgate_gateway_full_total", []:
-        "Times that a listener had as many connections as it may have, so that others waited.";
+        "Times that a listener reached its connection limit and new connections had to wait.";
     Counter "tollgate_gateway_refused_total", []:
-        "Connections that were closed because their address had as many as it may have.";
+        "Connections closed because their address reached its connection limit.";
     Counter "tollgate_gateway_access_log_dropped_total", []:
-        "Lines of the access log that were lost: too many waited, or the file took none.";
+        "Access log lines that were dropped because the queue was full or writing failed.";
     Gauge "tollgate_gateway_tunnels", []:
-        "Upgraded connections that are open.";
+        "Open upgraded connections.";
     Counter "tollgate_gateway_requests_total", ["route", "status"]:
-        "Requests of a route that were answered. status: 1xx to 5xx.";
+        "Answered requests per route. status: 1xx to 5xx.";
     Histogram "tollgate_gateway_request_duration_seconds", ["route"] SERVING:
-        "Time from the header of a request of a route to the header of its response.";
+        "Time from a request's header to the header of the response.";
     Counter "tollgate_gateway_upstream_requests_total", ["upstream", "status"]:
-        "Requests that a server behind the gateway answered. status: 1xx to 5xx.";
+        "Requests that an upstream server answered. status: 1xx to 5xx.";
     Histogram "tollgate_gateway_upstream_duration_seconds", ["upstream"] SERVING:
-        "Time until such a server sent the header of its response.";
+        "Time until an upstream server sent the header of its response.";
     Counter "tollgate_gateway_upstream_failures_total", ["upstream"]:
-        "Requests to which such a server gave no valid response.";
+        "Requests without a valid response from an upstream server.";
     Gauge "tollgate_gateway_upstream_up", ["upstream"]:
-        "0 while such a server gets no requests because of failures or checks.";
+        "0 while an upstream server receives no requests because of failures or health checks.";
     Counter "tollgate_gateway_rate_limit_service_total", ["domain", "outcome"]:
-        "Answers to Envoy, by domain. outcome: ok, over_limit, error.";
+        "Answers to Envoy per domain. outcome: ok, over_limit, error.";
     Counter "tollgate_trace_spans_total", ["outcome"]:
-        "Spans of the gateway that were to be sent. outcome: exported, dropped (too many waited), failed (the collector did not take them).";
+        "Spans of the gateway. outcome: exported, dropped (the queue was full), failed (the collector did not accept the span).";
 }

@@ -18,7 +18,7 @@ const INLINE: &str = "governor-inline";
 
 pub(super) fn table() -> Result<Table, Failure> {
     let mut table = Table::new(
-        "Bytes of a key, of a million",
+        "Bytes per key, with a million keys",
         &["limiter", "resident", "on the heap", "resident × governor", "target", "met"],
     );
     let resident = |side: &str| -> Result<f64, Failure> {

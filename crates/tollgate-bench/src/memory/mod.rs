@@ -16,14 +16,14 @@ use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, interleave};
 
 const METHOD: &str = "\
-A full decision through the public `Store` API, with limit, remaining, reset and retry, beside
-governor's `check_key` on its default map, which says yes or no. Each gets a `&str` of 13 bytes
-from the nearest cache and makes the key that its API asks for, within the time that is taken:
-Tollgate its `Key`; governor a `String`, copied into a buffer that exists already (the
-reference: a plain service would allocate), or an inline `[u8; 13]`, the shortest key it can
-have. For `&String` governor gets a string that was made outside of the measured time. Many keys are asked
-for in a random order that is not the one they were inserted in. With one thread a round
-counts the fastest of ten slices of a millisecond. Nanoseconds a decision and thread.";
+A full decision through the public `Store` API, which returns limit, remaining, reset and retry,
+beside governor's `check_key` on its default map, which returns yes or no. Both receive a `&str` of
+13 bytes from the nearest cache and build the key that their API requires within the measured time.
+Tollgate builds its `Key`. governor builds a `String`, copied into an existing buffer (the
+reference, although a plain service would allocate), or an inline `[u8; 13]`, its shortest possible
+key. For `&String`, the string is built outside the measured time. Many keys are requested in a
+random order that differs from the insertion order. With one thread, a round counts the fastest of
+ten slices of 1 ms. Numbers are nanoseconds per decision and thread.";
 
 /// How long a peer runs within a round, and how many rounds there are.
 const SPAN: Duration = Duration::from_millis(10);
@@ -95,8 +95,8 @@ fn keys() -> Result<Table, Failure> {
 /// A policy for all and one for each key.
 fn two() -> Result<Table, Failure> {
     let mut table = Table::new(
-        "Two policies on a request, one for all and one for each key, one thread",
-        &["keys", "Tollgate, all or none", "governor, one after the other", "ratio"],
+        "Two policies per request, global and per key, one thread",
+        &["keys", "Tollgate, all or none", "governor, in sequence", "ratio"],
     );
     for (count, bucket) in [(1, Bucket::ENDLESS), (100_000, Bucket::LASTING)] {
         let keys = Keys::new(count);

@@ -75,11 +75,11 @@ fn bucket(name: &str) -> Result<Policy, Failure> {
 pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
     let mut rows = Table::new(
         "Decisions in Redis",
-        &["keys", "tasks", "who", "thousand/s", "median µs", "p99 µs", "Redis µs", "×"],
+        &["keys", "tasks", "limiter", "thousand/s", "median µs", "p99 µs", "Redis µs", "×"],
     );
     let mut goals = Table::new(
-        "Tollgate's decisions in Redis over those of others",
-        &["keys", "tasks", "what", "over that of", "×", "target", "met"],
+        "Tollgate compared with peers",
+        &["keys", "tasks", "what", "compared with", "×", "target", "met"],
     );
     for case in cases()? {
         case.measure(server, &mut rows, &mut goals).await?;

@@ -13,8 +13,8 @@ use crate::report::Table;
 
 pub(crate) async fn table(server: &Server) -> Result<Table, Failure> {
     let mut table = Table::new(
-        "How far two replicas pass a limit of 1000 in 10 s",
-        &["who", "most in 10 s", "over the limit"],
+        "Excess of two replicas over a limit of 1000 in 10 s",
+        &["limiter", "most in 10 s", "over the limit"],
     );
     let url = server.url();
     // All at the same time: they are asked so seldom that they do not hinder each other.

@@ -16,12 +16,13 @@ use crate::report::{self, Table, Target};
 use crate::rounds::Spread;
 
 const METHOD: &str = "\
-Replicas are stores with a connection of their own, all in one process with two worker threads. \
-Requests come at a fixed rate, each to another replica, for one of 1 000 keys. `lean script each` is \
-as many plain clients that run the lean script of the section `redis`. Redis' time is that of its \
-processor, a decision. *Over-admission* is by how much all replicas together pass a limit of half \
-of the requests, on one key. The Cluster has one node, the same redis-server with all slots; the \
-last table has 512 tasks that ask for one of 100 000 keys as soon as they were answered, in turns.";
+Each replica is a store with its own connection; all run in one process with two worker threads.
+Requests arrive at a fixed rate and rotate over the replicas and 1 000 keys. `lean script each` is
+the same number of plain clients with the lean script of the [redis](redis.md) page. Redis' time is
+its processor time per decision. *Over-admission* is the amount by which all replicas together
+exceed a limit of half of the requests on one key. The Cluster is the same redis-server with all
+slots on one node. In the last table, 512 tasks take turns on 100 000 keys, and each sends its next
+request after an answer.";
 
 const SPAN: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
     let columns = [
         "server",
         "replicas",
-        "asked/s",
+        "requests/s",
         "answered",
         "requests a call",
         "Redis µs",
@@ -53,8 +54,8 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
         "over-admission",
     ];
     let mut rows = Table::new("Replicas over one Redis", &columns);
-    let heads = ["replicas", "asked/s", "what", "over that of", "×", "target", "met"];
-    let mut goals = Table::new("Redis' time a decision in a fleet", &heads);
+    let heads = ["replicas", "requests/s", "what", "compared with", "×", "target", "met"];
+    let mut goals = Table::new("Redis' time per decision in a fleet", &heads);
     for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
         for replicas in [1, 10, 100] {
             for rate in [20_000, 40_000] {
@@ -95,7 +96,7 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
 async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
     let heads =
         ["server", "99.9th percentile, ms", "target", "met", "longest, ms", "target", "met"];
-    let mut table = Table::new("The time of a script", &heads);
+    let mut table = Table::new("Duration of a script", &heads);
     for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
         let (percentile, longest) = script_times(&server.client().await?).await?;
         let mut cells = vec![name.to_owned()];
@@ -110,8 +111,8 @@ async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
 
 /// The Cluster of one node beside the single server, in turns.
 async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
-    let heads = ["keys", "tasks", "what", "over that of", "×", "target", "met"];
-    let mut table = Table::new("A Cluster of one node", &heads);
+    let heads = ["keys", "tasks", "what", "compared with", "×", "target", "met"];
+    let mut table = Table::new("A Cluster with one node", &heads);
     let mut sides = Vec::new();
     for server in [single, cluster] {
         let store = connect(server).await?;

@@ -18,7 +18,7 @@ use crate::report::Table;
 
 const TASKS: usize = 192;
 
-const EACH: &str = "three replicas, Redis decides";
+const EACH: &str = "three replicas, exact";
 const LEASED: &str = "three replicas, leased";
 
 /// Stores that share a key, and are asked in turn.
@@ -41,7 +41,14 @@ impl Ask for Replicas {
 pub(crate) async fn tables(server: &Server, goals: &mut Table) -> Result<Table, Failure> {
     let mut table = Table::new(
         "One hot key, three replicas",
-        &["who", "thousand/s", "median µs", "p99 µs", "Redis µs", "decisions per Redis second, ×"],
+        &[
+            "limiter",
+            "thousand/s",
+            "median µs",
+            "p99 µs",
+            "Redis µs",
+            "decisions per Redis second, ×",
+        ],
     );
     let exact = Policy::token_bucket("hot", Quota::per_second(CAPACITY))?;
     let leased = Policy::token_bucket("leased", Quota::per_second(CAPACITY))?;

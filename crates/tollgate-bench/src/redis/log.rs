@@ -31,7 +31,7 @@ pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
 async fn denials(server: &Server) -> Result<Table, Failure> {
     let mut table = Table::new(
         "The log: 1000 entries, full, 256 tasks",
-        &["who", "thousand/s", "median µs", "p99 µs", "Redis µs", "× the sum", "target", "met"],
+        &["limiter", "thousand/s", "median µs", "p99 µs", "Redis µs", "× the sum", "target", "met"],
     );
     let redis = server.client().await?;
     let ours = |remembers: bool| {

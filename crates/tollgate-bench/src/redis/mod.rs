@@ -36,35 +36,37 @@ use crate::Failure;
 use crate::report;
 
 const METHOD: &str = "\
-Tasks that ask as soon as they were answered, all in one process with two worker threads, and a
-redis-server on the same two cores, over TCP. Nothing is refused. `one EVALSHA each` is Tollgate's
-own script with one request a call, through one plain fred client; `lean script each` the token
-bucket that a team would write for itself (TIME, HMGET, HSET, PEXPIRE), through the same client;
-`INCR` that client counting and nothing else. `×` is the number of decisions a second over those of
-one EVALSHA each in the same round; Redis' time is that of its processor, a decision.
+All tasks run in one process with two worker threads, beside a redis-server on the same two cores,
+over TCP. Each task sends its next request when it receives an answer, and every request is allowed.
+`one EVALSHA each` is Tollgate's own script with one request per call through a plain fred client.
+`lean script each` is the token bucket that a team would write for itself (TIME, HMGET, HSET,
+PEXPIRE) through the same client. `INCR` is the same client with a bare counter. `×` divides the
+decisions per second by the rate of one EVALSHA each in the same round. Redis' time is its processor
+time per decision.
 
-governor decides in memory and for its process alone: the floor. redis-cell 0.2.2 is a native module
-for Redis. The write-behind cache of limitador 0.14.0 answers from memory and writes once a second;
-over many keys it stops for good, so it is asked for one. throttlecrab-server 0.4.40 keeps the keys
-itself, and the time is its own. These three are built by `crates/tollgate-bench/peers/install`,
-limitador without RocksDB, with a patch of two lines. limitador and throttlecrab-server
-are asked by the client that limitador uses, from a process of their own.
+governor decides in memory for its own process only, so it is the floor. redis-cell 0.2.2 is a
+native Redis module. The write-behind cache of limitador 0.14.0 answers from memory and writes once
+per second. It stalls permanently with many keys, so it is measured with one key.
+throttlecrab-server 0.4.40 stores the keys itself, and the column shows its own processor time.
+`crates/tollgate-bench/peers/install` builds these three, limitador without RocksDB and with a patch
+of two lines. The client library of limitador calls limitador and throttlecrab-server from a
+separate process.
 
-Leases: three stores in one process, which share a bucket and are asked in turn; the last column is
-how many decisions a second of Redis' processor time serves, over that where Redis decides each.
-trypema 2.2.1, whose hybrid answers from memory too and may pass the limit, wants Redis 7.2 or later,
-so it is not among them.
+Leases: three stores in one process share a bucket and take turns. The last column compares the
+decisions per second of Redis' processor time with the same stores without leases. trypema 2.2.1
+needs Redis 7.2 or later, so it is not measured; its hybrid mode also answers from memory and may
+pass the limit.
 
-How far a limit of 1000 in 10 s is passed is the most that two replicas, 32 tasks each, admitted in
-any 10 s.
+The excess over a limit of 1000 in 10 s is the maximum that two replicas with 32 tasks each admitted
+in any 10 s.
 
-The log holds 1000 entries in 10 s and is full, so nearly all is denied, by Redis each time: the
-deny cache is off but where it is named. The sum is over a ZSET with a member for each
-request. Redis' time of a long log is that of single calls, in a process that waits for each.
+The log is full with 1000 entries in 10 s, so Redis denies nearly every request. The deny cache is
+off except in the row that names it. The sum runs over a ZSET with a member per request. Redis' time
+for a long log is measured with single calls that a process sends one after the other.
 
-Over HTTP there is one server with two worker threads, redis-server and `wrk -t1 -c128` on the same
-two cores, and one quota for all. `a script a request` is Tollgate with one request in each call,
-`lean script` a middleware with the script above that sends no fields.";
+Over HTTP, a server with two worker threads, redis-server and `wrk -t1 -c128` share the same two
+cores, and all requests share one quota. `a script a request` is Tollgate with one request per call,
+and `lean script` is a middleware with the lean script that sends no headers.";
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -64,8 +64,8 @@ fn rows(apps: &[App]) -> Table {
 
 fn goals(apps: &[App]) -> Table {
     let mut table = Table::new(
-        "Tollgate over HTTP over that of others",
-        &["what", "over that of", "×", "target", "met"],
+        "Tollgate over HTTP compared with peers",
+        &["what", "compared with", "×", "target", "met"],
     );
     let rate: Number = |seen| seen.load.rate;
     let goals: [(&str, Number, &str, Target); 4] = [

@@ -16,13 +16,13 @@ use crate::redis::sides::{Limits, OneEach, address};
 use crate::report::{self, Table};
 
 const METHOD: &str = "\
-Requests come at a fixed rate, whether others were answered or not, to a Redis that is kept busy: \
-another client runs a script of 8 ms, again and again. A call has room for 64 requests, as between \
-two such scripts Redis answers the calls under way; all else is as by default. `1×` is the rate at \
-which 512 tasks are answered that ask as soon as they were answered. *Answered* is what was \
-answered within the timeout of 50 ms; *charged unanswered* is the part of all charges whose callers \
-got no answer; *refused* is what the store refused, and the time until then. `one EVALSHA each` is \
-the same script with one request a call, through a plain client, whose callers give up after 50 ms.";
+Requests arrive at a fixed rate, independent of earlier answers, while another client keeps Redis
+busy with scripts of 8 ms. A call has room for 64 requests, because Redis answers the calls in
+flight between two such scripts; all other settings are defaults. `1×` is the rate at which 512
+tasks receive answers if each sends its next request after an answer. *Answered* counts answers
+within the timeout of 50 ms. *Charged unanswered* is the share of charges without an answer.
+*Rejected* counts requests that the store shed, with the median time until then. `one EVALSHA each`
+is the same script with one request per call through a plain client with a timeout of 50 ms.";
 
 /// The measured time of each rate, after the warm-up.
 const SPAN: Duration = Duration::from_secs(3);
@@ -50,17 +50,17 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 async fn table(server: &Server) -> Result<Table, Failure> {
     let mut table = Table::new(
-        "Open loop, requests a second",
+        "Open loop, requests per second",
         &[
             "rate",
             "contender",
-            "asked",
+            "sent",
             "answered",
             "of 1×",
             "charged unanswered",
             "p99 of answered, ms",
-            "refused",
-            "median until refused, ms",
+            "rejected",
+            "median until rejected, ms",
         ],
     );
     let busy = keep_busy(server.client().await?).await?;

@@ -1,4 +1,4 @@
-//! The JSON of responses. `docs/admin.md` documents the members, and a test compares.
+//! The JSON of responses. `docs/admin-api.md` documents the members, and a test compares.
 
 use std::collections::BTreeMap;
 

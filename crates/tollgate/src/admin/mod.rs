@@ -14,7 +14,7 @@
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
 //!
 //! [`SubjectName`](crate::key::SubjectName) has the syntax of subjects. Responses are JSON, errors
-//! `application/problem+json`; `docs/admin.md` of the repository has all members.
+//! `application/problem+json`; `docs/admin-api.md` of the repository has all members.
 //!
 //! # Attacker
 //! * Mount the router on a listener of its own, on loopback or a network of operators. An address

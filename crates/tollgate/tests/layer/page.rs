@@ -260,7 +260,7 @@ async fn the_page_of_a_peer_may_read_the_stream_and_nothing_else() {
     assert_eq!(admin.clone().oneshot(request).await.unwrap().status(), 421);
 }
 
-/// The example of docs/admin.md has the members of a line, and no others.
+/// The example of docs/admin-api.md has the members of a line, and no others.
 #[tokio::test]
 async fn the_documentation_shows_a_line() {
     let (_, store) = memory();

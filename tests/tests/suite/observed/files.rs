@@ -51,12 +51,15 @@ fn prometheus_understands_its_files() {
 fn every_alert_has_a_test_and_is_documented() {
     let rules = fs::read_to_string(file("prometheus/rules.yml")).unwrap();
     let tests = fs::read_to_string(file("prometheus/tests.yml")).unwrap();
-    let page = fs::read_to_string(file("../docs/metrics.md")).unwrap();
+    let page = fs::read_to_string(file("../docs/observability.md")).unwrap();
     let alerts: Vec<_> = rules.lines().filter_map(|line| line.split_once("- alert: ")).collect();
     assert!(alerts.len() >= 9);
     for (_, alert) in &alerts {
         assert!(tests.contains(&format!("alertname: {alert}\n")), "{alert} has no test");
-        assert!(page.contains(&format!("| `{alert}` |")), "{alert} is not in docs/metrics.md");
+        assert!(
+            page.contains(&format!("| `{alert}` |")),
+            "{alert} is not in docs/observability.md"
+        );
     }
     assert_eq!(page.matches("| `Tollgate").count(), alerts.len());
 }

@@ -189,7 +189,7 @@ impl<S: Store> tollgate::status::Inspect for Looked<S> {
     }
 }
 
-/// The examples of docs/admin.md have the members of real answers, and no others.
+/// The examples of docs/admin-api.md have the members of real answers, and no others.
 #[tokio::test]
 async fn the_documentation_shows_what_is_answered() {
     let store = MemoryStore::new().or_local(MemoryStore::new());

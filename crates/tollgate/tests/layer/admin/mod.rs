@@ -38,9 +38,9 @@ async fn send(router: &Router, request: Request<Body>) -> Response<Body> {
     router.clone().oneshot(request).await.unwrap()
 }
 
-/// The example under a heading of docs/admin.md.
+/// The example under a heading of docs/admin-api.md.
 pub(crate) fn example(heading: &str) -> Value {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin-api.md");
     let document = std::fs::read_to_string(file).unwrap();
     let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);
     let block = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());

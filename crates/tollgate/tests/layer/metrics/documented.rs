@@ -1,4 +1,4 @@
-//! Compares the metrics with docs/metrics.md.
+//! Compares the metrics with docs/observability.md.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -84,7 +84,7 @@ fn table() -> String {
 /// To write it anew: `TOLLGATE_BLESS=1 cargo test -p tollgate --all-features metrics`.
 #[test]
 fn the_documentation_has_the_table_of_the_code() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/observability.md");
     let text = std::fs::read_to_string(file).unwrap();
     let start = text.find("| metric |").expect("a table");
     let end = start + text[start..].find("\n\n").map_or(text.len() - start, |end| end + 1);

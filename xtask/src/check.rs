@@ -132,6 +132,7 @@ fn package() -> Result<(), Failure> {
     let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
     for package in workspace::packages()?.iter().filter(|package| package.is_published) {
         carries_licenses(package)?;
+        carries_no_private_key(package)?;
         command.args(["--package", &package.name]);
     }
     let target = workspace::target_folder()?;
@@ -195,6 +196,23 @@ fn carries_licenses(package: &Package) -> Result<(), Failure> {
                  cure: ln -s ../../{license} {}",
                 package.name,
                 package.folder.join(license).display(),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Scanners of published packages report a private key even if only a test uses it.
+fn carries_no_private_key(package: &Package) -> Result<(), Failure> {
+    let mut list = process::cargo(&["package", "--list", "--allow-dirty", "--package"]);
+    for name in process::read(list.arg(&package.name))?.lines() {
+        // Cargo writes some of the listed files only into the package.
+        let content = std::fs::read(package.folder.join(name)).unwrap_or_default();
+        if String::from_utf8_lossy(&content).contains("PRIVATE KEY-----") {
+            return Err(Failure::Broken(format!(
+                "the package {} contains the private key {name}\n\
+                 cure: add it to `exclude` in the package's Cargo.toml",
+                package.name,
             )));
         }
     }

@@ -136,6 +136,8 @@ mod documents {
     struct Choosing;
     #[doc = include_str!("../../../docs/http.md")]
     struct Http;
+    #[doc = include_str!("../../../docs/leases.md")]
+    struct Leases;
     #[doc = include_str!("../../../docs/migrating.md")]
     struct Migrating;
     #[doc = include_str!("../../../docs/recipes.md")]

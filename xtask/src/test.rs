@@ -18,7 +18,7 @@ use self::failures::{Failures, Outcomes, Runner, Test};
 use self::skips::Skips;
 use crate::process::{self, Failure};
 use crate::servers::{self, Server};
-use crate::{tools, workspace};
+use crate::tools;
 
 /// Command-line arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -179,8 +179,8 @@ fn has_nextest() -> bool {
 }
 
 fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
-    let report =
-        Path::new(&workspace::target_folder()?).join("nextest").join(profile()).join("junit.xml");
+    // Below the workspace, also if cargo builds elsewhere (CARGO_TARGET_DIR).
+    let report = process::root().join("target/nextest").join(profile()).join("junit.xml");
     // Remove the report of an earlier run.
     let _ = fs::remove_file(&report);
     // By a variable, so that an old cargo-nextest that does not know the option runs
@@ -207,7 +207,7 @@ fn with_cargo(command: &mut Command, runner: Runner) -> Result<Outcomes, Failure
         ran += failures::executed_in(line);
         outcomes.add_line(line, runner);
     })?;
-    if outcomes.failed.is_empty() {
+    if outcomes.failed.is_empty() || !outcomes.are_complete() {
         process::expect_success(command, status)?;
     }
     if ran == 0 {

@@ -92,6 +92,9 @@ impl Test {
 pub(crate) struct Outcomes {
     pub(crate) passed: Vec<Test>,
     pub(crate) failed: Vec<Test>,
+    ignored: usize,
+    /// The number of tests that the programs of `cargo test` announced.
+    announced: usize,
 }
 
 impl Outcomes {
@@ -99,6 +102,12 @@ impl Outcomes {
     /// does not name the test program.
     pub(crate) fn have_passed(&self, test: &Test) -> bool {
         self.passed.contains(test) && !self.failed.contains(test)
+    }
+
+    /// Whether each test that `cargo test` announced has a result. If a test program crashes, some
+    /// tests have none, and only the exit code of cargo shows it.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.announced == self.passed.len() + self.failed.len() + self.ignored
     }
 
     /// Adds the tests in a report of nextest, which is in JUnit's format.
@@ -121,18 +130,27 @@ impl Outcomes {
         }
     }
 
-    /// Parses a line of `cargo test` such as `test decides::twice ... FAILED`, and ignores other
-    /// lines.
+    /// Parses a line of `cargo test` such as `running 12 tests` or
+    /// `test decides::twice ... FAILED`, and ignores other lines.
     pub(crate) fn add_line(&mut self, line: &str, runner: Runner) {
+        let line = line.trim();
+        if let Some(number) = line.strip_prefix("running ").and_then(|rest| rest.split(' ').next())
+        {
+            self.announced += number.parse::<usize>().unwrap_or(0);
+        }
         let Some((test, verdict)) =
-            line.trim().strip_prefix("test ").and_then(|test| test.split_once(" ... "))
+            line.strip_prefix("test ").and_then(|test| test.split_once(" ... "))
         else {
             return;
         };
         let outcomes = match verdict {
             "ok" => &mut self.passed,
             "FAILED" => &mut self.failed,
-            _ => return,
+            _ => {
+                // libtest appends the reason to `ignored`.
+                self.ignored += usize::from(verdict.starts_with("ignored"));
+                return;
+            }
         };
         // libtest appends `- should panic` or `- compile` to the name.
         let name = match runner {
@@ -268,6 +286,22 @@ mod tests {
             let commands = |tests: &[Test]| tests.first().map(Test::command);
             assert_eq!(commands(&outcomes.passed).as_deref(), passed, "{line}");
             assert_eq!(commands(&outcomes.failed).as_deref(), failed, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_crash_leaves_outcomes_incomplete() {
+        let failed =
+            ["running 3 tests", "test a ... ok", "test b ... ignored, slow", "test c ... FAILED"];
+        let crashed = ["running 1 test", "error: process didn't exit successfully"];
+        for (lines, are_complete) in [
+            (&failed[..], true),
+            (&crashed, false),
+            (&[failed.as_slice(), &crashed].concat(), false),
+        ] {
+            let mut outcomes = Outcomes::default();
+            lines.iter().for_each(|line| outcomes.add_line(line, Runner::Libtest));
+            assert_eq!(outcomes.are_complete(), are_complete, "{lines:?}");
         }
     }
 

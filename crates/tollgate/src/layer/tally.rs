@@ -117,8 +117,9 @@ where
         let frame = std::task::ready!(this.body.poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
-                if let (Some(data), Some(tally)) = (frame.data_ref(), this.tally.as_ref()) {
-                    tally.add((this.units)(data));
+                if let Some(tally) = this.tally.as_ref() {
+                    // Trailers cost nothing, and a server may poll no further.
+                    tally.add(frame.data_ref().map_or(0, |data| (this.units)(data)));
                 }
             }
             None => {

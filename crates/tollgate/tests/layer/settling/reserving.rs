@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
@@ -257,6 +257,24 @@ async fn an_empty_body_costs_nothing() {
         drop(body);
         assert_eq!(left(&store, &tokens()).await, 1_000, "{polled}");
     }
+}
+
+/// A server does not poll a body after its trailers.
+#[tokio::test]
+async fn a_body_of_trailers_costs_nothing() {
+    let (_, store) = memory();
+    let service = layer(&store, [estimated()]).any_body();
+    let service = service.layer(service_fn(|request: Request<()>| {
+        let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+        let trailers = Ok::<_, Infallible>(http_body::Frame::trailers(HeaderMap::new()));
+        let body = StreamBody::new(tokio_stream::iter([trailers]));
+        let body = reservation.tally().body(body, |data: &Bytes| data.len() as u64);
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    }));
+    let mut body = service.oneshot(get()).await.unwrap().into_body();
+    assert!(body.frame().await.is_some());
+    drop(body);
+    assert_eq!(left(&store, &tokens()).await, 1_000);
 }
 
 #[tokio::test]

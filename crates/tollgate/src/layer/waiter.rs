@@ -207,10 +207,12 @@ impl<St: Store> Waiter<St> {
 }
 
 /// The earliest time at which a charge can pass after `ahead` units of earlier requests. `None` if
-/// only the end of other requests decides.
+/// only the end of other requests decides, or if the policy did not decide: its numbers are
+/// placeholders.
 fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
     let (wait, units) = match decision.outcome {
         _ if policy.is_concurrency() => return None,
+        Outcome::Undecided => return None,
         Outcome::Deny { retry_after } => (retry_after, ahead),
         _ => {
             let units = ahead.saturating_add(cost.get());
@@ -256,3 +258,21 @@ fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
 
 /// How often the first waiter for a concurrency limit asks.
 const ASK_AGAIN: Micros = Micros::new(25_000);
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::Quota;
+
+    use super::*;
+
+    /// A Cluster, or a remembered denial, decides only some policies of a denied request.
+    #[test]
+    fn an_undecided_policy_makes_no_request_too_late() {
+        let policy = Policy::token_bucket("slow", Quota::per_minute(1)).unwrap();
+        let earliest = |decision| earliest(&policy, Cost::ONE, &decision, 0);
+        let undecided = Decision::undecided(1);
+        assert_eq!(earliest(undecided), None);
+        let without_units = Decision { outcome: Outcome::WouldAllow, ..undecided };
+        assert_eq!(earliest(without_units), Some(Micros::new(60_000_000)));
+    }
+}

@@ -162,7 +162,7 @@ impl RedisStoreBuilder {
     /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
     /// numbers that Redis would return. The store asks once about each cost. It does not ask other
     /// policies of the request, which have units left: their outcome is
-    /// [`Skip`](tollgate_core::Outcome::Undecided), and clients see no numbers of them.
+    /// [`Undecided`](tollgate_core::Outcome::Undecided), and clients see no numbers of them.
     ///
     /// Within this time a store does not notice that another process gave units back, reset the
     /// key or raised the quota, that Redis lost data or its clock stepped, or that another policy

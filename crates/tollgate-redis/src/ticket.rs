@@ -116,12 +116,12 @@ enum Progress {
     /// Waits to be sent, a second time perhaps.
     Queued {
         waker: Option<Waker>,
-        refused_as_late: bool,
+        refusals: u8,
     },
     /// Is part of a call.
     Sent {
         waker: Option<Waker>,
-        refused_as_late: bool,
+        refusals: u8,
     },
     Answered(Result<Answer, StoreError>),
     /// The answer was picked up, or who asked has left.
@@ -130,7 +130,7 @@ enum Progress {
 
 impl Ticket {
     pub(crate) fn new(request: Request, slot: u16, epoch: u64, deadline: Instant) -> Self {
-        let progress = Mutex::new(Progress::Queued { waker: None, refused_as_late: false });
+        let progress = Mutex::new(Progress::Queued { waker: None, refusals: 0 });
         Self { request, slot, epoch, deadline, progress }
     }
 
@@ -150,9 +150,8 @@ impl Ticket {
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
-            Progress::Queued { waker, refused_as_late } => {
-                *progress =
-                    Progress::Sent { waker: waker.take(), refused_as_late: *refused_as_late };
+            Progress::Queued { waker, refusals } => {
+                *progress = Progress::Sent { waker: waker.take(), refusals: *refusals };
                 true
             }
             Progress::Sent { .. } => true,
@@ -160,14 +159,14 @@ impl Ticket {
         }
     }
 
-    /// Allows a second call for this request, because Redis did not execute it for its deadline,
+    /// Allows another call for this request, because Redis did not execute it for a deadline,
     /// although it was in time by the clock of this process. Returns `false` if that has happened
-    /// before.
+    /// [too often](MOST_REFUSALS).
     pub(crate) fn take_back(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
-            Progress::Sent { waker, refused_as_late: false } => {
-                *progress = Progress::Queued { waker: waker.take(), refused_as_late: true };
+            Progress::Sent { waker, refusals } if *refusals < MOST_REFUSALS => {
+                *progress = Progress::Queued { waker: waker.take(), refusals: *refusals + 1 };
                 true
             }
             _ => false,
@@ -179,9 +178,8 @@ impl Ticket {
     pub(crate) fn unsend(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
-            Progress::Sent { waker, refused_as_late } => {
-                *progress =
-                    Progress::Queued { waker: waker.take(), refused_as_late: *refused_as_late };
+            Progress::Sent { waker, refusals } => {
+                *progress = Progress::Queued { waker: waker.take(), refusals: *refusals };
                 true
             }
             Progress::Queued { .. } => true,
@@ -248,12 +246,12 @@ impl Ticket {
             Progress::Over => {
                 Poll::Ready(Err(StoreError::invalid(STORE, "polled after completion")))
             }
-            Progress::Queued { waker, refused_as_late } => {
-                *progress = Progress::Queued { waker: Some(register(waker, cx)), refused_as_late };
+            Progress::Queued { waker, refusals } => {
+                *progress = Progress::Queued { waker: Some(register(waker, cx)), refusals };
                 Poll::Pending
             }
-            Progress::Sent { waker, refused_as_late } => {
-                *progress = Progress::Sent { waker: Some(register(waker, cx)), refused_as_late };
+            Progress::Sent { waker, refusals } => {
+                *progress = Progress::Sent { waker: Some(register(waker, cx)), refusals };
                 Poll::Pending
             }
         }
@@ -263,6 +261,10 @@ impl Ticket {
 fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
     waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
+
+/// A call has the deadline of its oldest request, so each of several old requests can cause a refusal
+/// of all. A server that refuses again and again has another reason.
+const MOST_REFUSALS: u8 = 3;
 
 const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";
 
@@ -333,11 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_taken_back_once() {
+    fn a_request_is_not_taken_back_forever() {
         let ticket = ticket();
         assert!(!ticket.take_back());
-        assert!(ticket.send());
-        assert!(ticket.take_back());
+        for _ in 0..MOST_REFUSALS {
+            assert!(ticket.send());
+            assert!(ticket.take_back());
+        }
         assert!(ticket.send());
         assert!(!ticket.take_back());
     }

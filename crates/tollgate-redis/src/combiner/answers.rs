@@ -142,22 +142,30 @@ mod tests {
         (runtime, store, member, start)
     }
 
-    /// A call with a request that is late by now and one that is not. Redis refused both at `now`.
-    fn refuse(store: &RedisStore, member: &Member, sent: Instant, now: Timestamp) -> usize {
-        let received = Instant::now();
-        let reset = |deadline| {
-            let ticket = Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline);
-            assert!(ticket.send());
-            Arc::new(ticket)
-        };
-        let tickets = [reset(received), reset(received + Duration::from_secs(60))];
+    fn request(deadline: Instant) -> Arc<Ticket> {
+        Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
+    }
+
+    /// A call with an old request, which is late by now, and a new request. Redis refused both at
+    /// `now`. Returns whether the new request is sent again.
+    fn refuse(
+        store: &RedisStore,
+        member: &Member,
+        sent: Instant,
+        now: Timestamp,
+        new: &Arc<Ticket>,
+    ) -> bool {
+        let tickets = [request(Instant::now()), Arc::clone(new)];
+        assert!(tickets.iter().all(|ticket| ticket.send()));
         let reply = Reply { now, rows: vec![Row::Stale, Row::Stale] };
         let sent = Sent { instant: sent, moment: 0 };
         let combiner = &store.0.combiner;
         let again = combiner.distribute(&Batch::new(0), reply, &tickets, sent, &member.node);
-        assert!(again.iter().all(|ticket| Arc::ptr_eq(ticket, &tickets[1])));
-        again.len()
+        assert!(again.iter().all(|ticket| Arc::ptr_eq(ticket, new)));
+        !again.is_empty()
     }
+
+    const MINUTE: Duration = Duration::from_secs(60);
 
     /// A clock that is taken to be ahead makes later deadlines too late.
     #[test]
@@ -165,7 +173,7 @@ mod tests {
         let (_runtime, store, member, start) = known();
         // The call was on its way for as long as the test took to get here.
         let now = member.node.at_server(Instant::now()).unwrap();
-        assert_eq!(refuse(&store, &member, start, now), 1);
+        assert!(refuse(&store, &member, start, now, &request(start + MINUTE)));
         assert_eq!(member.node.at_server(start), Some(Timestamp::from_micros(60_000_000)));
     }
 
@@ -173,7 +181,17 @@ mod tests {
     fn a_refusal_teaches_a_step_of_the_clock() {
         let (_runtime, store, member, start) = known();
         let stepped = Timestamp::from_micros(90_000_000);
-        assert_eq!(refuse(&store, &member, start, stepped), 1);
+        assert!(refuse(&store, &member, start, stepped, &request(start + MINUTE)));
         assert_eq!(member.node.at_server(start), Some(stepped));
+    }
+    /// Their deadlines differ, so the second call can be too late for the next old request.
+    #[test]
+    fn several_old_requests_delay_a_new_request() {
+        let (_runtime, store, member, start) = known();
+        let new = request(start + MINUTE);
+        for _ in 0..2 {
+            let now = member.node.at_server(Instant::now()).unwrap();
+            assert!(refuse(&store, &member, start, now, &new));
+        }
     }
 }

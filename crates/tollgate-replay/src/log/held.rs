@@ -30,6 +30,8 @@ pub(super) struct Held {
     /// The first lines that are far ahead of [`written`](Self::written). Later lines show whether
     /// the server was idle before them, or their times are wrong.
     ahead: Vec<Seen>,
+    /// How many lines were skipped because they are far ahead, since a line was last held.
+    skipped: usize,
     /// How many lines in a row are far behind, and the first of these lines.
     behind: (usize, u64),
     /// The record that was handed out, which borrows from its batch.
@@ -65,8 +67,8 @@ impl Held {
     /// wrong.
     ///
     /// # Errors
-    /// Many lines in a row are far behind, so the file contains two logs. The error has the first of
-    /// these lines, and how far they are behind.
+    /// Many lines in a row are far behind, so the file contains two logs, or its newest line comes
+    /// first. The error has the first of these lines, and how far they are behind.
     pub(super) fn add(
         &mut self,
         batch: Batch,
@@ -107,6 +109,10 @@ impl Held {
             let (wrong, rest) =
                 std::mem::take(&mut self.ahead).into_iter().partition::<Vec<_>, _>(far);
             self.ahead = rest;
+            self.skipped += wrong.len();
+            if self.skipped >= MANY {
+                return Err((seen.line, wrong.first().map_or(FAR, by)));
+            }
             for ahead in wrong {
                 let by = by(&ahead).as_secs_ceil();
                 self.leave_out(ahead, Reason::Ahead(by), odd);
@@ -138,8 +144,21 @@ impl Held {
         Ok(())
     }
 
+    /// Accepts the last lines of the file.
+    ///
+    /// # Errors
+    /// More lines were skipped before them, so the newest line comes first. The error is as in
+    /// [`add`](Self::add).
+    pub(super) fn end(&mut self) -> Result<(), (u64, Micros)> {
+        if let Some(last) = self.ahead.last().filter(|_| self.skipped > self.ahead.len()) {
+            return Err((last.line, FAR));
+        }
+        self.believe();
+        Ok(())
+    }
+
     /// Accepts the lines that are far ahead, because the server was idle before them.
-    pub(super) fn believe(&mut self) {
+    fn believe(&mut self) {
         for seen in std::mem::take(&mut self.ahead) {
             self.hold(seen);
         }
@@ -151,6 +170,7 @@ impl Held {
         } else {
             self.others.push(Reverse(entry));
         }
+        self.skipped = 0;
         self.latest = self.latest.max(entry.at);
         self.written = self.written.max(written);
     }

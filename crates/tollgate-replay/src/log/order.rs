@@ -223,9 +223,12 @@ impl Records {
 
     fn fill(&mut self, number: usize) -> Result<(), ReadError> {
         let file = &mut self.files[number];
+        let name = file.name.clone();
+        let backwards =
+            |(line, back): (u64, Micros)| ReadError::Backwards { name, line, back: back.into() };
         let Ok(read) = file.batches.recv() else {
             file.is_over = true;
-            file.held.believe();
+            file.held.end().map_err(backwards)?;
             return file.check(true);
         };
         let Read { mut batch, headers, format } = read?;
@@ -234,13 +237,7 @@ impl Records {
         file.seen |= batch.seen;
         let (lines, records) = (batch.lines, batch.records.len());
         let unreadable = std::mem::take(&mut batch.unreadable);
-        let odd = match file.held.add(batch, self.options.not_after) {
-            Ok(odd) => odd,
-            Err((line, back)) => {
-                let (name, back) = (file.name.clone(), back.into());
-                return Err(ReadError::Backwards { name, line, back });
-            }
-        };
+        let odd = file.held.add(batch, self.options.not_after).map_err(backwards)?;
         if odd.len() < records {
             file.in_vain = None;
         } else if let Some(in_vain) = &mut file.in_vain {

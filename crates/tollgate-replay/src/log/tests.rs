@@ -265,6 +265,23 @@ fn bad_input_is_refused_in_words() {
     assert!(Input::open(Path::new("/no/such.log")).is_err());
 }
 
+/// Exports often have the newest line first.
+#[test]
+fn newest_line_first_is_an_error() {
+    for (step, lines) in [(7_200, 100), (600, 100), (7_200, 14)] {
+        let times: Vec<_> = (0..lines).map(|line| 1_000_000 - line * step).collect();
+        let mut records = records(log(&times), &with("json:time=t,method=m,target=u"));
+        let error = loop {
+            match records.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("{} of {lines} lines were skipped", records.unreadable()),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("s earlier than a line before it; sort the log by time"), "{error}");
+    }
+}
+
 #[test]
 fn a_compressed_log_is_the_log() {
     let text: String = (0..5_000).map(|n| LINE.replace("a?b=1", &n.to_string()) + "\n").collect();

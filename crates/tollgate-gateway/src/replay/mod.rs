@@ -23,7 +23,7 @@ use self::progress::Progress;
 pub use self::suggest::{SuggestArgs, run as suggest};
 pub(crate) use self::words::Count;
 use crate::plan::{Plan, Whose};
-use crate::serve::recorded::{ASSUMPTIONS, Recorded};
+use crate::serve::recorded::{ASSUMPTIONS, NOT_HTTP, Recorded};
 
 /// Which log, and how to read it.
 #[derive(Clone, Debug, clap::Args)]
@@ -115,6 +115,12 @@ pub enum ReplayError {
          $remote_addr, in JSON address=…), and no user or key that the file reads; add one to --log"
     )]
     NoClient { requests: u64 },
+    /// The log has no request, or none for `suggest`.
+    #[error(
+        "no limit charges any of the {lines} lines: they are preflights, not HTTP, or requests that \
+         `serve` refuses; if they are requests, describe their format with --log"
+    )]
+    NoneCharged { lines: u64 },
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
 }
@@ -165,6 +171,9 @@ pub(crate) fn replay(
     })?;
     let store = |error| ReplayError::Store { place: "at the end".to_owned(), error };
     let report = one.finish().map_err(store)?;
+    if report.routes.keys().all(|route| route == NOT_HTTP) {
+        return Err(ReplayError::NoneCharged { lines: report.total.counts.requests });
+    }
     let requests = one.without_client;
     if report.clients == 0 && requests > 0 && has_client_limits {
         return Err(ReplayError::NoClient { requests });

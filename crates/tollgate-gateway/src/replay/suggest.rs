@@ -26,10 +26,10 @@ pub struct SuggestArgs {
     #[arg(long, value_enum, default_value_t)]
     pub algorithm: Shape,
     /// The window of the limits
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = whole_seconds)]
     pub window: Duration,
     /// A route, such as `/api/item/{id}`; may be repeated. Other paths are grouped automatically
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = pattern)]
     pub pattern: Vec<String>,
     /// The number of routes with their own limit: the routes with the most requests
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -74,6 +74,18 @@ pub enum Shape {
     TokenBucket,
     /// A number of requests in any window.
     SlidingWindowLog,
+}
+
+/// The window of a limit in a file has whole seconds.
+fn whole_seconds(text: &str) -> Result<Duration, String> {
+    let window = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let is_whole = window.subsec_nanos() == 0 && !window.is_zero();
+    if is_whole { Ok(window) } else { Err("expected whole seconds such as 60s".to_owned()) }
+}
+
+fn pattern(text: &str) -> Result<String, String> {
+    let is_path = text.starts_with('/');
+    if is_path { Ok(text.to_owned()) } else { Err("expected a path such as /item/{id}".to_owned()) }
 }
 
 /// Suggests limits, and replays the log against them.
@@ -148,6 +160,9 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
         Ok(())
     })?;
     let suggestion = suggest.suggestion();
+    if suggestion.requests == 0 {
+        return Err(ReplayError::NoneCharged { lines: not_limited });
+    }
     if suggestion.clients == 0 {
         return Err(ReplayError::NoClient { requests: suggestion.requests });
     }

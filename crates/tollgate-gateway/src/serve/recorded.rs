@@ -38,6 +38,9 @@ pub(crate) const ASSUMPTIONS: [&str; 9] = [
     "no client repeats a request because it was denied",
 ];
 
+/// In reports, the route of lines without a request.
+pub(crate) const NOT_HTTP: &str = "(not HTTP)";
+
 pub(crate) struct Recorded {
     plan: Plan,
     identity: Identity,
@@ -242,7 +245,7 @@ fn met<'a>(
     record: &Record<'a>,
 ) -> Met<'a> {
     if record.method.is_empty() {
-        return Met::Free("(not HTTP)");
+        return Met::Free(NOT_HTTP);
     }
     let (host, path) = parts(record);
     // `serve` refuses these requests before any limit, see `admit`.

@@ -487,15 +487,26 @@ fn suggest_finds_clients_as_the_file_does() {
 }
 
 #[test]
-fn suggest_refuses_a_log_without_clients() {
+fn logs_and_options_without_a_use_are_refused() {
     let folder = Folder::new(&line(3, "crawl-66.example.com", "/"));
     folder.write("own.log", "{\"t\": 1, \"m\": \"GET\", \"u\": \"/\"}\n");
+    let request = line(3, "203.0.113.9", "/");
+    folder.write("preflights.log", &request.replace("GET", "OPTIONS"));
+    folder.write("bytes.log", &request.replace("GET /", "\\x16\\x03"));
     for (arguments, expected) in [
         (&["suggest", "access.log"][..], "its remote_addr is `crawl-66.example.com`"),
         (
             &["suggest", "own.log", "--log=json:time=t,method=m,target=u"],
             "none of the 1 requests has a client",
         ),
+        (
+            &["suggest", "preflights.log"],
+            "no limit charges any of the 1 lines: they are preflights",
+        ),
+        (&["suggest", "bytes.log"], "no limit charges any of the 1 lines"),
+        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any of the 1 lines"),
+        (&["suggest", "access.log", "--window=500ms"], "expected whole seconds such as 60s"),
+        (&["suggest", "access.log", "--pattern=item/{id}"], "expected a path such as /item/{id}"),
     ] {
         let output = folder.tollgate(arguments);
         let told = String::from_utf8(output.stderr).unwrap();

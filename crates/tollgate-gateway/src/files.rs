@@ -91,11 +91,7 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
             };
             (file, key.and_then(|key| JwtKeys::new([key])))
         }
-        KeyOrigin::JwksFile(file) => {
-            let json = String::from_utf8(read(file)?);
-            let json = json.map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))?;
-            (file, JwtKeys::from_jwks(&json))
-        }
+        KeyOrigin::JwksFile(file) => (file, JwtKeys::from_jwks(&text(file)?)),
         KeyOrigin::Secret(_) | KeyOrigin::JwksUrl(_) => return Ok(None),
     };
     keys.map(Some).map_err(|error| no_keys(file, &error))
@@ -103,12 +99,24 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
 
 /// The clients in the file of an allowlist or a blocklist.
 pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
-    let text = String::from_utf8(read_up_to(file, MOST_BYTES_OF_A_LIST)?);
-    let text = text.map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))?;
-    text.parse().map_err(|error: SubjectListError| match error.line {
-        Some(line) => wrong(file, format!("line {line} is not a valid client"), error.cure()),
-        None => wrong(file, "it lists no client", error.cure()),
-    })
+    text_of(file, read_up_to(file, MOST_BYTES_OF_A_LIST)?)?.parse().map_err(
+        |error: SubjectListError| match error.line {
+            Some(line) => wrong(file, format!("line {line} is not a valid client"), error.cure()),
+            None => wrong(file, "it lists no client", error.cure()),
+        },
+    )
+}
+
+/// Reads a file as text.
+///
+/// # Errors
+/// The file cannot be read, is larger than 1 MiB, or is not UTF-8.
+pub fn text(file: &Path) -> Result<String, FileError> {
+    text_of(file, read(file)?)
+}
+
+fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
+    String::from_utf8(bytes).map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))
 }
 
 /// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer

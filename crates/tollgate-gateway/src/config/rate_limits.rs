@@ -8,7 +8,7 @@ use super::typed::{
     At, Checked, Flag, Item, Kind as _, List, Mark, Reported, Whole, section, texts,
 };
 use super::{Place, Source, form, format, spec, tree, typed};
-use crate::files::FileError;
+use crate::files::{self, FileError};
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
 
 /// Whether a text has such rules, and not a configuration of the gateway.
@@ -44,8 +44,7 @@ pub fn read_rate_limit_files<'a>(
             what,
             cure: cure.to_owned(),
         };
-        let source = Source::read_again(file)
-            .map_err(|error| wrong(error.to_string(), "name a file with rate limits"))?;
+        let source = Source::new(file.display().to_string(), files::text(file)?);
         let (domain, report) = read_rate_limits(&source);
         let Some(domain) = domain else {
             return Err(first_error(&report, &source, file));

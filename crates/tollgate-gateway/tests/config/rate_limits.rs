@@ -108,6 +108,8 @@ fn messages_lead_to_the_cure() {
             "two.yaml",
             "two.yaml: line 3: `key` is missing (and 1 more: `tollgate check two.yaml` shows all)\n",
         ),
+        ("missing.yaml", "missing.yaml: it cannot be read: No such file or directory"),
+        (".", ".: it cannot be read: Is a directory"),
     ] {
         write("gateway.yaml", &format!("rateLimiter:\n  rateLimitService: {{config: {file}}}\n"));
         for command in [["check", "gateway.yaml"], ["serve", "gateway.yaml"]] {

@@ -184,6 +184,7 @@ mod tests {
         assert!(refuse(&store, &member, start, stepped, &request(start + MINUTE)));
         assert_eq!(member.node.at_server(start), Some(stepped));
     }
+
     /// Their deadlines differ, so the second call can be too late for the next old request.
     #[test]
     fn several_old_requests_delay_a_new_request() {

@@ -15,7 +15,7 @@ use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
 use crate::{check, log, replay, schema, serve};
 
-/// A rate limiter in front of any service: one YAML file, exact limits, true answers
+/// A rate limiter in front of any HTTP service, with its limits in a YAML file
 ///
 /// The gateway forwards requests that the limits allow. It rejects the other requests with 429
 /// and the time to wait.
@@ -38,9 +38,8 @@ First steps:
 pub enum Command {
     /// Forward allowed requests to the target and deny the others
     ///
-    /// The gateway reads the file again when it changes, and on SIGHUP. A file that is not valid
-    /// changes nothing. On SIGTERM the gateway accepts no more connections, and requests that are
-    /// under way have time to finish.
+    /// The gateway reloads the file when it changes, and on SIGHUP. An invalid file has no effect. On
+    /// SIGTERM the gateway closes its listeners, and requests in flight have time to finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]
@@ -54,11 +53,13 @@ pub enum Command {
     },
     /// List all problems of a file, or describe its effect
     ///
-    /// Each problem has its place, its cause and its cure. The certificates and keys that the file
-    /// names are opened; relative paths begin at the working directory. Nothing is started, and no
-    /// server is called. The exit code is 0, or 2 if the file is not valid.
-    #[command(after_help = "Environment variables in the file are filled in as `serve` would: \
-                            set them, or give them defaults (`${NAME:-default}`).")]
+    /// Each problem has its place, its cause and its cure. The command opens the certificates and
+    /// keys that the file names; relative paths start at the working directory. It listens on no
+    /// address and calls no server. The exit code is 0, or 2 if the file is not valid.
+    #[command(
+        after_help = "As in `serve`, environment variables in the file need a value or a default \
+                            (`${NAME:-default}`)."
+    )]
     Check {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE")]
@@ -72,8 +73,8 @@ pub enum Command {
     },
     /// Show the limits of a described request and their decisions
     ///
-    /// The command reads the store that the file names and charges nothing. Quotas in the memory
-    /// of a running gateway are not visible to this command.
+    /// The command reads the store in the file and charges no quota. It cannot see quotas in the
+    /// memory of a running gateway.
     #[command(after_help = "Example: tollgate explain limits.yaml --method POST --path /api/x \
                             --ip 203.0.113.7 --header 'X-API-Key: k-7'")]
     Explain {
@@ -86,9 +87,9 @@ pub enum Command {
     },
     /// Show the decisions of a file for the requests of an access log
     ///
-    /// Each line goes through the same routes, identities, lists, tiers, costs and limits as in
-    /// `serve`, on the clock of the log. Nothing is sent, and no server is called. The exit code is
-    /// 0, or 2 if the file or a log cannot be read.
+    /// Each line passes the same routes, identities, lists, tiers, costs and limits as in `serve`, on
+    /// the clock of the log. The command calls no server. The exit code is 0, or 2 if the file or a
+    /// log cannot be read.
     #[command(after_help = "Example: tollgate replay limits.yaml access.log access.log.1.gz")]
     Replay {
         /// The file with the limits
@@ -100,14 +101,14 @@ pub enum Command {
     },
     /// Suggest limits that fit an access log, as a file
     ///
-    /// For each route and for all routes together: the limits under which 99, 99.9 and 99.99 % of the
-    /// clients would never have been denied. The log is then replayed against the file.
+    /// The file contains, for each route and for all routes together, the limits that would never have
+    /// denied 99, 99.9 and 99.99 % of the clients. The log is then replayed against the file.
     #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
     Suggest(Box<SuggestArgs>),
     /// Print the JSON Schema of the file, for editors
     ///
-    /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
-    /// completes in editors that know YAML.
+    /// Editors with YAML support complete a file if its first line is
+    /// `# yaml-language-server: $schema=limits.schema.json`.
     #[command(after_help = "Example: tollgate schema > limits.schema.json")]
     Schema,
     /// Print a commented file to start from

@@ -70,7 +70,7 @@ fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &Problems) {
     } else if matches!(shape, Shape::List(_)) {
         "begin each item on a line of its own with `- `".to_owned()
     } else {
-        "see the table in docs/configuration.md, or `tollgate init`".to_owned()
+        "see docs/configuration-reference.md, or `tollgate init`".to_owned()
     };
     problems.error(place, format!("expected {}, found {found}", shape.what()), cure);
 }

@@ -36,7 +36,7 @@ texts! {
         Ok(text.to_owned())
     };
 
-    Address(text) -> SocketAddr: "an address with a port, as 0.0.0.0:8080 or [::]:8080" =>
+    Address(text) -> SocketAddr: "an address with a port, such as 0.0.0.0:8080 or [::]:8080" =>
         text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
             Ok(port) => format!(
                 "a port alone does not say which interface is meant: write 0.0.0.0:{port} for all \
@@ -46,19 +46,19 @@ texts! {
         });
 
     Peer(text) -> String:
-        "an admin address as browsers write it, as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
+        "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
         match tollgate::admin::check_peer(text) {
             Ok(()) => Ok(text.to_owned()),
             Err(_) => Err("write scheme, host and port, and nothing after them".to_owned()),
         };
 
-    Network(text) -> String: "a network as 10.0.0.0/8, an address, `loopback` or `private`" =>
+    Network(text) -> String: "a network such as 10.0.0.0/8, an address, `loopback` or `private`" =>
         match TrustedProxies::parse([text]) {
             Ok(_) => Ok(text.to_owned()),
             Err(error) => Err(error.to_string()),
         };
 
-    TimeZone(text) -> String: "a time zone of the IANA database, as Europe/Berlin or UTC" => {
+    TimeZone(text) -> String: "an IANA time zone such as Europe/Berlin or UTC" => {
         if calendar::has_zone(text) {
             return Ok(text.to_owned());
         }
@@ -72,7 +72,7 @@ texts! {
         ))
     };
 
-    Listed(text) -> String: "a network as 203.0.113.0/24, or an address" =>
+    Listed(text) -> String: "a network such as 203.0.113.0/24, or an address" =>
         match SubjectList::new().network(text) {
             Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
                 Err("names are not looked up: write the addresses".to_owned())
@@ -81,15 +81,15 @@ texts! {
             Err(error) => Err(error.to_string()),
         };
 
-    User(text) -> String: "a user as in tokens" => match SubjectList::new().user(text) {
+    User(text) -> String: "a user name as in tokens" => match SubjectList::new().user(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(error.to_string()),
     };
 
-    Target(text) -> Uri: "a URL, as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
+    Target(text) -> Uri: "a URL such as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
         target(text);
 
-    JwksUrl(text) -> String: "a URL, as https://login.example.com/jwks.json", r"^https?://" => {
+    JwksUrl(text) -> String: "a URL such as https://login.example.com/jwks.json", r"^https?://" => {
         let uri = url(text)?;
         let host = uri.host().unwrap_or_default();
         let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
@@ -109,7 +109,7 @@ texts! {
 
     /// The URL of Redis. No message shows it, because it may hold a password.
     RedisUrl(text) -> String:
-        "a URL, as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
+        "a URL such as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
         r"^(redis|rediss|redis\+unix)://" =>
         match text.split_once("://") {
             Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
@@ -123,13 +123,13 @@ texts! {
             None => Err("it has no scheme".to_owned()),
         };
 
-    Header(text) -> HeaderName: "the name of a header field, as X-Forwarded-For" =>
+    Header(text) -> HeaderName: "a header name such as X-Forwarded-For" =>
         HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
             "a field name has letters, digits and `-`, and no space or colon".to_owned()
         });
 
     Method(text) -> HttpMethod:
-        "an HTTP method in capitals, as GET", r"^[!#$%&'*+.^_`|~0-9A-Z-]+$" =>
+        "an HTTP method in capitals, such as GET", r"^[!#$%&'*+.^_`|~0-9A-Z-]+$" =>
         match HttpMethod::from_bytes(text.as_bytes()) {
             Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
                 Err(format!("methods are told apart by case: write {}", text.to_ascii_uppercase()))
@@ -139,7 +139,7 @@ texts! {
         };
 
     /// A host name, in lower case.
-    Host(text) -> String: "a host name without a port, as api.example.com" => {
+    Host(text) -> String: "a host name without a port, such as api.example.com" => {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
         let is_name = !text.is_empty() && text.bytes().all(fits);
         if text.contains('*') {
@@ -151,7 +151,7 @@ texts! {
         Ok(text.to_ascii_lowercase())
     };
 
-    Path(text) -> PathMatch: "a path, as /login, or everything below one, as /static/*", r"^/" =>
+    Path(text) -> PathMatch: "a path such as /login, or a prefix such as /static/*", r"^/" =>
         path(text);
 
     /// A digest, in lower case.
@@ -163,7 +163,7 @@ texts! {
     };
 
     /// A part: numerator and denominator.
-    Share(text) -> (u32, u32): "a part, as 1/10", r"^ *[0-9]+ */ *[0-9]+ *$" =>
+    Share(text) -> (u32, u32): "a share such as 1/10", r"^ *[0-9]+ */ *[0-9]+ *$" =>
         share(text).ok_or_else(|| {
             "write two whole numbers, the first not larger than the second and both from 1 to \
              1000000"
@@ -172,12 +172,12 @@ texts! {
 
     /// A part from nothing to all.
     Ratio(text) -> f64:
-        "a part, as 0.1 or 1/10", r"^ *([0-9]+ */ *[0-9]+|[01]|[01]?\.[0-9]+) *$" =>
+        "a share such as 0.1 or 1/10", r"^ *([0-9]+ */ *[0-9]+|[01]|[01]?\.[0-9]+) *$" =>
         ratio(text)
-            .ok_or_else(|| "write a number from 0 to 1, or two whole numbers as 1/10".to_owned());
+            .ok_or_else(|| "write a number from 0 to 1, or two whole numbers such as 1/10".to_owned());
 
     /// Headers in one text. No message shows the text, because it may hold a password.
-    Fields(text) -> Vec<(HeaderName, HeaderValue)>: "header fields, as name=value,name=value" => {
+    Fields(text) -> Vec<(HeaderName, HeaderValue)>: "headers such as name=value,name=value" => {
         let field = |(place, field): (usize, &str)| {
             let wrong = |what: &str| format!("field {} {what}", place + 1);
             let (name, value) = field.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
@@ -199,7 +199,7 @@ texts! {
     };
 
     Status(text) -> Statuses:
-        "a status as 401, or all that begin with a digit, as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
+        "a status such as 401, or a class such as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
         text.parse().map_err(|()| "it has three digits, from 100 to 599".to_owned());
 
     PerMinute(text) -> Option<u64>:
@@ -339,7 +339,7 @@ pub(super) fn expression(path: &str) -> String {
     format!("`^{}{end}`", parts.join("/"))
 }
 
-/// A span of time, or how to correct the text.
+/// A duration, or how to correct the text.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && text != "0" {
         return Err(format!("it has no unit: write {text}s or {text}ms"));

@@ -1,4 +1,4 @@
-//! Tables of keys. The reader, the JSON Schema and the documentation are made from them.
+//! Tables of keys. The reader, the JSON Schema and the reference are generated from them.
 
 #[derive(Debug)]
 pub struct Section {
@@ -28,7 +28,7 @@ pub struct Field {
     pub shape: Shape,
     pub presence: Presence,
     pub doc: &'static str,
-    /// Whether its value is never shown.
+    /// Whether no output shows the value.
     pub secret: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Field {
 pub enum Presence {
     Required,
     Optional,
-    /// Without the key, this value is read as if it were in the file.
+    /// If the key is missing, the reader uses this value.
     Default(&'static str),
 }
 
@@ -54,11 +54,11 @@ pub enum Shape {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// Its name in messages: "an address with a port, as 0.0.0.0:8080".
+    /// Its name in messages: "an address with a port, such as 0.0.0.0:8080".
     pub what: &'static str,
-    /// As much of that as a regular expression says, for the JSON Schema.
+    /// A regular expression for the JSON Schema, which may accept more than `check`.
     pub pattern: Option<&'static str>,
-    /// Checks a text. The error is the cure.
+    /// Checks a text. The error message is the cure.
     pub check: fn(&str) -> Result<(), String>,
 }
 
@@ -91,7 +91,7 @@ impl Shape {
             Self::Flag => "`true` or `false`".to_owned(),
             Self::Whole { min: 0, max: u64::MAX } => "a whole number".to_owned(),
             Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Span => "a span of time, as 500ms, 60s, 5m or 1h".to_owned(),
+            Self::Span => "a duration such as 500ms, 60s, 5m or 1h".to_owned(),
             Self::Word(words) => {
                 let words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
                 one_of(&words)

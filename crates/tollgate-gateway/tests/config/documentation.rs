@@ -1,4 +1,4 @@
-//! The documentation is true: its table is that of the reader, and its examples run.
+//! The pages of the gateway: the commands are current, and the examples have no problems.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -6,113 +6,13 @@ use std::fs;
 
 use clap::CommandFactory as _;
 use tollgate_gateway::cli::Cli;
-use tollgate_gateway::config::spec::{Field, Presence, Section, Shape};
+use tollgate_gateway::config::spec::{Presence, Section, Shape};
 use tollgate_gateway::config::tables;
 
 use crate::support::{expect_beside, plan, read_text, root};
 
-const BEGIN: &str = "<!-- The table is made from the reader's own: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config` -->\n";
-const END: &str = "<!-- end of the table -->\n";
-
 #[test]
-fn the_table_of_keys_is_the_one_of_the_reader() {
-    let file = root().join("docs/configuration.md");
-    let text = fs::read_to_string(&file).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
-    let fresh = format!("{before}{BEGIN}\n{}\n{END}{after}", table());
-    expect_beside(&file, &fresh).unwrap();
-}
-
-/// All keys in one table. Sections are in the order of their first mention.
-fn table() -> String {
-    let mut out = "| key | holds | default | meaning |\n|---|---|---|---|\n".to_owned();
-    let mut seen = HashSet::new();
-    write_section(&mut out, tables::root(), &mut seen);
-    out
-}
-
-fn write_section(out: &mut String, section: &'static Section, seen: &mut HashSet<&'static str>) {
-    if !seen.insert(section.name) {
-        return;
-    }
-    let prefix = match section.name {
-        "The file" => String::new(),
-        name => format!("{name}."),
-    };
-    let _ = writeln!(out, "| **{}** | | | {} |", section.name, cell(section.doc));
-    for field in section.fields() {
-        let default = match field.presence {
-            Presence::Required => "*required*".to_owned(),
-            Presence::Optional => "–".to_owned(),
-            Presence::Default(value) => format!("`{value}`"),
-        };
-        let meaning = meaning(field);
-        let holds = holds(&field.shape);
-        let _ = writeln!(out, "| `{prefix}{}` | {holds} | {default} | {meaning} |", field.key);
-    }
-    if let Some(others) = section.others() {
-        let _ = writeln!(
-            out,
-            "| `{prefix}…` | {} | – | {} The key is {}. |",
-            holds(&others.shape),
-            cell(others.doc),
-            cell(others.key.what)
-        );
-    }
-    for shape in section.fields().map(|it| &it.shape).chain(section.others().map(|it| &it.shape)) {
-        write_sections_in(out, shape, seen);
-    }
-}
-
-fn write_sections_in(out: &mut String, shape: &Shape, seen: &mut HashSet<&'static str>) {
-    match shape {
-        Shape::Section(section) => write_section(out, section(), seen),
-        Shape::List(of) => write_sections_in(out, of, seen),
-        Shape::Either(shapes) => shapes.iter().for_each(|it| write_sections_in(out, it, seen)),
-        _ => {}
-    }
-}
-
-fn meaning(field: &Field) -> String {
-    let mut meaning = cell(field.doc);
-    let shapes = match &field.shape {
-        Shape::Either(shapes) => shapes,
-        shape => std::slice::from_ref(shape),
-    };
-    for shape in shapes {
-        let Shape::Word(words) = shape else { continue };
-        for (word, doc) in *words {
-            let _ = write!(meaning, " `{word}`: {}", cell(doc));
-        }
-    }
-    if field.secret {
-        meaning.push_str(" Never shown.");
-    }
-    meaning
-}
-
-fn holds(shape: &Shape) -> String {
-    match shape {
-        Shape::Word(_) => "a word".to_owned(),
-        Shape::Section(section) => format!("a section `{}`", section().name),
-        Shape::List(of @ Shape::Either(_)) => format!("a list, each ({})", holds(of)),
-        Shape::List(of) => format!("a list, each {}", holds(of)),
-        Shape::Either(shapes) => {
-            let shapes: Vec<_> = shapes.iter().map(holds).collect();
-            shapes.join("; or ")
-        }
-        other => cell(&other.what()),
-    }
-}
-
-/// A bar would end the cell.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
-#[test]
-fn the_page_of_commands_is_the_help_of_the_program() {
+fn command_page_is_current() {
     let file = root().join("docs/cli.md");
     // The value of a variable of this process would be in the help.
     let mut program =
@@ -131,8 +31,14 @@ const CLI_PAGE: &str = "\
 <!-- Generated from the help of the program: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config` -->
 # The command line of the gateway
 
-`tollgate COMMAND --help` prints the same text. The exit code is 0 for success, 2 for a configuration that is not valid, and 1
-for any other failure.
+This page contains the help text of each command, for readers without the program at hand. `tollgate COMMAND --help` prints the same
+text. A first file and a first run are in [the gateway](gateway.md).
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 2 | a wrong command line, or a configuration or log that is not valid |
+| 1 | any other failure |
 
 ";
 
@@ -160,7 +66,7 @@ pub(crate) fn examples() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_example_runs_and_draws_no_warning() {
+fn examples_have_no_problems() {
     let mut examples = examples();
     let folders = ["examples/gateway", "examples/fronts"].map(|it| root().join(it));
     for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()) {
@@ -188,30 +94,29 @@ fn every_example_runs_and_draws_no_warning() {
 }
 
 #[test]
-fn the_tables_of_paths_say_what_matches() {
-    let mut said = 0;
-    for page in ["docs/configuration.md"] {
-        let text = fs::read_to_string(root().join(page)).unwrap();
-        let table = text.lines().skip_while(|line| !line.starts_with("| written |"));
-        let mut rows = table.take_while(|line| line.starts_with('|')).map(cells);
-        let paths = rows.next().unwrap_or_else(|| panic!("{page} has no table of paths"));
-        for row in rows.skip(1) {
-            let name = format!("{page}: {}", row[0]);
-            let file = format!(
-                "rateLimiter:\n  target: http://localhost:3000\n  apis:\n  \
-                 - {{identifier: a, limit: 1, windowSeconds: 1, {}}}\n",
-                row[0]
-            );
-            let plan = plan(&file);
-            let api = &plan.routes[0].limits.apis[0];
-            for (path, cell) in paths.iter().zip(&row).skip(1) {
-                let expected = if api.path.matches(path) { "yes" } else { "no" };
-                assert_eq!(cell, expected, "{name}, {path}");
-                said += 1;
-            }
+fn path_table_matches_reader() {
+    let page = "docs/configuration.md";
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let table = text.lines().skip_while(|line| !line.starts_with("| pattern |"));
+    let mut rows = table.take_while(|line| line.starts_with('|')).map(cells);
+    let paths = rows.next().unwrap_or_else(|| panic!("{page} has no table of paths"));
+    let mut checked = 0;
+    for row in rows.skip(1) {
+        let name = format!("{page}: {}", row[0]);
+        let file = format!(
+            "rateLimiter:\n  target: http://localhost:3000\n  apis:\n  \
+             - {{identifier: a, limit: 1, windowSeconds: 1, {}}}\n",
+            row[0]
+        );
+        let plan = plan(&file);
+        let api = &plan.routes[0].limits.apis[0];
+        for (path, cell) in paths.iter().zip(&row).skip(1) {
+            let expected = if api.path.matches(path) { "yes" } else { "no" };
+            assert_eq!(cell, expected, "{name}, {path}");
+            checked += 1;
         }
     }
-    assert!(said >= 30, "{said}");
+    assert!(checked >= 30, "{checked}");
 }
 
 /// The cells of a row, without the marks of code.
@@ -220,7 +125,7 @@ fn cells(row: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_default_is_what_its_key_may_hold() {
+fn defaults_fit_their_keys() {
     fn visit(section: &'static Section, seen: &mut HashSet<&'static str>) {
         if !seen.insert(section.name) {
             return;

@@ -11,6 +11,7 @@ mod meaning;
 mod named_files;
 #[cfg(unix)]
 mod rate_limits;
+mod reference;
 mod replay;
 mod schema;
 mod support;

@@ -102,7 +102,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     })
 }
 
-/// A span of time within these bounds.
+/// A duration within these bounds.
 fn within(
     key: &Key<Duration>,
     span: Duration,

@@ -205,7 +205,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
 fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     if !keys.calendar.is_set() {
         if keys.time_zone.is_set() {
-            let why = "a span of time is as long everywhere";
+            let why = "a duration is the same in every time zone";
             no_effect(&keys.time_zone, "without `calendar`", why);
         }
         return Ok(None);
@@ -215,7 +215,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
             format!(
                 "a {algorithm} needs windows of equal length, which days and months do not have"
             ),
-            "write `strategy: fixed_window_counter`, or a span of time as `window: 24h`",
+            "write `strategy: fixed_window_counter`, or a duration such as `window: 24h`",
         ));
     }
     if keys.refill_seconds.is_set() {

@@ -4,33 +4,32 @@ use super::super::{format, spec, typed};
 use typed::{Flag, Named, Time, section, texts};
 
 section! {
-    /// Which fields tell clients where they stand. `Retry-After` is on every denial that waiting
-    /// cures.
+    /// The rate limit headers in responses. A denial has `Retry-After` if waiting helps.
     Headers = "headers" {
         /// `RateLimit-Policy` and `RateLimit`.
         default rate_limit: Flag = "true",
         /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
         default x_rate_limit: Flag = "true",
-        /// Adds a random time up to this value to `Retry-After`, so that clients denied together do
-        /// not retry together.
+        /// Adds a random time up to this value to `Retry-After`. Denied clients then retry at
+        /// different times.
         default retry_jitter: Time = "0s",
     }
 
-    /// Further members of denials.
+    /// The content of denials.
     Response = "response" {
-        /// Members that the problem body has besides the usual ones.
+        /// Additional members of the problem body.
         optional members: Members,
     }
 
-    /// Names and texts.
+    /// Member names and their texts.
     Members = "response.members" {
-        /// The text of the member of this name.
+        /// The text of this member.
         others texts: Named<MemberName, format::Text>,
     }
 }
 
 texts! {
-    MemberName(text) -> String: "the name of a further member", r"^[A-Za-z][A-Za-z0-9_-]{2,}$" =>
+    MemberName(text) -> String: "the name of an additional member", r"^[A-Za-z][A-Za-z0-9_-]{2,}$" =>
         match Extra::new().with(text, "") {
             Ok(_) => Ok(text.to_owned()),
             Err(error) => Err(error.to_string()),

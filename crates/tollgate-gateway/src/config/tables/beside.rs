@@ -1,4 +1,4 @@
-//! The rest of a policy, besides its quota.
+//! Options of a policy, besides its quota.
 
 use crate::plan::SettleBy;
 
@@ -8,108 +8,108 @@ use super::{AtOnce, Units};
 use typed::{OneOrMore, Time, Whole, section, words};
 
 section! {
-    /// A quota beside another one.
+    /// An additional quota of the same policy.
     Bandwidth = "also[]" either [window window_seconds calendar] {
-        /// Units per window; a request costs 1 unless `costs` says otherwise.
+        /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
     }
 
-    /// A denied request waits until it passes.
+    /// A denied request waits until the policy allows it.
     Excess = "excess" {
-        /// The longest wait. Who would wait longer is refused at once.
+        /// The maximum wait. A request that would wait longer is rejected immediately.
         required wait: Time,
     }
 
-    /// Which responses count. Whatever has no response, because the client leaves, counts.
+    /// The responses that count. A request without a response, because the client disconnected,
+    /// counts too.
     CountOnly = "countOnly" {
-        /// Which statuses: `401`, `2xx`, or a list.
+        /// The statuses that count: `401`, `2xx`, or a list.
         required status: OneOrMore<format::Status>,
     }
 
-    /// An estimate that is corrected. Units above the actual cost are refunded; missing units are
-    /// charged now, up to one whole quota beyond the limit.
+    /// An estimated cost that is settled after the response. Units above the actual cost are
+    /// refunded. Missing units are charged, up to one full quota beyond the limit.
     Reserve = "reserve" {
-        /// The estimate for every request. Without it, what `costs` says.
+        /// The estimate for every request. Default: the request cost from `costs`.
         optional units: Units,
-        /// The source of the actual cost. The header does not reach the client.
+        /// The source of the actual cost. Clients do not see this header.
         default settle: SettleSource = "header",
-        /// With `settle: body`, the response costs one unit for each started block of this number
-        /// of bytes.
+        /// With `settle: body`, the response costs one unit for each started block of this size in
+        /// bytes.
         optional bytes_per_unit: Units,
-        /// How long after the decision it may be corrected; afterwards the estimate stands. Never
-        /// longer than the window of the limit or 5m, whichever is longer, nor than 1h.
+        /// The time after which the estimate becomes final. It is limited to 1h, and to the longer
+        /// of 5m and the window of the limit.
         default lapse: Time = "1h",
     }
 
-    /// How many requests may be under way at once, in each tier the same. One counts until the end
-    /// of its response, or until its client leaves; an upgraded connection until it is upgraded.
-    /// `excess` holds for it too.
+    /// The maximum number of requests in flight, which is the same in all tiers. A request counts
+    /// until its response has been sent or its client disconnects; an upgrade counts until the
+    /// connection is upgraded. `excess` applies to this limit too.
     Concurrency = "concurrency" {
-        /// The most at once.
+        /// The maximum number of requests at the same time.
         required max: AtOnce,
-        /// How long what a gateway had under way counts after it died; while it lives, it renews
-        /// that. At most an hour.
+        /// How long a crashed gateway's in-flight requests still count. Running gateways renew this
+        /// time. The maximum is 1h.
         default lease: Time = "30s",
     }
 
-    /// After `strikes` strikes all requests of the policy are denied for a time (`#blocked`). With
-    /// `of: denials` each denial of the same client is a strike, by whichever policy of the
-    /// request, but none by the block itself.
+    /// Blocks a client after a number of strikes: all its requests to the policy are denied
+    /// (`#blocked`). With `of: denials`, a denial by any policy of the request is a strike, except
+    /// a denial by the block itself.
     Penalty = "penalty" {
-        /// How many strikes lead to a block.
+        /// The number of strikes that start a block.
         required strikes: Whole<1, 1_000>,
-        /// Within which time.
+        /// The time within which strikes are counted.
         required within: Time,
-        /// How long the first block lasts. Without it, as long as `within`.
+        /// The length of the first block. Default: the value of `within`.
         optional block: Time,
-        /// Each block is this many times as long as the previous block; 1 for blocks that do not
-        /// grow.
+        /// The growth of each block over the previous block; 1 for constant blocks.
         default factor: Whole<1, 1_000_000> = "2",
-        /// No block lasts longer. Without it, a day, or the first block if that is longer.
+        /// The maximum length of a block. Default: one day, or the first block if it is longer.
         optional longest: Time,
-        /// After this time without a block, the next block has the first length again.
+        /// The time without a block after which the next block has the initial length again.
         default forget_after: Time = "24h",
-        /// The event that is a strike.
+        /// The event that counts as a strike.
         default of: StrikeBy = "denials",
-        /// With `of: failures`, which responses are strikes. Without it, the responses of the
-        /// policy's own `countOnly`.
+        /// With `of: failures`, the responses that are strikes. Default: the policy's own
+        /// `countOnly`.
         optional count_only: CountOnly,
     }
 
-    /// Fewer calls to Redis for a client that is busy, and never more than the limit; but up to the
-    /// share that each gateway holds may lie unused. A request is spared the call where every
-    /// policy it meets is leased.
+    /// Blocks of units that a gateway takes from Redis in advance. The limit still holds exactly,
+    /// but up to `share` of the quota may remain unused in each gateway. A request needs no call to
+    /// Redis if all its policies are leased.
     Lease = "lease" {
-        /// The most of the quota that a gateway holds at a time.
+        /// The maximum share of the quota that one gateway holds.
         default share: format::Share = "1/20",
-        /// For how long: from 10ms up to the window.
+        /// The time to live of a lease, from 10ms up to the window.
         default ttl: Time = "1s",
     }
 
-    /// Bounds on requests that wait. Requests beyond a bound are rejected.
+    /// Bounds on waiting requests. Further requests are rejected.
     Waiting = "waiting" {
-        /// The most requests at once.
+        /// The maximum number of waiting requests.
         default requests: Whole<0, 1_000_000, usize> = "1024",
-        /// The most memory for them: their fields, and of each body what is taken in before it is
-        /// forwarded, the length that it states or 1 MiB.
+        /// The maximum memory in MiB for waiting requests. A request counts with its headers and
+        /// with the part of its body that is read before forwarding: its `Content-Length` up to 1
+        /// MiB, or 1 MiB if the length is unknown.
         default megabytes: Whole<1, 1_000_000, usize> = "64",
     }
 }
 
 words! {
     SettleSource -> SettleBy {
-        /// The field `x-tollgate-cost` of the response, a whole number of units.
+        /// The response header `x-tollgate-cost`, a whole number of units.
         "header" => SettleBy::Header,
-        /// The same field among the trailers of the body, or the bytes of the body; see
-        /// `bytesPerUnit`.
+        /// The trailer `x-tollgate-cost`, or the size of the body; see `bytesPerUnit`.
         "body" => SettleBy::Trailer,
     }
 
     StrikeBy -> bool {
-        /// Requests that are denied.
+        /// Denied requests.
         "denials" => false,
-        /// Responses that `countOnly` is about.
+        /// Responses that match `countOnly`.
         "failures" => true,
     }
 }

@@ -32,131 +32,128 @@ impl ClientKey {
 }
 
 section! {
-    /// The client whose quota a request uses.
+    /// How to identify a client.
     Identity = "identity" {
-        /// The identity of a client.
+        /// The part of a request that identifies the client.
         required key: IdentityWord,
-        /// The name of the header, the cookie or the parameter, for these keys.
+        /// The name of the header, cookie or query parameter.
         optional name: Written<format::Header>,
-        /// Where proxies write the client's address: X-Forwarded-For, Forwarded, or a header with
-        /// one address, as X-Real-IP. It is believed of `trustedProxies` alone; without those, of
-        /// loopback.
+        /// The header in which proxies write the client's address: X-Forwarded-For, Forwarded, or a
+        /// header with a single address such as X-Real-IP. The gateway reads it only from
+        /// `trustedProxies`, or from loopback if the list is missing.
         optional header: format::Header,
-        /// For addresses, in place of `rateLimiter.trustedProxies`; with them and without `header`,
-        /// that is X-Forwarded-For. For a header, a cookie or a parameter, the proxies that verify
-        /// the value: requests of others have none.
+        /// Overrides `rateLimiter.trustedProxies` for this entry. For addresses, the default
+        /// `header` is then X-Forwarded-For. For a header, cookie or parameter, these are the
+        /// proxies that verify the value; it is ignored in all other requests.
         optional trusted_proxies: List<format::Network>,
-        /// How many bits of an IPv4 address count.
+        /// The length of the network prefix that identifies an IPv4 client, in bits.
         default ipv4_prefix: Whole<1, 32, u8> = "32",
-        /// How many bits of an IPv6 address count.
+        /// The length of the network prefix that identifies an IPv6 client, in bits.
         default ipv6_prefix: Whole<1, 128, u8> = "64",
     }
 
-    /// A request in which `identity` finds no client is rejected.
+    /// Rejects requests without a client with another status.
     MissingStatus = "onMissingKey" {
-        /// The status, in place of 403; any of these but 429, which says that waiting helps. With
-        /// 401 the answer names in `WWW-Authenticate` how to say who one is.
+        /// The status instead of 403. 429 is not possible, because waiting does not help. A 401 has
+        /// the accepted schemes in `WWW-Authenticate`.
         required deny: Whole<400, 499, u16>,
     }
 
-    /// Tokens in `Authorization: Bearer …`. An invalid token identifies no client. Where the keys
-    /// come from is one of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.
+    /// Tokens in `Authorization: Bearer …`. An invalid token identifies no client. Set exactly one
+    /// of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.
     Jwt = "jwt" either [secret key_file jwks_file jwks_url] {
-        /// A shared secret of at least 32 bytes, for HS256; best from a variable.
+        /// A shared secret of at least 32 bytes for HS256. Use an environment variable.
         optional secret: Hidden<format::Hs256>,
-        /// A PEM file with a public key; it needs `algorithm`.
+        /// A PEM file with a public key. It requires `algorithm`.
         optional key_file: format::Text,
         /// The algorithm of the key in `keyFile`.
         optional algorithm: KeyAlgorithm,
-        /// A key set in a file; read again when it changes.
+        /// A file with a key set. The gateway reloads it when it changes.
         optional jwks_file: format::Text,
-        /// A key set at a URL: https, or http to this machine. Fetched at the start, when it is
-        /// older than `maxAge`, and when a token names a key that is not in it. Redirects are not
-        /// followed, and 1 MiB is the most. While it cannot be fetched, the keys before stay.
+        /// The URL of a key set: https, or http to loopback. The gateway fetches it at startup,
+        /// every `maxAge`, and when a token has an unknown key id. It follows no redirects and
+        /// reads at most 1 MiB. If a fetch fails, the previous keys remain valid.
         optional jwks_url: format::JwksUrl,
-        /// How much time lies between two fetches at least, whatever tokens come.
+        /// The minimum time between two fetches.
         default min_refetch: Time = "30s",
-        /// When `jwksUrl` is fetched again in any case.
+        /// The maximum age of the key set.
         default max_age: Time = "10m",
-        /// How long an answer of `jwksUrl` may take.
+        /// The timeout of a fetch.
         default fetch_timeout: Time = "5s",
-        /// The required `iss`. Without this key, `iss` is not checked.
+        /// The required `iss`. By default, `iss` is not checked.
         optional issuer: format::Text,
-        /// The required `aud`, or a list of accepted values. Without it, tokens that name an
-        /// audience are refused.
+        /// The accepted values of `aud`. By default, tokens with an audience are invalid.
         optional audience: OneOrMore<format::Text>,
-        /// The claim that names the tier of a user.
+        /// The claim that contains the user's tier.
         optional tier_claim: format::Text,
-        /// How many different tokens of a client address (IPv6: a /64) may fail verification per
-        /// minute, or `unlimited`. The gateway then answers further tokens with 429 and does not
-        /// verify them. Each gateway process counts separately.
+        /// The number of different invalid tokens per minute and client address (IPv6: per /64).
+        /// Further tokens get 429 and are not verified. Each gateway process counts separately.
         default max_refused_per_minute: format::PerMinute = "1000",
     }
 
-    /// API keys that were given out, by their digests. A key that is not in the list identifies no
-    /// client.
+    /// API keys, stored as digests. An unknown key identifies no client.
     ApiKeys = "apiKeys" either [header scheme] {
-        /// The header field with the key.
+        /// The header that contains the key.
         default header: format::Header = "X-API-Key",
-        /// In place of that, the scheme in `Authorization: SCHEME KEY`.
+        /// Reads the key from `Authorization: SCHEME KEY` instead of `header`.
         optional scheme: format::Text,
-        /// The keys.
+        /// The list of keys.
         required keys: List<ApiKey>,
     }
 
-    /// A key that was given out.
+    /// An API key.
     ApiKey = "apiKeys.keys[]" {
-        /// Its SHA-256, as `printf %s KEY | sha256sum` prints it.
+        /// The key's SHA-256, as printed by `printf %s KEY | sha256sum`.
         required sha256: Hidden<format::Sha256>,
-        /// The tier of the owner.
+        /// The tier of the key's owner.
         optional tier: Written<format::Identifier>,
     }
 
-    /// A list of subjects. `allow` has the same keys. Who is on both is refused.
+    /// A list of clients. If a client is in both lists, `deny` applies.
     Subjects = "deny" {
-        /// Networks and addresses of clients.
+        /// Client addresses and networks.
         optional addresses: List<format::Listed>,
-        /// The owners of these API keys; the keys need not be among `apiKeys`.
+        /// API keys. They need not be in `apiKeys`.
         optional api_keys: List<ListedKey>,
-        /// Users of tokens: the name, or issuer and name with a space between where `jwt` has no
-        /// `issuer`.
+        /// The users of tokens by name. If `jwt` has no `issuer`, write issuer and name with a
+        /// space in between.
         optional users: List<format::User>,
-        /// A file with more, a line each: `203.0.113.0/24`, `sha256:DIGEST` or `user:NAME`; what
-        /// follows a `#` is a comment. It is read again when it changes.
+        /// A file with further entries, one per line: `203.0.113.0/24`, `sha256:DIGEST` or
+        /// `user:NAME`, with comments after `#`. The gateway reloads it when it changes.
         optional file: format::Text,
     }
 
     /// An API key.
     ListedKey = "deny.apiKeys[]" {
-        /// Its SHA-256, as `printf %s KEY | sha256sum` prints it.
+        /// The key's SHA-256, as printed by `printf %s KEY | sha256sum`.
         required sha256: Hidden<format::Sha256>,
     }
 }
 
 words! {
     IdentityWord -> ClientKey {
-        /// The address of the client: IPv4, or a /64 of IPv6.
+        /// The client address: an IPv4 address, or an IPv6 /64 network.
         "ip" => ClientKey::Ip,
-        /// The same.
+        /// The same as `ip`.
         "ipv4" => ClientKey::Ip,
         /// The subject of a verified token; see `jwt`.
         "user" => ClientKey::User,
-        /// An API key of the list; see `apiKeys`.
+        /// A listed API key; see `apiKeys`.
         "apiKey" => ClientKey::ApiKey,
-        /// The header `name`. Clients can write any value, unless `trustedProxies` set it.
+        /// The header `name`. Clients can set any value unless `trustedProxies` set the header.
         "header" => ClientKey::Header,
-        /// The cookie `name`. The same holds.
+        /// The cookie `name`. Clients can set any value.
         "cookie" => ClientKey::Cookie,
-        /// The parameter `name` of the query. The same holds.
+        /// The query parameter `name`. Clients can set any value.
         "query" => ClientKey::Query,
     }
 
     MissingWord -> OnMissingKey {
-        /// It is refused with 403.
+        /// Rejects the request with 403.
         "deny" => OnMissingKey::Deny,
-        /// It passes, limited only by policies for all clients.
+        /// Allows the request; only policies for all clients apply.
         "pass" => OnMissingKey::Pass,
-        /// All such requests share one quota of each policy.
+        /// All such requests share one quota per policy.
         "share" => OnMissingKey::Share,
     }
 

@@ -17,154 +17,155 @@ type Cost = Whole<0, { tollgate::Policy::MAX_LIMIT }>;
 pub(in crate::config) type Costs = Either<ByMethod, CostTable>;
 
 section! {
-    /// A policy: how much per how long. `global` has the same keys.
+    /// A policy for each client (`client`) or for all clients together (`global`).
     Policy = "client" either [window window_seconds calendar] {
-        /// The name that denials give; counters belong to it. Without it, `global` or `client`.
+        /// The policy name in denials. The used units belong to this name. Default: `global` or
+        /// `client`.
         optional identifier: format::Identifier,
-        /// Units per window; a request costs 1 unless `costs` says otherwise. Without it,
-        /// `concurrency` or `penalty` is the whole limit.
+        /// The number of units per window. It may be omitted if `concurrency` or `penalty` is set.
         optional limit: Units,
         group window: Window,
         group rules: Rules,
     }
 
-    /// A policy for some requests. It counts for each client by itself.
+    /// A policy for some requests, with a quota per client.
     Api = "apis[]" either
         [limit share] [window window_seconds calendar share] [refill_seconds share] [burst share]
         [also share]
     {
-        /// The name that denials give, unique; counters belong to it.
+        /// The unique policy name in denials. The used units belong to this name.
         required identifier: format::Identifier,
-        /// Which paths.
+        /// The paths that the policy applies to.
         required path: Path,
-        /// Which method, or a list. GET covers HEAD. Without it, all.
+        /// The methods that the policy applies to. GET includes HEAD. Default: all methods.
         optional method: OneOrMore<format::Method>,
-        /// The owner of the quota.
+        /// Who shares the quota.
         default per: Owner = "client",
-        /// Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is
-        /// the whole limit.
+        /// The number of units per window. It may be omitted if `share`, `concurrency` or `penalty`
+        /// is set.
         optional limit: Units,
         group window: Window,
-        /// A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit,
+        /// A share of the quota of `client`, or of the client's tier: `1/10`. It replaces limit,
         /// window and burst.
         optional share: format::Share,
         group rules: Rules,
     }
 
-    /// Quotas in place of `client`'s, each under the name of its tier. Algorithm and all else are
-    /// those of `client`.
+    /// Quotas that replace the quota of `client`, by tier name. The algorithm and all other
+    /// settings are those of `client`.
     Tiers = "tiers" {
-        /// The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a
-        /// share of it applies there, except `concurrency` and `penalty`.
+        /// The quota of this tier. With `unlimited`, neither `client` nor a share of it limits the
+        /// tier, except for `concurrency` and `penalty`.
         others quotas: Named<format::Identifier, Either<Unlimited, Tier>>,
     }
 
-    /// A quota, or with `also` several at the same time.
+    /// The quota of a tier.
     Tier = "tiers.NAME" either [window window_seconds calendar] {
-        /// Units per window; a request costs 1 unless `costs` says otherwise.
+        /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
-        /// Further quotas that hold at the same time, with the same algorithm: a request needs room
-        /// in all of them. The second is the policy `NAME/2`, and so on.
+        /// Additional quotas that apply at the same time, with the same algorithm. The second quota
+        /// is the policy `NAME/2`, and so on.
         optional also: List<Bandwidth>,
     }
 
-    /// The costs of requests: the first of `paths` that matches, else the method's, else `other`.
-    /// GET covers HEAD.
+    /// Request costs. The first matching entry of `paths` applies, then the method, then `other`.
+    /// GET includes HEAD.
     CostTable = "costs" {
-        /// A request of any other method.
+        /// The cost of all other methods.
         default other: Cost = "1",
-        /// Requests to some paths.
+        /// Costs of some paths.
         optional paths: List<CostPath>,
-        /// A request of this method; 0 is free.
+        /// The cost of this method; 0 is free.
         others methods: Named<format::Method, Cost>,
     }
 
-    /// A cost for some requests.
+    /// The cost of some requests.
     CostPath = "costs.paths[]" {
-        /// Which paths.
+        /// The paths with this cost.
         required path: Path,
-        /// Which method, or a list. Without it, all.
+        /// The methods with this cost. Default: all methods.
         optional method: OneOrMore<format::Method>,
-        /// The cost of these requests.
+        /// The cost of each request.
         required cost: Cost,
     }
 
-    /// How long a limit is for.
+    /// The window of a quota, and its burst.
     Window = "window" {
-        /// How long the limit holds for: `500ms`, `60s`, `1h`.
+        /// The window of the limit: `500ms`, `60s`, `1h`.
         optional window: Time,
         /// The same in seconds.
         optional window_seconds: Seconds,
-        /// The time in which `limit` units are refilled (token_bucket) or drain (leaky_bucket); in
-        /// place of the window, and without effect on other algorithms.
+        /// The time to refill `limit` units (token_bucket) or to drain them (leaky_bucket). It
+        /// replaces the window and does not affect other algorithms.
         optional refill_seconds: Seconds,
-        /// The period of the limit, by the clocks of `timeZone`, in place of the window; only for
-        /// fixed_window_counter.
+        /// A calendar period that replaces the window. Only for fixed_window_counter.
         optional calendar: Period,
-        /// The time zone of the days, weeks or months of `calendar`: `Europe/Berlin`. Without it,
-        /// `UTC`.
+        /// The time zone of `calendar`, such as `Europe/Berlin`. Default: `UTC`.
         optional time_zone: format::TimeZone,
-        /// The most units at once, for token_bucket and leaky_bucket. Without it, the limit.
+        /// The maximum number of units that can be used immediately, for token_bucket and
+        /// leaky_bucket. Default: the limit.
         optional burst: Units,
     }
 
-    /// The rest of a policy, besides its quota.
+    /// The options of a policy.
     Rules = "policy" {
-        /// The algorithm. Without it, `rateLimiter.strategy`.
+        /// The algorithm. Default: `rateLimiter.strategy`.
         optional strategy: Strategy,
-        /// How a token_bucket is refilled.
+        /// How a token_bucket refills.
         default refill: RefillBy = "greedy",
-        /// The action of a leaky_bucket for a request that fits.
+        /// How a leaky_bucket treats an allowed request.
         default mode: BucketMode = "queue",
-        /// The longest wait in the queue of a leaky_bucket; who would wait longer is denied.
+        /// The maximum wait in the queue of a leaky_bucket. Requests with a longer wait are denied.
         optional max_wait: Time,
-        /// How finely a sliding_window_log keeps instants.
+        /// The precision of the timestamps in a sliding_window_log.
         default resolution: Fineness = "auto",
-        /// Accepted for the sake of older files, and without effect: what is kept of a client
-        /// expires by itself.
+        /// Accepted for compatibility with older files. It has no effect, because the state of a
+        /// client expires automatically.
         optional expire_seconds: Whole<0, { u64::MAX }>,
-        /// The costs of requests here, in place of `rateLimiter.costs`.
+        /// The request costs of this policy. Default: `rateLimiter.costs`.
         optional costs: Costs,
-        /// How the policy treats requests while the store cannot decide. Without it,
+        /// How the policy treats requests while the store is unavailable. Default:
         /// `rateLimiter.onStoreError`.
         optional on_store_error: OnError,
-        /// How the policy treats a request that was refused before it was sent to Redis, because no
-        /// answer could come in time. Without it, `rateLimiter.shed`.
+        /// How the policy treats a request that was rejected before Redis was called. Default:
+        /// `rateLimiter.shed`.
         optional shed: OnError,
-        /// The policy only watches. Without it, `rateLimiter.shadow`.
+        /// Makes the policy count without denying any request. Default: `rateLimiter.shadow`.
         optional shadow: Flag,
-        /// Further quotas that hold at the same time, with the same algorithm: a request needs room
-        /// in all of them. The second is the policy `NAME/2`, and so on.
+        /// Additional quotas that apply at the same time, with the same algorithm. The second quota
+        /// is the policy `NAME/2`, and so on.
         optional also: List<Bandwidth>,
-        /// The action for a request that the policy denies: `reject`, or `{wait: 30s}`.
+        /// How to treat a request that the policy denies: `reject`, or `{wait: 30s}`.
         default excess: Either<format::Excess, Excess> = "reject",
-        /// Counts only some responses. Every request is charged before it is forwarded, and
-        /// refunded if its response does not count.
+        /// Counts only requests with certain responses. Every request is charged before it is
+        /// forwarded, and refunded if its response does not count.
         optional count_only: CountOnly,
-        /// For costs that are known only afterwards: an estimate is charged first and corrected
-        /// later.
+        /// Reserves an estimated cost that is settled after the response.
         optional reserve: Reserve,
-        /// How many requests may be under way at once, besides the limit or without one: the policy
-        /// `NAME/inflight`. A number, or a section.
+        /// The maximum number of requests in flight, with or without a `limit`: the policy
+        /// `NAME/inflight`.
         optional concurrency: Either<AtOnce, Concurrency>,
-        /// Blocks a client that does not stop, for longer each time: the policy `NAME/penalty`.
+        /// Blocks a client that continues after denials, for longer each time: the policy
+        /// `NAME/penalty`.
         optional penalty: Penalty,
-        /// Gateways that share a Redis take units in blocks and spend them without asking it.
+        /// Lets gateways with a shared Redis take units in blocks. Most requests then need no call
+        /// to Redis.
         optional lease: Lease,
     }
 }
 
 words! {
-    /// Short for the usual costs.
+    /// A preset for the usual costs.
     ByMethod -> () {
-        /// GET and HEAD cost 1, SEARCH and QUERY 3, POST, PUT and PATCH 5, DELETE 10, others 1.
+        /// GET and HEAD cost 1, SEARCH and QUERY cost 3, POST, PUT and PATCH cost 5, DELETE costs
+        /// 10, and other methods cost 1.
         "byMethod" => (),
     }
 
-    /// A word, because a zero is mostly a mistake.
+    /// A keyword, because a zero is usually a mistake.
     Unlimited -> () {
-        /// Nothing holds there.
+        /// The tier has no quota.
         "unlimited" => (),
     }
 
@@ -173,37 +174,38 @@ words! {
         "day" => Unit::Day,
         /// From Monday to Monday.
         "week" => Unit::Week,
-        /// From the first to the first.
+        /// From the first day of the month to the first day of the next month.
         "month" => Unit::Month,
     }
 
     RefillBy -> Refill {
-        /// Continuously.
+        /// Refills continuously.
         "greedy" => Refill::Greedy,
-        /// All at once, at the end of each window; the first begins with the first request.
+        /// Refills completely at the end of each window. The first window starts with the first
+        /// request.
         "interval" => Refill::Interval,
     }
 
     BucketMode -> LeakyMode {
-        /// The request waits until the work before it has drained.
+        /// The request waits until earlier requests have drained.
         "queue" => LeakyMode::Queue { max_wait: None },
-        /// The request passes at once; the bucket only measures.
+        /// The request passes immediately; the bucket only measures.
         "meter" => LeakyMode::Meter,
     }
 
     Fineness -> Resolution {
-        /// `exact` up to a limit of 1000, `thousandth` above.
+        /// `exact` up to a limit of 1000, and `thousandth` above.
         "auto" => Resolution::Auto,
-        /// Every microsecond; at most a limit of 100000.
+        /// Stores every microsecond, for limits up to 100000.
         "exact" => Resolution::Exact,
-        /// A thousandth of the window, rounded up: at most 1001 entries a key.
+        /// Rounds up to a thousandth of the window, which needs at most 1001 entries per key.
         "thousandth" => Resolution::Thousandth,
     }
 
     Owner -> Whose {
-        /// Each client has its own.
+        /// Each client has a separate quota.
         "client" => Whose::Client,
-        /// One for all.
+        /// All clients share one quota.
         "everyone" => Whose::Everybody,
     }
 }

@@ -1,14 +1,14 @@
-//! The keys of the configuration file. The reader, the schema and the documentation are made from
-//! these declarations.
+//! The keys of the configuration file. The reader, the JSON Schema and
+//! docs/configuration-reference.md are generated from these declarations.
 //!
 //! | file | sections |
 //! |---|---|
 //! | `server.rs` | where to listen and where to forward to |
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
-//! | `beside.rs` | the rest of a policy |
+//! | `beside.rs` | options of a policy |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
-//! | `target.rs` | targets, and changes to requests on the way |
-//! | `store.rs` | where quotas are kept |
+//! | `target.rs` | targets, and changes to requests and responses |
+//! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
 
@@ -47,125 +47,124 @@ pub fn root() -> &'static Section {
 }
 
 section! {
-    /// The root has one key of its own.
+    /// The top level of the file.
     File = "The file" {
-        /// Everything.
+        /// Contains the entire configuration.
         required rate_limiter: RateLimiter,
-        /// The same as `rateLimiter.target`, which may stand here too.
+        /// The same as `rateLimiter.target`. Write only one of the two.
         optional target: Target,
     }
 
-    /// Where to listen, where to forward to, whose quota a request uses, and the limits.
+    /// Listeners, targets, identities and limits.
     RateLimiter = "rateLimiter" {
-        /// Where clients connect: an address, a section, or a list of both.
+        /// Where clients connect.
         default listen: OneOrMore<Either<format::Address, Listen>> = "0.0.0.0:8080",
-        /// Where health, state, metrics and a live page are served: an address, or a section. Never
-        /// on a public listener. Beyond loopback all but health needs the token.
+        /// The address for health checks, state, metrics and the live page. No public listener serves
+        /// them. Beyond loopback, everything except health checks needs the token.
         default admin: Either<format::Address, Admin> = "127.0.0.1:8081",
-        /// Decides for another proxy instead of forwarding, or besides. Without a target the
-        /// gateway listens at no `listen`.
+        /// Lets another proxy call the gateway for decisions. With a `target`, the gateway forwards
+        /// requests too; otherwise it does not open `listen`.
         optional forward_auth: ForwardAuth,
-        /// Decides for Envoy over gRPC, by rules in files of their own.
+        /// Lets Envoy call the gateway for decisions over gRPC. The rules are in separate files.
         optional rate_limit_service: RateLimitService,
-        /// Where requests go that no route takes.
+        /// The target of all requests that match no route.
         optional target: Target,
-        /// Other targets, by host and path; the first that matches. Without a match and without
-        /// `target` the answer is 404.
+        /// Other targets by host and path. The first match applies. A request without a match gets
+        /// 404 if there is no `target`.
         optional routes: List<Route>,
-        /// The algorithm of the policies that name none.
+        /// The algorithm of all policies without their own `strategy`.
         default strategy: Strategy = "sliding_window_counter",
-        /// One quota that everybody shares.
+        /// One quota for all clients together.
         optional global: Policy,
-        /// A quota for each client, over everything.
+        /// One quota per client, over all paths.
         optional client: Policy,
-        /// Quotas for some requests, over and above those of `client` and `global`: the first that
-        /// matches, all or none of the three.
+        /// Additional quotas for some requests. The first entry that matches applies together with
+        /// `client` and `global`: all three are charged, or the request is denied.
         optional apis: List<Api>,
-        /// The client whose quota a request uses: a word, a section, or a list; the first entry
-        /// that finds a client counts.
+        /// How the gateway identifies a client. In a list, the first entry that finds a client
+        /// applies.
         default identity: OneOrMore<Either<IdentityWord, Identity>> = "ip",
-        /// Decides about a request in which `identity` finds no client.
+        /// How to treat a request in which `identity` finds no client.
         default on_missing_key: Either<MissingWord, MissingStatus> = "deny",
-        /// The proxies in front: whose X-Forwarded-For is believed. `private` is a keyword one has
-        /// to write.
+        /// The proxies in front of the gateway. The gateway trusts their X-Forwarded-For.
         optional trusted_proxies: List<format::Network>,
-        /// Which tokens to believe, for `identity: user`.
+        /// The tokens that are valid for `identity: user`.
         optional jwt: Jwt,
-        /// Which API keys to believe, for `identity: apiKey`: a list of keys, or a section.
+        /// The API keys that are valid for `identity: apiKey`, as a list or as a section.
         optional api_keys: Either<List<ApiKey>, ApiKeys>,
-        /// Other quotas in place of `client`'s, by name; who is in one is said in `apiKeys` or by a
-        /// claim of the token.
+        /// Quotas that replace the quota of `client` for some clients. `apiKeys` or a claim of the
+        /// token assigns a client to a tier.
         optional tiers: Tiers,
-        /// The costs of requests, for policies without their own. Without this key every request
+        /// The request costs for all policies without their own `costs`. By default every request
         /// costs 1.
         optional costs: Costs,
-        /// Paths that are forwarded without asking the store: health checks, static files.
+        /// Paths that no limit applies to, such as health checks and static files. The gateway
+        /// forwards them without a call to the store.
         optional exempt: List<Path>,
-        /// How many CORS preflights a client address (IPv6: a /64) may send per minute. They use no
-        /// quota, but any client can send them, so the policy `cors/preflights` limits them wherever
-        /// other requests have a limit. `charged` limits them like other requests, and `unlimited`
-        /// forwards all preflights.
+        /// The number of CORS preflights per minute and client address (IPv6: per /64). Preflights
+        /// use no quota, so the policy `cors/preflights` limits them wherever other requests have a
+        /// limit. `charged` treats preflights like other requests, and `unlimited` forwards all
+        /// preflights.
         default preflights: format::Preflights = "1000",
-        /// The paths of gRPC services, such as `/pkg.Greeter/*`: a denied gRPC call there gets a gRPC
-        /// status with HTTP status 200. All other denials have an HTTP status.
+        /// The paths of gRPC services, such as `/pkg.Greeter/*`. A denied gRPC call to these paths
+        /// gets a gRPC status with HTTP status 200. All other denials have an HTTP status.
         optional grpc: List<format::Path>,
-        /// The blocklist: these clients are rejected with 403 on every path, also if `allow` has
-        /// them.
+        /// The blocklist. These clients get 403 on every path, even if they are also in `allow`.
         optional deny: Subjects,
-        /// The allowlist: no limit applies to these clients.
+        /// The allowlist. No limit applies to these clients.
         optional allow: Subjects,
-        /// How many requests may wait at once for policies with `excess: {wait: …}`.
+        /// Bounds on the requests that wait at the same time because of `excess: {wait: …}`.
         implied waiting: Waiting,
-        /// How a policy treats requests while the store cannot decide.
+        /// How a policy treats requests while the store is unavailable.
         default on_store_error: OnError = "local",
-        /// How a policy treats a request that was refused before it was sent to Redis, because no
-        /// answer could come in time. Without it, as `onStoreError`.
+        /// How a policy treats a request that was rejected before Redis was called, because Redis
+        /// could not have answered before the timeout. Default: the value of `onStoreError`.
         optional shed: OnError,
-        /// Every policy only watches: it never blocks and is charged for what passes.
+        /// Makes all policies count without denying any request. Allowed requests are charged as
+        /// usual.
         default shadow: Flag = "false",
-        /// Where quotas are kept.
+        /// Where quotas are stored.
         default store: Either<format::Store, Store> = "memory",
-        /// Which fields tell clients where they stand.
+        /// The rate limit headers in responses.
         implied headers: Headers,
         /// The content of denials.
         optional response: Response,
-        /// Decides about paths with more than one reading.
+        /// How to treat paths that servers interpret in different ways.
         implied paths: Paths,
-        /// How long things may take.
+        /// Timeouts of connections, requests and the shutdown.
         implied timeouts: Timeouts,
-        /// The most upgraded connections (WebSockets) at a time. Who asks for a further one gets
-        /// 503.
+        /// The maximum number of upgraded connections (WebSockets). Further upgrades get 503.
         default max_tunnels: Whole<0, 1_000_000, usize> = "10000",
-        /// The content and format of the log.
+        /// Format and level of the log.
         implied log: Log,
-        /// A line for each request.
+        /// Writes a line for each request.
         optional access_log: AccessLog,
-        /// Where spans of requests and decisions are sent; without it, trace headers pass as they
-        /// are. It needs a build with the feature `otlp`.
+        /// Sends traces to a collector. By default the gateway forwards trace headers unchanged.
+        /// This key needs a build with the feature `otlp`.
         optional tracing: Tracing,
     }
 }
 
 words! {
     OnError -> OnStoreError {
-        /// Requests pass unlimited.
+        /// Allows all requests.
         "open" => OnStoreError::Open,
-        /// Requests are refused with 503.
+        /// Rejects requests with 503.
         "closed" => OnStoreError::Closed,
-        /// This process decides with a part of the quota; see `store.redis.localShare`.
+        /// Decides in this process with a share of the quota; see `store.redis.localShare`.
         "local" => OnStoreError::Local,
     }
 
     Strategy -> Algorithm {
-        /// `limit` in each window: minutes, hours, or the days of a `calendar`.
+        /// `limit` units in each fixed window, or in each day, week or month of a `calendar`.
         "fixed_window_counter" => Algorithm::FixedWindowCounter,
-        /// `limit` in any window; exact.
+        /// `limit` units in any window, exactly.
         "sliding_window_log" => Algorithm::SlidingWindowLog { resolution: Resolution::Auto },
-        /// This window and a share of the one before.
+        /// The current window plus a weighted share of the previous window.
         "sliding_window_counter" => Algorithm::SlidingWindowCounter,
-        /// A burst at once, then `limit` per window.
+        /// An immediate burst, then `limit` units per window.
         "token_bucket" => Algorithm::TokenBucket { refill: Refill::Greedy },
-        /// A queue that leaves at an even rate.
+        /// A queue that forwards requests at an even rate.
         "leaky_bucket" => Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
     }
 }

@@ -3,143 +3,144 @@ use super::{Api, Policy, Target};
 use crate::proxy::path::Ambiguous;
 use typed::{Either, List, OneOrMore, Time, Whole, Written, section, words};
 
-/// A path, or a section that tells how the path is meant.
+/// A path, or a section with the kind of pattern.
 pub(in crate::config) type Path = Either<Written<format::Path>, PathSection>;
 
 section! {
-    /// Where operators look.
+    /// The listener for operators.
     Admin = "admin" {
-        /// The address.
+        /// The listen address.
         default address: format::Address = "127.0.0.1:8081",
-        /// Admin addresses of other gateways: the live page shows what happens there too, and their
-        /// pages may read what happens here. This one may be among them.
+        /// The admin addresses of other gateways. The live page shows their state too, and their
+        /// pages may read the state of this gateway. The list may include this gateway.
         optional peers: List<format::Peer>,
     }
 
-    /// Decides for other proxies over HTTP: nginx `auth_request`, Traefik, Caddy, HAProxy, Envoy
-    /// `ext_authz`. See [fronts](fronts.md).
+    /// Decisions over HTTP for nginx `auth_request`, Traefik, Caddy, HAProxy and Envoy `ext_authz`.
+    /// See [fronts](fronts.md).
     ForwardAuth = "forwardAuth" {
-        /// Where the proxies connect: an address, a section, or a list of both.
+        /// Where the proxies connect.
         default listen: OneOrMore<Either<format::Address, Listen>> = "127.0.0.1:8082",
-        /// The proxies that may ask. Their headers describe the request, so no client may connect
-        /// from these addresses.
+        /// The proxies that may send checks. Their headers describe the request, so clients must
+        /// not be able to connect from these addresses.
         required trusted_proxies: List<format::Network>,
     }
 
     /// Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).
     RateLimitService = "rateLimitService" {
-        /// Where Envoy connects: an address, a section, or a list of both. Every client that can
-        /// connect may ask.
+        /// Where Envoy connects. Every client that can connect may call the service.
         default listen: OneOrMore<Either<format::Address, Listen>> = "127.0.0.1:8083",
-        /// Files with domains and descriptors, as envoyproxy/ratelimit reads them. They are read
-        /// again when they change.
+        /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
+        /// reloads changed files.
         required config: OneOrMore<format::Text>,
     }
 
     /// An address that clients connect to.
     Listen = "listen[]" {
-        /// The address.
+        /// The listen address.
         required address: format::Address,
-        /// Speaks TLS, with HTTP/2 and HTTP/1.1.
+        /// Accepts TLS connections, with HTTP/2 and HTTP/1.1.
         optional tls: Tls,
-        /// Balancers that begin each connection with a PROXY protocol header. Connections from
-        /// others, and without the header, are refused.
+        /// Load balancers that start each connection with a PROXY protocol header. Other
+        /// connections, and connections without this header, are closed.
         optional proxy_protocol: List<format::Network>,
-        /// The most connections at a time. Others wait in the system's queue until one ends.
-        /// Without it, 20000, or as many as the limit of open files allows; a number above that
-        /// limit is an error at the start.
+        /// The maximum number of connections. Further connections wait in the system's queue.
+        /// Default: 20000, or fewer if the limit on open files is lower. A number above that limit
+        /// is an error at startup.
         optional max_connections: Whole<1, 1_000_000, usize>,
-        /// The most connections of one client address, or of one IPv6 /64 network. More are closed.
-        /// Without it, a quarter of all connections, and at least 16. It does not hold for
-        /// `trustedProxies`.
+        /// The maximum number of connections per client address (IPv6: per /64). Further
+        /// connections are closed. `trustedProxies` are exempt. Default: a quarter of all
+        /// connections, and at least 16.
         optional max_connections_per_address: Whole<1, 1_000_000, usize>,
     }
 
-    /// The certificate of a listener.
+    /// The certificate of the listener.
     Tls = "listen[].tls" {
-        /// A PEM file with the chain, the server's own certificate first.
+        /// A PEM file with the certificate chain; the server certificate is first.
         required certificate: format::Text,
         /// A PEM file with the private key.
         required key: format::Text,
-        /// A PEM file with certificate authorities. Clients must then have a certificate that these
+        /// A PEM file with certificate authorities. Clients then need a certificate that these
         /// authorities have signed.
         optional client_ca as "clientCa": format::Text,
     }
 
-    /// Requests with a target of their own. A route without `global`, `client` or `apis` takes
-    /// these from `rateLimiter`, and shares the quotas.
+    /// Requests with a separate target. A route without `global`, `client` and `apis` uses these
+    /// keys of `rateLimiter` and shares their quotas.
     Route = "routes[]" {
-        /// The name, unique. The route's own `client` is the policy `NAME/client`, its `global` is
+        /// A unique name. The route's own `client` is the policy `NAME/client`, and its `global` is
         /// `NAME/global`.
         required name: format::Identifier,
-        /// Only requests to this host.
+        /// Matches requests to this host only.
         optional host: format::Host,
-        /// Only requests to these paths.
+        /// Matches requests to these paths only.
         default path: Path = "/*",
-        /// Where they go. The path stays as it is, except for `stripPrefix`. Required, except where
-        /// `forwardAuth` decides for another proxy.
+        /// Where the route's requests are sent. The path remains unchanged unless `stripPrefix` is
+        /// set. Required unless `forwardAuth` is set.
         optional target: Target,
-        /// In place of `rateLimiter.global`.
+        /// Replaces `rateLimiter.global`.
         optional global: Policy,
-        /// In place of `rateLimiter.client`.
+        /// Replaces `rateLimiter.client`.
         optional client: Policy,
-        /// In place of `rateLimiter.apis`.
+        /// Replaces `rateLimiter.apis`.
         optional apis: List<Api>,
     }
 
-    /// Which paths. A text alone is `/exactly/this` or, with `/*` at its end, everything below
-    /// (`/static/*` is `/static`, `/static/` and `/static/a`). Paths are matched in their normal
-    /// form and without the query.
+    /// A path pattern. A plain text such as `/login` matches exactly this path. With `/*` at its
+    /// end it matches the path and everything below: `/static/*` matches `/static`, `/static/` and
+    /// `/static/a`. Patterns match the normalized path without the query.
     PathSection = "path" {
-        /// How `value` is meant.
+        /// How to interpret `value`.
         default expression: PathForm = "plain",
-        /// The path or the expression.
+        /// The path or the regular expression.
         required value: Written<format::Text>,
     }
 
-    /// Paths are brought into their normal form, matched, and forwarded in it.
+    /// The gateway normalizes each path before it matches and forwards the request.
     Paths = "paths" {
-        /// The treatment of `%2F`, `%5C` and broken escapes, which servers read in different ways.
-        /// Such paths are never exempt, and `%00` is always answered with 400.
+        /// How to treat `%2F`, `%5C` and broken escapes, which servers interpret in different ways.
+        /// Such paths are never exempt, and `%00` always gets 400.
         default ambiguous: AmbiguousPaths = "reject",
     }
 
-    /// How long things may take.
+    /// Timeouts of connections, requests and the shutdown.
     Timeouts = "timeouts" {
-        /// Connecting to the target, TLS included.
+        /// The time to connect to the target, including TLS.
         default connect: Time = "5s",
-        /// From the end of a request, once connected, to the head of the target's response.
+        /// The time from the end of a request to the head of the target's response.
         default response: Time = "60s",
-        /// Between two pieces of a body, in either direction.
+        /// The time between two parts of a body, in either direction.
         default idle: Time = "60s",
-        /// Without a byte on an upgraded connection (WebSocket).
+        /// The idle time of an upgraded connection (WebSocket).
         default tunnel: Time = "1h",
-        /// How long an unused connection to the target is kept.
+        /// The idle time after which a connection to the target is closed.
         default pool: Time = "30s",
-        /// From the first byte of a request to the end of its head.
+        /// The time from the first byte of a request head to its last byte.
         default request_header: Time = "10s",
-        /// Between two requests of a client's connection.
+        /// The idle time between two requests of a client connection.
         default keep_alive: Time = "75s",
-        /// How long listeners accept new connections after SIGTERM, while `/readyz` is already 503:
-        /// as long as a balancer or Kubernetes takes to notice. Not after Ctrl-C.
+        /// How long listeners accept new connections after SIGTERM while `/readyz` already returns
+        /// 503. Set the time that your load balancer or Kubernetes needs to notice. It does not
+        /// apply to Ctrl-C.
         default drain_delay: Time = "0s",
-        /// From the time when listeners close until connections are cut.
+        /// The time between the close of the listeners and the close of all remaining connections.
         default drain: Time = "30s",
     }
 }
 
 words! {
     PathForm -> bool {
-        /// Exactly this path.
+        /// Matches exactly this path.
         "plain" => false,
-        /// A regular expression; without `^` and `$` it may match in the middle.
+        /// Matches a regular expression. It may match in the middle of the path, so write `^` and
+        /// `$` where needed.
         "regex" => true,
     }
 
     AmbiguousPaths -> Ambiguous {
-        /// They are answered with 400.
+        /// Rejects such requests with 400.
         "reject" => Ambiguous::Refuse,
-        /// They stay as they are.
+        /// Forwards such paths unchanged.
         "keep" => Ambiguous::Keep,
     }
 }

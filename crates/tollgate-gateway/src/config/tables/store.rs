@@ -4,50 +4,50 @@ use super::super::{format, spec, typed};
 use typed::{Hidden, Time, Whole, section, words};
 
 section! {
-    /// Where quotas are kept: one of the two.
+    /// Where quotas are stored: in memory or in Redis.
     Store = "store" either [memory redis] {
-        /// In this process.
+        /// In the memory of this process.
         optional memory: Memory,
         /// In Redis, shared by all replicas.
         optional redis: Redis,
     }
 
-    /// Bounds of what is kept.
+    /// Bounds of the memory store.
     Memory = "store.memory" {
-        /// The most clients, counted once for each policy. Those beyond share a quota.
+        /// The maximum number of clients, counted per policy. Further clients share a quota.
         default max_keys: Whole<1_000, 1_000_000_000, usize> = "1000000",
-        /// The most memory.
+        /// The maximum memory in MiB.
         default max_megabytes: Whole<8, 1_000_000, usize> = "256",
     }
 
-    /// How to use Redis.
+    /// How to connect to Redis.
     Redis = "store.redis" either [timeout timeout_ms] {
-        /// Where it is: `redis://user:password@host:6379/0`, `rediss://…` with TLS,
-        /// `redis+unix:///run/redis.sock`; best from a variable.
+        /// The Redis server: `redis://user:password@host:6379/0`, `rediss://…` with TLS, or
+        /// `redis+unix:///run/redis.sock`. Use an environment variable for passwords.
         required url: Hidden<format::RedisUrl>,
-        /// How long a decision may take.
+        /// The time for a decision.
         default timeout: Time = "50ms",
         /// The same in milliseconds.
         optional timeout_ms: Whole<1, 60_000>,
-        /// The kind of server behind the URL.
+        /// The kind of server.
         default topology: Servers = "single",
-        /// The name under which Sentinel watches the server.
+        /// The name of the server in Sentinel.
         optional sentinel_master: format::Text,
-        /// The key under which identities are hashed, the same on all replicas. Without it, who can
-        /// read Redis can find out addresses.
+        /// The secret for hashing identities, which is the same on all replicas. If it is missing,
+        /// anyone with access to Redis can find out client addresses.
         optional key_secret: Hidden<format::Text>,
-        /// The part of each quota that a policy with `onStoreError: local` grants by itself.
+        /// The share of each quota that a policy with `onStoreError: local` grants in this process.
         default local_share: format::Share = "1/2",
     }
 }
 
 words! {
     Servers -> Topology {
-        /// One server.
+        /// A single server.
         "single" => Topology::Single,
-        /// A node of a Cluster.
+        /// A node of a Redis Cluster.
         "cluster" => Topology::Cluster,
-        /// A Sentinel; it needs `sentinelMaster`.
+        /// A Sentinel. It requires `sentinelMaster`.
         "sentinel" => Topology::Sentinel { master: String::new() },
     }
 }

@@ -11,62 +11,61 @@ use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, texts, w
 pub(in crate::config) type Target = Either<Server, TargetSection>;
 
 section! {
-    /// Where requests are forwarded to: the URL alone, or a section. See
-    /// [upstreams](upstreams.md).
+    /// Where requests are forwarded to: only a URL, or a section. See [upstreams](upstreams.md).
     TargetSection = "target" {
-        /// The URL, or a list of URLs of servers that do the same. A path in it stands before that
-        /// of each request.
+        /// The URL, or a list of URLs of equivalent servers. A path in the URL is put in front of
+        /// each request path.
         required url: OneOrMore<Server>,
         /// The protocol of the target.
         default protocol: SpokenProtocol = "http1",
-        /// Whether the target sees the `Host` that the client asked for, or its own.
+        /// Whether the target receives the client's `Host` header, or its own host.
         default preserve_host: Flag = "true",
-        /// Which of several servers gets a request.
+        /// How to choose a server if there are several.
         default balance: Balancing = "roundRobin",
-        /// After this number of failures in a row, one of several servers gets no requests. A
-        /// failure is a request without a valid response.
+        /// The number of consecutive failures after which one of several servers gets no more
+        /// requests. A failure is a request without a valid response.
         default max_failures: Whole<1, 1_000_000, u32> = "3",
-        /// After this time, one request is sent to a server that failed. If the server answers, it
-        /// gets requests again.
+        /// The time after which a failed server gets one request. If the server responds, it gets
+        /// requests again.
         default retry_after: Time = "10s",
-        /// Checks each server beside the requests.
+        /// Sends periodic health checks to each server.
         optional health_check: HealthCheck,
-        /// Removes this from the beginning of the path, after routes and limits have matched. Every
-        /// path of the route must begin with it. The target finds it in `X-Forwarded-Prefix`.
+        /// A prefix that is removed from the path after routes and limits have matched. Every path
+        /// of the route must start with it. The target finds it in `X-Forwarded-Prefix`.
         optional strip_prefix: Prefix,
-        /// Changes to the headers of requests.
+        /// Changes to request headers.
         optional request_headers: HeaderEdits,
         /// Changes to the headers of the target's responses.
         optional response_headers: HeaderEdits,
-        /// The most bytes in the body of a request. Larger ones get 413, without being read where
-        /// `Content-Length` says the size.
+        /// The maximum size of a request body. Larger requests get 413, immediately if
+        /// `Content-Length` contains the size.
         optional max_body_bytes: Whole<0, { u64::MAX }>,
     }
 
-    /// Requests that show whether a server is up. A server in order answers with 2xx or 3xx.
+    /// Requests that check whether a server is up. A healthy server responds with 2xx or 3xx.
     HealthCheck = "target.healthCheck" {
-        /// The path, and the query if there is one.
+        /// The path and the query of the check.
         required path: CheckPath,
-        /// The time between two checks of a server.
+        /// The time between two checks.
         default interval: Time = "5s",
-        /// The longest time of a check.
+        /// The timeout of each check.
         default timeout: Time = "2s",
-        /// After this number of successful checks in a row, a server gets requests again.
+        /// The number of consecutive successful checks after which a server gets requests again.
         default healthy: Whole<1, 1_000, u32> = "2",
-        /// After this number of failed checks in a row, a server gets no requests.
+        /// The number of consecutive failed checks after which a server gets no more requests.
         default unhealthy: Whole<1, 1_000, u32> = "3",
     }
 
-    /// Headers that are removed and set, in every spelling with `-` or `_`. Headers that say where a
-    /// message ends, `Host` and `Via` cannot be changed.
+    /// Headers to remove and then to set, in every spelling with `-` or `_`. `Host`, `Via` and the
+    /// headers that frame a message cannot be changed.
     HeaderEdits = "headerEdits" {
-        /// Headers and their values.
+        /// Headers to set.
         optional set: SetHeaders,
-        /// Headers that are removed.
+        /// Headers to remove.
         optional remove: List<EditedHeader>,
     }
 
-    /// Headers and values.
+    /// Header names and their values.
     SetHeaders = "headerEdits.set" {
         /// The value of this header.
         others values: Named<EditedHeader, HeaderText>,
@@ -77,33 +76,33 @@ words! {
     SpokenProtocol -> Protocol {
         /// HTTP/1.1.
         "http1" => Protocol::Http1,
-        /// HTTP/2; without TLS by prior knowledge, as gRPC wants it.
+        /// HTTP/2. Without TLS it uses prior knowledge, which gRPC servers expect.
         "http2" => Protocol::Http2,
     }
 
     Balancing -> Balance {
         /// Each server in turn.
         "roundRobin" => Balance::RoundRobin,
-        /// The server with the fewest requests under way.
+        /// The server with the fewest requests in flight.
         "leastBusy" => Balance::LeastBusy,
     }
 }
 
 texts! {
-    /// A server, and the paths on it.
-    Server(text) -> Address: "a URL, as http://localhost:3000 or unix:/run/app.sock",
+    /// A server, and the base path of requests to it.
+    Server(text) -> Address: "a URL such as http://localhost:3000 or unix:/run/app.sock",
         r"^(https?://[^/@?#]+(/[^?#]*)?|unix:/.+)$" => server(text);
 
-    /// The beginning of paths, in normal form and without a slash at its end.
-    Prefix(text) -> String: "the beginning of paths, as /v1", "^/[^?#]+$" => prefix(text);
+    /// A path prefix in normal form, without a slash at the end.
+    Prefix(text) -> String: "a path prefix such as /v1", "^/[^?#]+$" => prefix(text);
 
-    CheckPath(text) -> PathAndQuery: "a path, as /healthz", "^/" => match text.parse() {
+    CheckPath(text) -> PathAndQuery: "a path such as /healthz", "^/" => match text.parse() {
         Ok(path) if text.starts_with('/') => Ok(path),
-        _ => Err("a path begins with `/` and has no spaces".to_owned()),
+        _ => Err("a path starts with `/` and has no spaces".to_owned()),
     };
 
     /// The name of a header that a file can change.
-    EditedHeader(text) -> HeaderName: "a header that can be changed, as X-Role" => {
+    EditedHeader(text) -> HeaderName: "a header that can be changed, such as X-Role" => {
         let name = format::Header::parse(text)?;
         let edited = Edits::default().remove(name.clone());
         edited.map(|()| name).map_err(|error| error.to_string())

@@ -6,70 +6,70 @@ use super::super::{format, spec, typed};
 use typed::{Hidden, Time, Written, section, words};
 
 section! {
-    /// The lines on standard error. A line about a request that is part of a trace has its
-    /// `trace_id`.
+    /// The log on standard error. A line about a traced request has its `trace_id`.
     Log = "log" {
-        /// How lines look; `--log-format` and the variable `TOLLGATE_LOG_FORMAT` go before.
+        /// The log format. `--log-format` and the variable `TOLLGATE_LOG_FORMAT` override it.
         default format: LogForm = "text",
-        /// The level of the log; the variable `RUST_LOG`, which can tell parts apart, goes before.
+        /// The log level. The variable `RUST_LOG` overrides it and can set levels per module.
         default level: LogLevel = "info",
     }
 
-    /// A line for each request, for `tollgate replay` and other readers. No request waits for the
-    /// file: lines that it does not take in time are dropped and counted.
+    /// Writes a line for each request, which `tollgate replay` can read. Requests never wait for
+    /// the file: if the disk is too slow, lines are dropped and counted.
     AccessLog = "accessLog" {
-        /// The file. It is opened again at SIGHUP and after it was moved, as logrotate needs.
-        /// Without it, standard output.
+        /// The log file. It is reopened on SIGHUP and after a rename, which logrotate needs.
+        /// Default: standard output.
         optional file: format::Text,
-        /// How lines look.
+        /// The format of the lines.
         default format: AccessLogForm = "json",
-        /// The part of the clients whose requests are logged: all requests of a client, or none.
+        /// The share of clients to log. The log has all requests of these clients.
         default sample: format::Ratio = "1",
     }
 
-    /// A span for each request and each decision, sent by OTLP: protobuf over HTTP.
+    /// Sends a span for each request and each decision to a collector, in OTLP over HTTP with
+    /// protobuf.
     Tracing = "tracing" {
-        /// The URL of the collector, as http://localhost:4318; `/v1/traces` is added unless it
-        /// stands there.
+        /// The URL of the collector, such as http://localhost:4318. `/v1/traces` is added if it is
+        /// missing.
         required endpoint: Written<format::Target>,
-        /// The part of traces begun here that is sent. For other traces the sender has decided.
+        /// The share of traces to send if the trace starts in this gateway. For other traces the
+        /// caller has decided.
         default sample: format::Ratio = "1",
-        /// Header fields for the collector, as `name=value,name=value` with `%2C` for a comma in a
-        /// value; best from a variable.
+        /// Headers for the collector: `name=value,name=value`, with `%2C` for a comma in a value.
+        /// Use an environment variable for secrets.
         optional headers: Hidden<format::Fields>,
-        /// The name of this gateway in traces.
+        /// The service name in traces.
         default service_name: format::Text = "tollgate",
-        /// How long the collector may take for a batch, and for what is left when the program
-        /// stops.
+        /// The time to send a batch, including the last batch at shutdown.
         default timeout: Time = "3s",
     }
 }
 
 words! {
     LogForm -> LogFormat {
-        /// A line for people.
+        /// Lines for people.
         "text" => LogFormat::Text,
-        /// An object in each line.
+        /// One JSON object per line.
         "json" => LogFormat::Json,
     }
 
     LogLevel -> LevelFilter {
-        /// Errors.
+        /// Errors only.
         "error" => LevelFilter::ERROR,
-        /// And warnings.
+        /// Also warnings.
         "warn" => LevelFilter::WARN,
-        /// And denials in sum, reloads, start and end.
+        /// Also denial counts, reloads, startup and shutdown.
         "info" => LevelFilter::INFO,
-        /// And each denial, and each connection that ends early.
+        /// Also each denial, and each connection that closes early.
         "debug" => LevelFilter::DEBUG,
-        /// Everything.
+        /// All events.
         "trace" => LevelFilter::TRACE,
-        /// Nothing.
+        /// No log.
         "off" => LevelFilter::OFF,
     }
 
     AccessLogForm -> AccessLogFormat {
-        /// An object in each line, with microseconds and the denial.
+        /// One JSON object per line, with microseconds and the denial.
         "json" => AccessLogFormat::Json,
         /// The combined format of Apache and nginx.
         "combined" => AccessLogFormat::Combined,

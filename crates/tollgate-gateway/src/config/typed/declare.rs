@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! section! {
-//!     /// Where quotas are kept.
+//!     /// Bounds of the memory store.
 //!     Memory = "store.memory" {
-//!         /// The most memory.
+//!         /// The maximum memory in MiB.
 //!         default max_megabytes: Whole<8, 1_000_000> = "256",
 //!     }
 //! }

@@ -12,6 +12,7 @@ mod connections;
 mod encryption;
 mod explaining;
 mod files;
+mod first_run;
 mod forwarding;
 mod fronts;
 mod http2;

@@ -38,11 +38,7 @@ pin_project! {
 impl<B> Body<B> {
     /// Wraps the body of the inner service.
     pub const fn inner(body: B) -> Self {
-        Self::holding(body, InFlight(None))
-    }
-
-    pub(crate) const fn holding(body: B, in_flight: InFlight) -> Self {
-        Self { kind: Kind::Inner { body, in_flight } }
+        Self { kind: Kind::Inner { body, in_flight: InFlight(None) } }
     }
 
     /// Makes a body of these bytes only.
@@ -57,6 +53,30 @@ impl<B> Body<B> {
     }
 }
 
+impl<B: http_body::Body> Body<B> {
+    pub(crate) fn holding(body: B, mut in_flight: InFlight) -> Self {
+        if in_flight.is_held() && body.is_end_stream() {
+            in_flight = InFlight(None);
+        }
+        Self { kind: Kind::Inner { body, in_flight } }
+    }
+}
+
+/// Whether `body` ends with this frame.
+///
+/// A server that runs the connection and its streams in several tasks may send the last frame
+/// before it polls or drops the body again. So state that the client's next request depends on
+/// settles before the last frame is returned.
+pub(crate) fn is_last<B: http_body::Body>(
+    body: &B,
+    frame: Option<&Result<Frame<B::Data>, B::Error>>,
+) -> bool {
+    match frame {
+        Some(Ok(frame)) => frame.is_trailers() || body.is_end_stream(),
+        Some(Err(_)) | None => true,
+    }
+}
+
 impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     type Data = Bytes;
     type Error = B::Error;
@@ -68,10 +88,9 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         match self.project().kind.project() {
             // Handed on as it is: most requests hold nothing.
             KindProjection::Inner { body, in_flight: InFlight(None) } => body.poll_frame(cx),
-            KindProjection::Inner { body, in_flight } => {
-                let frame = std::task::ready!(body.poll_frame(cx));
-                if !matches!(frame, Some(Ok(_))) {
-                    // It is over, though the body may be kept for longer.
+            KindProjection::Inner { mut body, in_flight } => {
+                let frame = std::task::ready!(body.as_mut().poll_frame(cx));
+                if is_last(&*body, frame.as_ref()) {
                     *in_flight = InFlight(None);
                 }
                 Poll::Ready(frame)
@@ -176,7 +195,7 @@ mod sealed {
 #[derive(Clone, Copy, Debug)]
 pub struct AnyBody;
 
-impl<B> BodyMode<B> for AnyBody {
+impl<B: http_body::Body> BodyMode<B> for AnyBody {
     type Body = Body<B>;
 
     #[inline]
@@ -231,7 +250,7 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 /// }
 ///
 /// impl HoldPermits for Page {
-///     // Its `http_body::Body` sets the field to `None` after the last frame.
+///     // Its `http_body::Body` sets the field to `None` before it returns the last frame.
 ///     fn hold(self, in_flight: InFlight) -> Self {
 ///         Self { in_flight: Some(in_flight), ..self }
 ///     }
@@ -244,8 +263,8 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
     note = "or implement `tollgate::body::HoldPermits` for your own body type"
 )]
 pub trait HoldPermits: From<Bytes> + 'static {
-    /// Stores the permits in the body. The body drops them at its end, because a server may drop the
-    /// body later.
+    /// Stores the permits in the body. The body drops them before it returns its last frame, because
+    /// a server may drop the body later than the client reads the end.
     #[must_use]
     fn hold(self, in_flight: InFlight) -> Self;
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
@@ -20,11 +20,10 @@ pin_project! {
     pub struct Body {
         #[pin]
         kind: tollgate::Body<Timed<Source>>,
-        // Dropped at the end of the body, because hyper may keep the body itself for longer.
+        // These three are dropped before the last frame is returned: the client may read the end
+        // before hyper drops the body.
         watch: Option<Box<dyn Watch>>,
-        // Dropped at the end, too.
         in_flight: Option<InFlight>,
-        // Dropped at the end, too.
         request: Option<Release>,
         hides_cost: bool,
         // Used instead of `kind`.
@@ -36,7 +35,7 @@ pin_project! {
 /// permit.
 impl HoldPermits for Body {
     fn hold(mut self, in_flight: InFlight) -> Self {
-        self.in_flight = Some(in_flight);
+        self.in_flight = Some(in_flight).filter(|_| !self.is_end_stream());
         self
     }
 }
@@ -54,7 +53,7 @@ impl Body {
     }
 
     pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
-        self.watch = Some(watch);
+        self.watch = Some(watch).filter(|_| !self.is_end_stream());
         self
     }
 
@@ -99,12 +98,12 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.project();
+        let mut this = self.project();
         if let Some(grpc) = this.grpc {
             return Pin::new(grpc).poll_frame(cx).map_err(|_| BodyError::Unwanted);
         }
-        let mut frame = ready!(this.kind.poll_frame(cx));
-        match &mut frame {
+        let mut frame = ready!(this.kind.as_mut().poll_frame(cx));
+        let is_last = match &mut frame {
             Some(Ok(frame)) => {
                 if let (Some(watch), Some(data)) = (this.watch.as_mut(), frame.data_ref()) {
                     watch.data(data);
@@ -117,12 +116,14 @@ impl http_body::Body for Body {
                         trailers.remove(headers::COST);
                     }
                 }
+                frame.is_trailers() || this.kind.is_end_stream()
             }
-            None | Some(Err(_)) => {
-                *this.watch = None;
-                *this.in_flight = None;
-                *this.request = None;
-            }
+            None | Some(Err(_)) => true,
+        };
+        if is_last {
+            *this.watch = None;
+            *this.in_flight = None;
+            *this.request = None;
         }
         Poll::Ready(frame)
     }

@@ -8,6 +8,7 @@ use pin_project_lite::pin_project;
 use tollgate_core::Cost;
 
 use super::settlement::Reservation;
+use crate::body::is_last;
 
 /// Counts the cost of a request and settles its [`Reservation`] when it is dropped: at the end of a
 /// streamed response, or when the client leaves.
@@ -73,11 +74,14 @@ impl Tally {
         B: Body<Data = Bytes>,
         F: FnMut(&Bytes) -> u64,
     {
-        if body.is_end_stream() {
+        let tally = if body.is_end_stream() {
             // A server does not poll an empty body.
             self.add(0);
-        }
-        TalliedBody { body, units, tally: Some(self) }
+            None
+        } else {
+            Some(self)
+        };
+        TalliedBody { body, units, tally }
     }
 }
 
@@ -96,7 +100,7 @@ pin_project! {
         #[pin]
         body: B,
         units: F,
-        // Let go at the end of the body, which may be kept for longer.
+        // Dropped before the last frame is returned.
         tally: Option<Tally>,
     }
 }
@@ -113,22 +117,21 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = self.project();
-        let frame = std::task::ready!(this.body.poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(tally) = this.tally.as_ref() {
+        let mut this = self.project();
+        let frame = std::task::ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(tally) = this.tally {
+            match &frame {
+                Some(Ok(frame)) => {
                     // Trailers cost nothing, and a server may poll no further.
                     tally.add(frame.data_ref().map_or(0, |data| (this.units)(data)));
                 }
+                // An empty body has ended as well, so its cost is known.
+                None => tally.add(0),
+                Some(Err(_)) => {}
             }
-            None => {
-                if let Some(tally) = this.tally.take() {
-                    // An empty body has ended as well, so its cost is known.
-                    tally.add(0);
-                }
+            if is_last(&*this.body, frame.as_ref()) {
+                *this.tally = None;
             }
-            Some(Err(_)) => *this.tally = None,
         }
         Poll::Ready(frame)
     }

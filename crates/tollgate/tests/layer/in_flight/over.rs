@@ -1,13 +1,14 @@
 //! When a request is over: whichever way it ends, and no sooner.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::routing::get as on_get;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::sync::mpsc;
@@ -82,6 +83,30 @@ async fn a_request_is_over_when_its_body_has_ended_or_is_dropped() {
             drop(response);
             assert_eq!(left(&store, &at_once(2)).await, 2, "the client has left");
         }
+    }
+}
+
+/// Over HTTP/2, the client can read the end of a response before the server drops its body.
+#[tokio::test]
+async fn permits_return_before_the_last_frame() {
+    let (_, store) = memory();
+    let trailers = Ok::<_, Infallible>(HeaderMap::new());
+    let with_trailers = Full::from("data").with_trailers(ready(Some(trailers)));
+    for (body, frames) in
+        [(Full::default().boxed(), 0), (Full::from("data").boxed(), 1), (with_trailers.boxed(), 2)]
+    {
+        let body = parking_lot::Mutex::new(Some(body));
+        let service = service_fn(|_: Request<()>| {
+            ready(Ok::<_, Infallible>(Response::new(body.lock().take().unwrap())))
+        });
+        let limits = layer(&store, [Limit::global(at_once(1))]).any_body();
+        let mut response = limits.layer(service).oneshot(get()).await.unwrap();
+        for frame in 0..frames {
+            assert_eq!(left(&store, &at_once(1)).await, 0, "{frame} of {frames} frames");
+            assert!(response.body_mut().frame().await.is_some());
+        }
+        assert_eq!(left(&store, &at_once(1)).await, 1, "{frames} frames");
+        drop(response);
     }
 }
 

@@ -227,6 +227,22 @@ async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
     }
 }
 
+/// Over HTTP/2, the client can read the end of a response before the server drops its body.
+#[tokio::test]
+async fn a_tally_settles_before_the_last_frame() {
+    let (_, store) = memory();
+    let service = layer(&store, [estimated()]).any_body();
+    let service = service.layer(service_fn(|request: Request<()>| {
+        let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+        let body = reservation.tally().body(Full::from("seven.."), |data| data.len() as u64);
+        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+    }));
+    let mut body = service.oneshot(get()).await.unwrap().into_body();
+    assert_eq!(left(&store, &tokens()).await, 900);
+    assert!(body.frame().await.is_some());
+    assert_eq!(left(&store, &tokens()).await, 993);
+}
+
 #[tokio::test]
 async fn aborted_requests_are_not_refunded() {
     let (_, store) = memory();

@@ -31,4 +31,4 @@ pub use redis::{Redis, RedisBuilder};
 pub use sentinel::{Sentinels, SentinelsBuilder};
 /// Records that a test checks nothing, for example because the server lacks a command.
 pub use tollgate_store_tests::skip;
-pub use wait::until;
+pub use wait::{until, until_async};

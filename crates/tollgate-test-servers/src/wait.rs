@@ -26,5 +26,26 @@ pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
+/// Like [`until`], for callers in a runtime: its other tasks go on meanwhile.
+///
+/// # Panics
+///
+/// As [`until`].
+pub async fn until_async<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        let is_last = Instant::now() > deadline;
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(!is_last, "waited {limit:?} in vain: {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// Short compared with the awaited event, long compared with one call of `ask`.
 const PAUSE: Duration = Duration::from_millis(5);

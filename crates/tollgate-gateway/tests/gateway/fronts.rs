@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Full};
 use saphyr::LoadableYamlNode as _;
 use tempfile::TempDir;
 use tollgate_replicas::{Port, Process};
-use tollgate_test_servers::{skip, until};
+use tollgate_test_servers::{skip, until, until_async};
 
 use crate::support::{Answer, Client, Gateway, Upstream, is_heavy};
 
@@ -360,12 +360,12 @@ async fn envoy_reports_tokens_of_responses() {
     // Envoy reports after it has answered the client, so wait until the gateway has counted.
     let reported = async |count: usize| {
         let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
-        until_async("the reports arrive", || async {
+        until_async("the reports arrive", PATIENCE, async || {
             let metrics = asking.gateway.admin("/metrics").await;
             let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
             let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
             let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
-            sum >= count
+            (sum >= count).then_some(())
         })
         .await;
     };
@@ -381,15 +381,6 @@ async fn envoy_reports_tokens_of_responses() {
     assert_eq!(denied.header("retry-after"), denied.header("ratelimit-reset"));
     assert_eq!(send("bob", "1").await.status, 200);
     assert_eq!(asking.service.seen().len(), 3);
-}
-
-async fn until_async<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("until {what}"));
 }
 
 /// Traefik itself is not among the packages of Debian or PyPI.

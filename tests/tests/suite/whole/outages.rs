@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate_replicas::Set;
+use tollgate_test_servers::until_async;
 
-use super::support::{client, start, until};
+use super::support::{client, start};
 use crate::client::{Answer, Client};
 
 const LIMIT: u64 = 50;
@@ -91,10 +92,11 @@ fn is_limited(answer: &Answer) -> bool {
 async fn is_exact_again(set: &Set, name: &str) {
     for replica in &set.replicas {
         let client = Client::new(None, replica.address());
-        until("Redis decides again", || async {
+        until_async("Redis decides again", Duration::from_secs(20), async || {
             let answer = client.get("/items", &[("x-api-key", "back")]).await;
             // No fallback has this limit, so the response is from a decision in Redis.
-            is_limited(&answer) && answer.header("x-ratelimit-limit") == LIMIT.to_string()
+            let limit = answer.header("x-ratelimit-limit");
+            (is_limited(&answer) && limit == LIMIT.to_string()).then_some(())
         })
         .await;
     }

@@ -1,8 +1,5 @@
 //! The whole, on free ports.
 
-use std::future::Future;
-use std::time::{Duration, Instant};
-
 use tollgate_replicas::{Order, Set};
 
 use crate::client::Client;
@@ -29,15 +26,6 @@ pub(crate) fn start(flags: &[&str]) -> Set {
 /// A client of the balancer.
 pub(crate) fn client(set: &Set) -> Client {
     Client::new(None, set.nginx.address())
-}
-
-/// Asks again until it is so.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
-    let start = Instant::now();
-    while !is_so().await {
-        assert!(start.elapsed() < Duration::from_secs(20), "in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// The cost of a request by its method.

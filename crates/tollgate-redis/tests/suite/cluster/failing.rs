@@ -244,10 +244,7 @@ impl Shards {
     /// Waits until more requests have been admitted on each of these.
     fn go_on(&self, shards: &[usize]) {
         for &shard in shards {
-            let load = &self.loads[shard].0;
-            let before = load.admitted();
-            let what = format!("requests on shard {shard} go on");
-            until(&what, MINUTE, || (load.admitted() > before + 10).then_some(()));
+            self.loads[shard].0.goes_on(&format!("requests on shard {shard} go on"));
         }
     }
 

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 use tollgate_core::{Charge, Cost, Key, Policy, Store};
 use tollgate_redis::RedisStore;
+use tollgate_test_servers::until;
+
+use super::MINUTE;
 
 /// Tasks that ask for one unit after the other, of the same quotas.
 #[derive(Debug)]
@@ -52,9 +55,11 @@ impl Load {
         load
     }
 
-    /// How many requests of all tasks together have been admitted.
-    pub(crate) fn admitted(&self) -> u64 {
-        self.admitted.load(Ordering::Relaxed)
+    /// Waits until more requests were admitted than were in flight.
+    pub(crate) fn goes_on(&self, what: &str) {
+        let admitted = || self.admitted.load(Ordering::Relaxed);
+        let enough = admitted() + 2 * self.tasks.len() as u64;
+        block_in_place(|| until(what, MINUTE, || (admitted() >= enough).then_some(())));
     }
 
     pub(crate) async fn end(self) -> Tally {

@@ -4,7 +4,7 @@
 mod conformance;
 mod failing;
 mod joining;
-mod load;
+pub(crate) mod load;
 mod moving;
 mod sentinel;
 mod several;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A test that waits this long for an event fails. Many servers share this machine, so no event has
 /// to come fast.
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Three masters without replicas. No master takes another one for dead because the machine is busy.
 fn masters() -> Cluster {

@@ -12,7 +12,7 @@ use tollgate_store_tests::is_long;
 use tollgate_test_servers::{Value, skip, until};
 
 use super::load::Load;
-use super::{MINUTE, builder, connect, is_on, keys, masters, policy, remaining, slot};
+use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 
 /// A slot moves to and fro while requests for keys in it go on, some for two at a time, and
 /// others elsewhere.
@@ -30,11 +30,7 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
     let load = Load::begin(&store, std::slice::from_ref(&policy), &moving, 16);
     let pairs = Load::begin(&store, &pair, &neighbour, 8);
     let elsewhere = Load::begin(&store, std::slice::from_ref(&other), &staying, 8);
-    let goes_on = |load: &Load| {
-        let before = load.admitted();
-        let after = before + 20;
-        until("requests go on", MINUTE, || (load.admitted() > after).then_some(()));
-    };
+    let goes_on = |load: &Load| load.goes_on("requests go on");
     tokio::task::block_in_place(|| {
         for _ in 0..rounds() {
             for to in [1, 0] {

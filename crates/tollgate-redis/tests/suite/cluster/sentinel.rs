@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tollgate_core::{Key, Policy, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Sentinels, until};
+use tollgate_test_servers::Sentinels;
 
-use super::MINUTE;
 use super::load::Load;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -18,22 +17,17 @@ async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {
     (store, super::policy("p", 1_000_000))
 }
 
-fn goes_on(load: &Load) {
-    let before = load.admitted();
-    until("requests go on", MINUTE, || (load.admitted() > before + 20).then_some(()));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_master_that_dies_is_followed_by_its_replica() {
     let sentinels = Sentinels::start();
     let (store, policy) = connect(&sentinels).await;
     let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
     tokio::task::block_in_place(|| {
-        goes_on(&load);
+        load.goes_on("requests reach the master");
         let old = sentinels.kill_master();
         let new = sentinels.wait_for_failover(old);
         assert_ne!(old, new);
-        goes_on(&load);
+        load.goes_on("requests reach the new master");
     });
     let tally = load.end().await;
     assert!(tally.refused + tally.lost > 0, "{tally:?}");
@@ -47,7 +41,7 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
     let (store, policy) = connect(&sentinels).await;
     let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
     tokio::task::block_in_place(|| {
-        goes_on(&load);
+        load.goes_on("requests reach the master");
         let old = sentinels.master();
         // On a busy machine the new master may seem to be down, and the old one would follow it.
         for sentinel in sentinels.sentinels() {
@@ -61,7 +55,7 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
         sentinels.wait_until_follows(old);
         let calls = || sentinels.node(new).calls("evalsha");
         let before = calls();
-        goes_on(&load);
+        load.goes_on("requests reach the new master");
         assert!(calls() > before);
     });
     let tally = load.end().await;

@@ -1,17 +1,14 @@
 //! A node of a Cluster fails, or its slots go elsewhere.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-use tokio::task::{JoinSet, block_in_place};
-use tokio::time::sleep;
+use tokio::task::block_in_place;
 use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Cluster, Proxy};
+use tollgate_test_servers::{Cluster, Proxy, until_async};
 
-use super::network::lose_a_reply;
-use super::scene::{CALM, SOON, Scene, Told};
+use super::network::replies_are_lost;
+use super::scene::{Scene, Told};
+use crate::cluster::MINUTE;
+use crate::cluster::load::Load;
 
 /// The keys of one node, and the keys of the other nodes.
 struct Shards {
@@ -68,39 +65,27 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
         }
     };
     take_over(false);
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     fault(&cluster);
-    let start = Instant::now();
-    let (mut rounds, mut well) = (0, 0);
+    let mut well = 0;
     // A machine with much to do is late for those others too, but not all the time.
-    while well < 3 {
-        assert!(start.elapsed() < Duration::from_secs(60), "{well} of {rounds} rounds were well");
+    until_async("three rounds are well", MINUTE, async || {
         let others = shards.failures(scene.store(), &shards.others).await;
         let own = shards.failures(scene.store(), &shards.own).await;
         assert_eq!(own, shards.own.len(), "of a node that is not there");
-        rounds += 1;
         well += usize::from(others == 0);
-    }
+        (well == 3).then_some(())
+    })
+    .await;
     take_over(true);
     let heir = block_in_place(|| cluster.wait_for_failover(shards.slot, 0));
-    let start = Instant::now();
-    while shards.failures(scene.store(), &shards.own).await > 0 {
-        assert!(start.elapsed() < Duration::from_secs(20), "node {heir} is not found");
-        sleep(Duration::from_millis(5)).await;
-    }
-    let recovery = start.elapsed();
+    let all_pass = async || shards.failures(scene.store(), &shards.own).await == 0;
+    scene.soon(&format!("node {heir} decides"), all_pass).await;
     heal(&cluster);
     block_in_place(|| cluster.wait_until_ok());
-    sleep(CALM).await;
-    let report = load.end().await;
-    println!("{well} of {rounds} rounds were well");
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
+    let report = scene.recovers(load).await;
     // Only what it had not passed on to its replica.
-    let held = report.compare(&scene).await;
-    assert!(held.lost < report.count(Told::Admitted) / 10, "{held:?}");
-    scene.policies_decide().await;
+    assert!(report.held.lost < report.count(Told::Admitted) / 10, "{:?}", report.held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,14 +104,9 @@ async fn a_node_that_stands_still_leaves_the_others_alone() {
 async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     block_in_place(|| cluster.failover(4));
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(Duration::ZERO);
-    assert_eq!(report.compare(&scene).await.lost, 0);
-    scene.policies_decide().await;
+    assert_eq!(scene.recovers(load).await.held.lost, 0);
 }
 
 /// A lost reply makes the store distrust its connection and open another. The calls on the old
@@ -141,17 +121,7 @@ async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
     block_in_place(|| cluster.wait_until_ok());
     let url = format!("redis-cluster://{}", proxy.address());
     let scene = Scene::without_breaker(&url).await;
-    let load = scene.load();
-    for _ in 0..5 {
-        sleep(CALM / 2).await;
-        lose_a_reply(&proxy, || node.calls("evalsha")).await;
-        proxy.pass();
-        scene.until_up().await;
-    }
-    let report = load.end().await;
-    report.print(Duration::ZERO);
-    let held = report.compare(&scene).await;
-    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+    replies_are_lost(&scene, &proxy, || node.calls("evalsha"), |_| ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,58 +141,22 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     let home = cluster.master_of(slot);
 
     let load = scene.load();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let served = Arc::new(AtomicU64::new(0));
-    let mut tasks = JoinSet::new();
-    for _ in 0..16 {
-        let (store, hot, key) = (scene.store().clone(), hot.clone(), key.clone());
-        let (is_over, served) = (Arc::clone(&is_over), Arc::clone(&served));
-        tasks.spawn(async move {
-            let [mut admitted, mut not, mut maybe] = [0_u64; 3];
-            while !is_over.load(Ordering::Relaxed) {
-                match store.charge(&hot, &key, Cost::ONE).await {
-                    Ok(_) => {
-                        admitted += 1;
-                        served.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) if error.may_have_charged() => maybe += 1,
-                    Err(_) => not += 1,
-                }
-                sleep(Duration::from_millis(1)).await;
-            }
-            [admitted, not, maybe]
-        });
-    }
+    let hot_load = Load::begin(scene.store(), std::slice::from_ref(&hot), &key, 16);
     for to in [(home + 1) % 3, (home + 2) % 3, home] {
         // At each step requests are served: before a key has moved, while none is left, and
         // afterwards.
         let migration = block_in_place(|| cluster.migration(slot, to));
-        some_are(&served).await;
+        hot_load.goes_on("the slot is served");
         while block_in_place(|| migration.move_keys(1)) > 0 {}
-        some_are(&served).await;
+        hot_load.goes_on("the slot is served");
         block_in_place(|| migration.finish());
-        some_are(&served).await;
+        hot_load.goes_on("the slot is served");
     }
-    is_over.store(true, Ordering::Relaxed);
-    let counts = tasks.join_all().await;
-    let [admitted, not, maybe] = [0, 1, 2].map(|it| counts.iter().map(|all| all[it]).sum::<u64>());
-    let report = load.end().await;
-    report.print(Duration::ZERO);
-    println!("of the hot key {admitted} were admitted, {not} not charged, {maybe} maybe");
-    let verdict = scene.store().peek(&hot, &key).await.expect("all is well");
+    let tally = hot_load.end().await;
+    let left = scene.store().peek(&hot, &key).await.expect("all is well").decisions()[0].remaining;
     // One was charged to find the slot.
-    let charged = LIMIT - verdict.decisions()[0].remaining - 1;
-    assert!((admitted..=admitted + maybe).contains(&charged), "{charged} were charged");
-    assert!(not + maybe < admitted / 4, "{not} and {maybe} of {admitted} failed");
-    assert_eq!(report.compare(&scene).await.lost, 0);
+    tally.charged_each_once(LIMIT - left - 1);
+    assert!(tally.refused + tally.lost < tally.admitted / 4, "{tally:?}");
+    assert_eq!(scene.recovers(load).await.held.lost, 0);
     assert_eq!(cluster.master_of(slot), home);
-}
-
-/// Waits until more were served than can have been under way.
-async fn some_are(served: &AtomicU64) {
-    let (start, before) = (Instant::now(), served.load(Ordering::Relaxed));
-    while served.load(Ordering::Relaxed) < before + 100 {
-        assert!(start.elapsed() < Duration::from_secs(10), "no request is answered");
-        sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -10,7 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Flow, Proxy, Redis};
 
-use super::scene::{CALM, OUTAGE, SOON, Scene, Told};
+use super::scene::{Held, OUTAGE, Scene, Told};
 
 fn pair() -> (Redis, Proxy) {
     let redis = Redis::start();
@@ -22,18 +22,7 @@ fn pair() -> (Redis, Proxy) {
 async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
     let (redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
-    let load = scene.load();
-    for _ in 0..5 {
-        sleep(CALM / 2).await;
-        lose_a_reply(&proxy, || redis.calls("evalsha")).await;
-        proxy.cut();
-        proxy.pass();
-        scene.until_up().await;
-    }
-    let report = load.end().await;
-    report.print(Duration::ZERO);
-    let held = report.compare(&scene).await;
-    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+    replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), Proxy::cut).await;
 }
 
 /// A lost reply makes the store distrust its connection and open another. Calls that were written to
@@ -42,16 +31,26 @@ async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
 async fn calls_before_a_reconnect_count_as_maybe_charged() {
     let (redis, proxy) = pair();
     let scene = Scene::without_breaker(&proxy.url()).await;
+    replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), |_| ()).await;
+}
+
+/// Loses replies several times, and then does `after` to the proxy. Calls that Redis has executed
+/// stay charged and are not repeated.
+pub(super) async fn replies_are_lost(
+    scene: &Scene,
+    proxy: &Proxy,
+    calls: impl Fn() -> u64,
+    after: fn(&Proxy),
+) {
     let load = scene.load();
     for _ in 0..5 {
-        sleep(CALM / 2).await;
-        lose_a_reply(&proxy, || redis.calls("evalsha")).await;
+        load.goes_on().await;
+        lose_a_reply(proxy, &calls).await;
+        after(proxy);
         proxy.pass();
         scene.until_up().await;
     }
-    let report = load.end().await;
-    report.print(Duration::ZERO);
-    let held = report.compare(&scene).await;
+    let held = scene.recovers(load).await.held;
     assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
 }
 
@@ -59,47 +58,33 @@ async fn calls_before_a_reconnect_count_as_maybe_charged() {
 async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
     let (_redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     proxy.black_hole();
     scene.policies_fail().await;
     sleep(OUTAGE).await;
     scene.policies_fail().await;
     proxy.pass();
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
+    let report = scene.recovers(load).await;
+    assert_eq!(report.held.lost, 0);
     // A reply may have been on its way when the hole opened, for no more than a call each.
-    let held = report.compare(&scene).await;
-    assert_eq!(held.lost, 0);
-    assert!(report.count(Told::MaybeCharged) > held.ghosts.len());
-    scene.policies_decide().await;
+    assert!(report.count(Told::MaybeCharged) > report.held.ghosts.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_arrives_late_is_refused_and_charged_to_nobody() {
     let (_redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     proxy.flows(Flow::Hold, Flow::Pass);
     let first = scene.next();
     scene.policies_fail().await;
-    // Every request so far is late once the timeout has passed.
     let last = scene.next();
-    sleep(CALM).await;
+    scene.timeout_passes().await;
     proxy.pass();
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
+    let report = scene.recovers(load).await;
     assert!(report.count(Told::MaybeCharged) > 0, "the fault did not happen");
-    let held = report.compare(&scene).await;
-    assert_eq!(held.lost, 0);
-    assert!(!held.has_ghosts(first..last), "{held:?}");
+    let Held { lost, ghosts } = report.held;
+    assert!(lost == 0 && !ghosts.iter().any(|id| (first..last).contains(id)), "{ghosts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,17 +93,11 @@ async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_o
     for _ in 0..8 {
         let (_redis, proxy) = pair();
         let scene = Scene::new(&proxy.url()).await;
-        let load = scene.load();
-        sleep(CALM).await;
+        let load = scene.load_under_way().await;
         proxy.delay(Duration::from_millis(200));
         scene.policies_fail().await;
         proxy.pass();
-        let recovery = scene.until_up().await;
-        sleep(CALM).await;
-        let report = load.end().await;
-        report.print(recovery);
-        assert!(recovery < SOON, "{recovery:?}");
-        let held = report.compare(&scene).await;
+        let held = scene.recovers(load).await.held;
         assert_eq!(held.lost, 0, "{held:?}");
         if !held.ghosts.is_empty() {
             return;
@@ -129,7 +108,7 @@ async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_o
 
 /// Swallows replies until Redis has executed a call. A store that is just connecting needs replies
 /// before it sends a call, so they pass for a moment if no call arrives.
-pub(super) async fn lose_a_reply(proxy: &Proxy, calls: impl Fn() -> u64) {
+async fn lose_a_reply(proxy: &Proxy, calls: impl Fn() -> u64) {
     loop {
         let before = calls();
         proxy.swallow_replies();

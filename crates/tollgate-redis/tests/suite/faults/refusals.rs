@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use tokio::task::block_in_place;
-use tokio::time::sleep;
 use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, skip, until};
 
-use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
+use super::scene::{Held, Scene, TASKS, Told};
 use crate::support::{Client, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
@@ -20,20 +19,14 @@ async fn nothing_is_charged_between(
     heal: impl FnOnce(&Redis),
 ) {
     let scene = Scene::patient(&redis.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     refuse(&redis);
     scene.policies_fail().await;
     heal(&redis);
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
+    let report = scene.recovers(load).await;
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     assert_eq!(report.count(Told::MaybeCharged), 0);
-    assert_eq!(report.compare(&scene).await, Held::default());
-    scene.policies_decide().await;
+    assert_eq!(report.held, Held::default());
 }
 
 fn set(redis: &Redis, name: &str, value: &str) {
@@ -129,43 +122,34 @@ async fn a_connection_to_what_has_become_a_replica_is_given_up() {
     let redis = Redis::start();
     let scene = Scene::without_breaker(&redis.url()).await;
     let connections = || scene.store().stats().connections;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     let before = connections();
     redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     block_in_place(|| {
         until("another connection", SECONDS, || (connections() > before).then_some(()));
     });
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
-    scene.until_up().await;
-    let report = load.end().await;
-    report.print(Duration::ZERO);
+    let report = scene.recovers(load).await;
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     // A connection that ends costs what is under way on it.
     let most = TASKS * usize::try_from(connections() - before).expect("a few");
     assert!(report.count(Told::MaybeCharged) <= most, "{most}");
-    assert_eq!(report.compare(&scene).await.lost, 0);
+    assert_eq!(report.held.lost, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_become_a_replica_charges_nothing() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     // No master answers at this address, so the server keeps its data.
     redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     scene.policies_fail().await;
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
+    let report = scene.recovers(load).await;
     // The error also asks for a new connection, which fails the requests on the old one.
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
-    assert_eq!(report.compare(&scene).await.lost, 0);
-    scene.policies_decide().await;
+    assert_eq!(report.held.lost, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,8 +157,7 @@ async fn a_server_that_loads_is_waited_for() {
     let redis = Redis::builder().append_only().start();
     redis.fill_for_a_slow_start();
     let scene = Scene::new(&redis.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     redis.launch();
     scene.policies_fail().await;
     until("it says that it loads", SECONDS, || {
@@ -182,34 +165,21 @@ async fn a_server_that_loads_is_waited_for() {
     });
     scene.policies_fail().await;
     redis.wait_until_ready();
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
-    assert_eq!(report.compare(&scene).await.lost, 0);
-    scene.policies_decide().await;
+    assert_eq!(scene.recovers(load).await.held.lost, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_that_changes_locks_out_until_it_is_right_again() {
     let redis = Redis::builder().password("right").start();
     let scene = Scene::new(&redis.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
+    let load = scene.load_under_way().await;
     // Stays logged in while the password is another.
     let mut admin = redis.connect().expect("a server");
     admin.cmd(&["CONFIG", "SET", "requirepass", "other"]);
     admin.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL"]);
     scene.policies_fail().await;
-    sleep(CALM).await;
+    scene.timeout_passes().await;
     scene.policies_fail().await;
     admin.cmd(&["CONFIG", "SET", "requirepass", "right"]);
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
-    assert_eq!(report.compare(&scene).await.lost, 0);
-    scene.policies_decide().await;
+    assert_eq!(scene.recovers(load).await.held.lost, 0);
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
-use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +16,10 @@ use tollgate::{
     Store, StoreExt,
 };
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
+use tollgate_test_servers::until_async;
 use tower::{Layer, ServiceExt};
+
+use crate::cluster::MINUTE;
 
 /// A store, as a service has it.
 pub(crate) struct Scene {
@@ -25,6 +27,8 @@ pub(crate) struct Scene {
     url: String,
     timeout: Duration,
     next: Arc<AtomicU64>,
+    /// Time in [`TICK`]s of this runtime.
+    ticks: Arc<AtomicU64>,
 }
 
 /// The answer to a request.
@@ -38,7 +42,7 @@ pub(crate) enum Told {
 #[derive(Debug)]
 struct Asked {
     id: u64,
-    /// The ticks of the load while the request waited.
+    /// The ticks while the request waited.
     ticks: u64,
     told: Told,
 }
@@ -46,12 +50,14 @@ struct Asked {
 /// Requests without end, each with a key of its own.
 pub(crate) struct Load {
     is_over: Arc<AtomicBool>,
+    admitted: Arc<AtomicU64>,
     tasks: JoinSet<Vec<Asked>>,
 }
 
-/// The results of all requests of a load.
+/// The results of all requests of a load, and what Redis holds of them.
 pub(crate) struct Report {
     asked: Vec<Asked>,
+    pub(crate) held: Held,
 }
 
 /// The state of a load in Redis.
@@ -59,25 +65,24 @@ pub(crate) struct Report {
 pub(crate) struct Held {
     /// Requests that were admitted and are not charged: Redis has lost them.
     pub(crate) lost: usize,
-    /// Requests that are charged though their callers gave up, by number.
+    /// Requests that are charged though their callers gave up, by number. A busy machine also reads
+    /// some answers of a healthy server too late.
     pub(crate) ghosts: Vec<u64>,
 }
 
 /// The timeout of a store as it comes.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// The interval at which a load counts waiting time. If the machine stands still, the count does too.
+/// The interval at which waiting time is counted. If the machine stands still, the count does too.
 const TICK: Duration = Duration::from_millis(5);
 /// How long a caller may wait beyond the timeout: the answer takes three wake-ups of tasks, and the
 /// machine is busy with other tests.
 const TOLERANCE: Duration = Duration::from_secs(1);
 /// Long enough for the store to give up its connection, which it does after half a second.
 pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
-/// Some hundred requests of a load, on a machine with nothing else to do.
-pub(crate) const CALM: Duration = Duration::from_millis(200);
-/// The store takes up to half a second between attempts to connect, or until it takes
-/// another connection than one that is silent; the breaker looks five times a second. The
-/// rest is for a machine that is busy with other tests.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+/// How long the store may take to decide again. It takes up to half a second between attempts to
+/// connect, or to replace a silent connection; the breaker probes five times a second. The rest is
+/// for servers that wait for a busy machine.
+const SOON: Duration = Duration::from_secs(5);
 /// Tasks that ask at a time, some of which pause.
 pub(crate) const TASKS: usize = 32;
 
@@ -111,7 +116,16 @@ impl Scene {
 
     fn of(url: &str, builder: RedisStoreBuilder, timeout: Duration) -> Self {
         let store = builder.connect().expect("a runtime");
-        Self { store, url: url.to_owned(), timeout, next: Arc::default() }
+        let ticks = Arc::<AtomicU64>::default();
+        let counted = Arc::downgrade(&ticks);
+        tokio::spawn(async move {
+            while let Some(ticks) = counted.upgrade() {
+                ticks.fetch_add(1, Ordering::Relaxed);
+                drop(ticks);
+                sleep(TICK).await;
+            }
+        });
+        Self { store, url: url.to_owned(), timeout, next: Arc::default(), ticks }
     }
 
     async fn begin(self) -> Self {
@@ -130,20 +144,21 @@ impl Scene {
         self.next.load(Ordering::Relaxed)
     }
 
+    /// Starts a load.
     pub(crate) fn load(&self) -> Load {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let ticks = Arc::new(AtomicU64::new(0));
+        let (is_over, admitted) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let mut tasks = JoinSet::new();
         for _ in 0..TASKS {
-            let ticks = Arc::clone(&ticks);
             let (store, next) = (self.store.clone(), Arc::clone(&self.next));
-            let is_over = Arc::clone(&is_over);
+            let (is_over, admitted) = (Arc::clone(&is_over), Arc::clone(&admitted));
+            let ticks = Arc::clone(&self.ticks);
             tasks.spawn(async move {
                 let mut asked = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
                     let before = ticks.load(Ordering::Relaxed);
                     let id = next.fetch_add(1, Ordering::Relaxed);
                     let told = ask(&store, id).await;
+                    admitted.fetch_add(u64::from(told == Told::Admitted), Ordering::Relaxed);
                     let ticks = ticks.load(Ordering::Relaxed) - before;
                     asked.push(Asked { id, ticks, told });
                     sleep(Duration::from_millis(5)).await;
@@ -151,42 +166,66 @@ impl Scene {
                 asked
             });
         }
-        // The load holds the other handles, and the timer stops when they are gone.
-        tokio::spawn(async move {
-            while Arc::strong_count(&ticks) > 1 {
-                sleep(TICK).await;
-                ticks.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        Load { is_over, tasks }
+        Load { is_over, admitted, tasks }
     }
 
-    /// Waits until the store decides, and says how long that took.
-    pub(crate) async fn until_up(&self) -> Duration {
-        let start = Instant::now();
-        while self.store.peek(&policy(), &Key::GLOBAL).await.is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the store does not answer again");
-            sleep(Duration::from_millis(5)).await;
-        }
-        start.elapsed()
+    /// Starts a load, and waits until the store decides its requests.
+    pub(crate) async fn load_under_way(&self) -> Load {
+        let load = self.load();
+        load.goes_on().await;
+        load
+    }
+
+    /// Waits until the requests until now have timed out.
+    pub(crate) async fn timeout_passes(&self) {
+        sleep(4 * self.timeout).await;
+    }
+
+    /// Waits until `is_so` returns true, and asserts that it takes no longer than `SOON`.
+    pub(crate) async fn soon(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+        let ticks = || self.ticks.load(Ordering::Relaxed);
+        let before = ticks();
+        until_async(what, MINUTE, async || is_so().await.then_some(())).await;
+        let (took, most) = (u128::from(ticks() - before), SOON.as_millis() / TICK.as_millis());
+        println!("{what} after {took} ticks");
+        assert!(took <= most, "{what} after {took} ticks, and not {most}");
+    }
+
+    /// Waits until the store decides.
+    pub(crate) async fn until_up(&self) {
+        let decides = async || self.store.peek(&policy(), &Key::GLOBAL).await.is_ok();
+        self.soon("the store decides", decides).await;
+    }
+
+    /// After a fault: the store soon decides, also for policies with other ways to fail. Ends the
+    /// load.
+    pub(crate) async fn recovers(&self, load: Load) -> Report {
+        self.until_up().await;
+        load.goes_on().await;
+        let report = load.end(self).await;
+        self.policies_decide().await;
+        report
     }
 
     /// Waits until requests fail at once: because the server refuses them, or because it does
     /// not answer and the breaker is open.
     async fn until_down(&self) {
-        let start = Instant::now();
         let mut refused = 0;
-        while !self.store.breaker().is_open() && refused < 5 {
-            assert!(start.elapsed() < Duration::from_secs(20), "requests do not fail at once");
+        until_async("requests fail immediately", MINUTE, async || {
+            if self.store.breaker().is_open() {
+                return Some(());
+            }
             let asked = Instant::now();
             let told = ask(&self.store, self.next.fetch_add(1, Ordering::Relaxed)).await;
             let is_refused = told == Told::NotCharged && asked.elapsed() < self.timeout / 2;
             refused = if is_refused { refused + 1 } else { 0 };
-        }
+            (refused == 5).then_some(())
+        })
+        .await;
     }
 
     /// All is well: whatever a policy does when the store fails, the store decides.
-    pub(crate) async fn policies_decide(&self) {
+    async fn policies_decide(&self) {
         for on_error in [OnStoreError::Open, OnStoreError::Closed, OnStoreError::Local] {
             let mut seen = Vec::new();
             // A machine with much to do may be later than the timeout, but not each time.
@@ -282,18 +321,22 @@ impl Answer {
 }
 
 impl Load {
-    pub(crate) async fn end(self) -> Report {
+    /// Waits until more requests were admitted than were in flight.
+    pub(crate) async fn goes_on(&self) {
+        let admitted = || self.admitted.load(Ordering::Relaxed);
+        let enough = admitted() + 2 * TASKS as u64;
+        until_async("the load goes on", MINUTE, async || (admitted() >= enough).then_some(()))
+            .await;
+    }
+
+    /// Ends a load whose Redis is up, and compares its results with Redis.
+    pub(crate) async fn end(self, scene: &Scene) -> Report {
         self.is_over.store(true, Ordering::Relaxed);
         let asked = self.tasks.join_all().await.into_iter().flatten().collect();
-        Report { asked }
-    }
-}
-
-impl Held {
-    /// Whether one of these requests is charged though its caller gave up. A busy machine reads
-    /// some answers of a server that is well too late, so that others may be.
-    pub(crate) fn has_ghosts(&self, mut requests: Range<u64>) -> bool {
-        requests.any(|id| self.ghosts.contains(&id))
+        let mut report = Report { asked, held: Held::default() };
+        report.print();
+        report.held = report.compare(scene).await;
+        report
     }
 }
 
@@ -304,12 +347,12 @@ impl Report {
 
     /// Holds every request against Redis, which must be up again:
     ///
-    /// * no request waited longer than the timeout and a second, in ticks of the load;
+    /// * no request waited longer than the timeout and a second, in ticks;
     /// * no request was charged twice;
     /// * who was told that nothing was charged was not charged.
     ///
     /// The test judges the rest.
-    pub(crate) async fn compare(&self, scene: &Scene) -> Held {
+    async fn compare(&self, scene: &Scene) -> Held {
         assert!(self.count(Told::Admitted) > 0, "no request was admitted");
         let slowest = self.asked.iter().max_by_key(|asked| asked.ticks).expect("a request");
         let bound = (scene.timeout + TOLERANCE).as_millis() / TICK.as_millis();
@@ -336,9 +379,9 @@ impl Report {
     }
 
     /// For the reader of a test that failed, and with --nocapture for everybody.
-    pub(crate) fn print(&self, recovery: Duration) {
+    fn print(&self) {
         println!(
-            "{} admitted, {} not charged, {} maybe; slowest {:?} ticks, back after {recovery:?}",
+            "{} admitted, {} not charged, {} maybe; slowest {:?} ticks",
             self.count(Told::Admitted),
             self.count(Told::NotCharged),
             self.count(Told::MaybeCharged),

@@ -1,22 +1,18 @@
 //! A store that is dropped leaves no task, and requests fail when its runtime ends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate_core::{Charge, Cost, Key, Store, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Proxy, Redis, until};
+use tollgate_test_servers::{Proxy, Redis, until, until_async};
 
 use super::{connected, patient, policy};
 
 /// Waits until only the tasks of the test are left in this runtime.
 async fn until_idle(before: usize) {
-    let began = Instant::now();
-    while Handle::current().metrics().num_alive_tasks() > before {
-        let left = Handle::current().metrics().num_alive_tasks();
-        assert!(began.elapsed() < Duration::from_secs(5), "{left} tasks, and {before} before");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let is_idle = async || (tasks() <= before).then_some(());
+    until_async(&format!("only {before} tasks are left"), Duration::from_secs(20), is_idle).await;
 }
 
 fn tasks() -> usize {

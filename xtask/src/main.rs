@@ -43,7 +43,7 @@ enum Task {
     Check(check::Args),
     /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
     Up(up::Args),
-    /// Attack the end of a window, and draw what each algorithm lets pass, into docs/boundary
+    /// Attack the end of a window, and draw what each algorithm allows, into docs/images
     Boundary,
     /// Run what is offered in containers for real, where there is a Docker engine
     ComposeTest(compose::Args),

@@ -130,20 +130,38 @@ mod readmes {
 }
 
 /// The examples of the documents are compiled and run as well.
-#[cfg(all(doctest, feature = "axum", feature = "calendar", feature = "test-util"))]
+#[cfg(all(
+    doctest,
+    feature = "admin",
+    feature = "calendar",
+    feature = "redis",
+    feature = "test-util"
+))]
 mod documents {
-    #[doc = include_str!("../../../docs/choosing.md")]
-    struct Choosing;
-    #[doc = include_str!("../../../docs/http.md")]
-    struct Http;
-    #[doc = include_str!("../../../docs/leases.md")]
-    struct Leases;
-    #[doc = include_str!("../../../docs/migrating.md")]
-    struct Migrating;
-    #[doc = include_str!("../../../docs/recipes.md")]
-    struct Recipes;
-    #[doc = include_str!("../../../docs/testing.md")]
-    struct Testing;
-    #[doc = include_str!("../../../docs/troubleshooting.md")]
-    struct Troubleshooting;
+    macro_rules! pages {
+        ($($name:ident: $path:literal),+ $(,)?) => {$(
+            #[doc = include_str!(concat!("../../../docs/", $path))]
+            struct $name;
+        )+};
+    }
+
+    pages! {
+        Clients: "how-to/clients.md",
+        Costs: "how-to/costs.md",
+        Denials: "how-to/denials.md",
+        Faq: "faq.md",
+        Http: "http.md",
+        Korean: "ko/README.md",
+        Leases: "leases.md",
+        LanguageModels: "how-to/language-models.md",
+        Login: "how-to/login.md",
+        Migrating: "how-to/migrating.md",
+        SoftLimits: "how-to/soft-limits.md",
+        Tenants: "how-to/tenants.md",
+        Testing: "how-to/testing.md",
+        Troubleshooting: "troubleshooting.md",
+        Tutorial: "tutorial.md",
+        Uploads: "how-to/uploads.md",
+        Webhooks: "how-to/webhooks.md",
+    }
 }

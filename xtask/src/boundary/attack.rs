@@ -15,8 +15,8 @@ pub(super) struct Answer {
 
 /// Sends `burst` requests at 59/60 of a window, and as many at its end.
 ///
-/// Fixed windows begin at multiples of themselves since 1970, by the clock of Redis, which is
-/// that of this machine.
+/// Fixed windows start at multiples of their length since 1970 by the clock of Redis, which is this
+/// machine's clock.
 pub(super) fn run(address: SocketAddr, window: Duration, burst: usize) -> io::Result<Vec<Answer>> {
     let begin = next_window(window);
     let moments = [window * 59 / 60, window + AFTER];
@@ -29,21 +29,21 @@ pub(super) fn run(address: SocketAddr, window: Duration, burst: usize) -> io::Re
     answers.collect()
 }
 
-/// When the window begins after the next moment.
+/// The start of the next window.
 fn next_window(window: Duration) -> Instant {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = window.as_micros() - now.as_micros() % window.as_micros();
     Instant::now() + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
-/// One request over a connection that stands before its moment comes.
+/// Sends one request at its moment, over a connection that is already open.
 fn ask(address: SocketAddr, begin: Instant, moment: Duration) -> io::Result<Answer> {
-    // nginx gives up on who has said nothing for a minute; this is half of that at most.
+    // nginx closes a connection that is idle for a minute. This one is idle for half of that.
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     thread::sleep((begin + moment).saturating_duration_since(Instant::now()));
     stream.write_all(b"GET /items HTTP/1.1\r\nHost: tollgate\r\nConnection: close\r\n\r\n")?;
-    // Otherwise it would come in the next window, and show nothing.
+    // A late request would arrive in the next window.
     if begin.elapsed() > moment + LATE {
         return Err(io::Error::other("a request was sent too late; is the machine busy?"));
     }
@@ -57,8 +57,8 @@ fn ask(address: SocketAddr, begin: Instant, moment: Duration) -> io::Result<Answ
     }
 }
 
-/// Half of what is left of the window at the first burst.
+/// Half of the time from the first burst to the end of the window.
 const LATE: Duration = Duration::from_millis(100);
 
-/// So that all of the second burst is in the next window.
+/// A margin, so that the second burst arrives in the next window.
 const AFTER: Duration = Duration::from_millis(5);

@@ -1,11 +1,51 @@
-//! The picture: what passed in each slice of time, and in the window that ends there.
+//! The picture: small multiples of the requests that each algorithm allowed within a window.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::attack::Answer;
 
-/// The most that was admitted within the time of a window, wherever it begins.
+/// The result of the attack on one algorithm.
+#[derive(Debug)]
+pub(super) struct Panel {
+    pub(super) algorithm: &'static str,
+    pub(super) answers: Vec<Answer>,
+    /// The most requests that the algorithm can allow within any window.
+    pub(super) worst: usize,
+}
+
+/// The colours of one picture.
+#[derive(Debug)]
+pub(super) struct Theme {
+    /// The end of the file's name.
+    pub(super) name: &'static str,
+    text: &'static str,
+    muted: &'static str,
+    grid: &'static str,
+    within: &'static str,
+    above: &'static str,
+}
+
+pub(super) const THEMES: [Theme; 2] = [
+    Theme {
+        name: "light",
+        text: "#1f2328",
+        muted: "#59636e",
+        grid: "#d1d9e0",
+        within: "#2da44e",
+        above: "#cf222e",
+    },
+    Theme {
+        name: "dark",
+        text: "#f0f6fc",
+        muted: "#9198a1",
+        grid: "#3d444d",
+        within: "#3fb950",
+        above: "#f85149",
+    },
+];
+
+/// The largest number of requests allowed within any window.
 pub(super) fn highest(answers: &[Answer], window: Duration) -> usize {
     let admitted = answers.iter().filter(|answer| answer.is_admitted);
     admitted.map(|answer| within(answers, window, answer.at)).max().unwrap_or(0)
@@ -18,148 +58,149 @@ fn within(answers: &[Answer], window: Duration, at: Duration) -> usize {
     answers.iter().filter(counts).count()
 }
 
-/// An SVG that shows two windows.
-pub(super) fn draw(algorithm: &str, answers: &[Answer], window: Duration, limit: usize) -> String {
-    let highest = highest(answers, window);
-    let admitted = answers.iter().filter(|answer| answer.is_admitted).count();
+/// An SVG with a panel for each algorithm, all on the same vertical axis.
+pub(super) fn draw(panels: &[Panel], window: Duration, limit: usize, theme: &Theme) -> String {
+    let Theme { text, muted, .. } = theme;
     let seconds = window.as_secs();
-    let frame = Frame { span: window * 2, most: limit * 21 / 10 };
+    let sent = panels.first().map_or(0, |panel| panel.answers.len());
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"12\" role=\"img\">\n\
-         <title>{algorithm}: at most {highest} requests within {seconds} s, limit {limit}</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{algorithm}</text>\n\
-         <text x=\"{LEFT}\" y=\"38\">{sent} requests sent, {admitted} admitted; \
-         at most {highest} within {seconds} s, where the limit is {limit}</text>\n",
-        sent = answers.len(),
+         font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\" \
+         font-size=\"12\" fill=\"{text}\" role=\"img\">\n\
+         <title>Requests allowed within {seconds} s by each algorithm, limit {limit}</title>\n\
+         <text x=\"0\" y=\"16\" font-size=\"15\" font-weight=\"600\">{sent} requests around the end of a \
+         window, limit {limit}</text>\n\
+         <text x=\"0\" y=\"36\" fill=\"{muted}\">Requests allowed in the last {seconds} s. \
+         Half of the requests arrive just before the boundary, half just after it.</text>\n",
     );
-    axes(&mut svg, &frame, window, limit);
-    bars(&mut svg, &frame, answers, window / 60);
-    line(&mut svg, &frame, answers, window);
-    legend(&mut svg, seconds, window / 60);
+    scale(&mut svg, limit, theme);
+    for (index, panel) in (0_u32..).zip(panels) {
+        let frame = Frame { left: LEFT + index * STEP, window, limit };
+        draw_panel(&mut svg, &frame, panel, theme);
+    }
     svg.push_str("</svg>\n");
     svg
 }
 
 /// From time and number to a place in the picture.
 struct Frame {
-    span: Duration,
-    most: usize,
+    left: u32,
+    window: Duration,
+    limit: usize,
 }
 
 impl Frame {
+    /// A panel shows a quarter of a window before the boundary, and one and a quarter after it.
     fn x(&self, at: Duration) -> f64 {
-        let part = at.as_secs_f64() / self.span.as_secs_f64();
-        part.mul_add(f64::from(RIGHT - LEFT), f64::from(LEFT))
+        let from_boundary = at.as_secs_f64() / self.window.as_secs_f64() - 1.0;
+        (from_boundary + 0.25).mul_add(f64::from(PANEL) / 1.5, f64::from(self.left))
     }
 
     fn y(&self, number: usize) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "some hundreds at most")]
-        let part = number as f64 / self.most as f64;
-        part.mul_add(-f64::from(BOTTOM - TOP), f64::from(BOTTOM))
+        height(number, self.limit)
     }
 }
 
-fn axes(svg: &mut String, frame: &Frame, window: Duration, limit: usize) {
-    let end = frame.x(window);
+fn height(number: usize, limit: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "some hundreds at most")]
+    let part = number as f64 / (2 * limit) as f64;
+    part.mul_add(-f64::from(BOTTOM - TOP), f64::from(BOTTOM))
+}
+
+/// The numbers of the vertical axis, and a line through all panels for each.
+fn scale(svg: &mut String, limit: usize, theme: &Theme) {
+    for number in [0, limit, 2 * limit] {
+        let y = height(number, limit);
+        let (line, dashes) = if number == limit {
+            (theme.muted, " stroke-dasharray=\"4 3\"")
+        } else {
+            (theme.grid, "")
+        };
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{LEFT} {y:.1}H{WIDTH}\" stroke=\"{line}\"{dashes}/>\n\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{}\">{number}</text>",
+            LEFT - 8,
+            y + 4.0,
+            theme.muted,
+        );
+    }
     let _ = writeln!(
         svg,
-        "<path d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\" fill=\"none\" stroke=\"#888\"/>\n\
-         <path d=\"M{end:.1} {TOP}V{BOTTOM}\" stroke=\"#888\" stroke-dasharray=\"3 3\"/>\n\
-         <path d=\"M{LEFT} {0:.1}H{RIGHT}\" stroke=\"#c0392b\" stroke-width=\"1.5\"/>",
-        frame.y(limit),
+        "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{}\">limit</text>",
+        LEFT - 8,
+        height(limit, limit) - 9.0,
+        theme.muted,
     );
-    for number in [0, limit, 2 * limit] {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{number}</text>",
-            LEFT - 6,
-            frame.y(number) + 4.0,
-        );
-    }
-    for quarter in 0..=4 {
-        let at = frame.span * quarter / 4;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{} s</text>",
-            frame.x(at),
-            BOTTOM + 16,
-            at.as_secs(),
-        );
-    }
 }
 
-/// For each slice what was admitted, and on top of it what was refused.
-fn bars(svg: &mut String, frame: &Frame, answers: &[Answer], slice: Duration) {
-    let mut from = Duration::ZERO;
-    while from < frame.span {
-        let answered: Vec<_> =
-            answers.iter().filter(|answer| (from..from + slice).contains(&answer.at)).collect();
-        let admitted = answered.iter().filter(|answer| answer.is_admitted).count();
-        for (low, high, color) in [(0, admitted, ADMITTED), (admitted, answered.len(), REFUSED)] {
-            if high > low {
-                let _ = writeln!(
-                    svg,
-                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{color}\"/>",
-                    frame.x(from),
-                    frame.y(high),
-                    frame.x(slice) - frame.x(Duration::ZERO),
-                    frame.y(low) - frame.y(high),
-                );
-            }
-        }
-        from += slice;
+fn draw_panel(svg: &mut String, frame: &Frame, panel: &Panel, theme: &Theme) {
+    let Theme { muted, grid, within, above, .. } = theme;
+    let left = frame.left;
+    let boundary = frame.x(frame.window);
+    let highest = highest(&panel.answers, frame.window);
+    // A steady refill during the attack adds one or two requests, which is what a user expects.
+    let verdict = |number| if number > frame.limit * 21 / 20 { above } else { within };
+    let _ = writeln!(
+        svg,
+        "<text x=\"{left}\" y=\"{}\" font-weight=\"600\">{}</text>\n\
+         <path d=\"M{boundary:.1} {TOP}V{BOTTOM}\" stroke=\"{grid}\"/>",
+        TOP - 12,
+        panel.algorithm.replace('_', " "),
+    );
+    for (clamp, color) in [(0..=frame.limit, within), (frame.limit..=2 * frame.limit, above)] {
+        let area = area(frame, &panel.answers, *clamp.start(), *clamp.end());
+        let _ = writeln!(svg, "<path d=\"{area}\" fill=\"{color}\" fill-opacity=\"0.75\"/>");
     }
+    let _ = writeln!(
+        svg,
+        "<text x=\"{boundary:.1}\" y=\"{0}\" text-anchor=\"middle\" fill=\"{muted}\">boundary</text>\n\
+         <text x=\"{1:.1}\" y=\"{0}\" text-anchor=\"middle\" fill=\"{muted}\">+{2} s</text>\n\
+         <text x=\"{left}\" y=\"{3}\" fill=\"{muted}\">this attack: \
+         <tspan font-weight=\"600\" fill=\"{4}\">{highest}</tspan></text>\n\
+         <text x=\"{left}\" y=\"{5}\" fill=\"{muted}\">worst case: \
+         <tspan font-weight=\"600\" fill=\"{6}\">{7}</tspan></text>",
+        BOTTOM + 18,
+        frame.x(frame.window * 2),
+        frame.window.as_secs(),
+        BOTTOM + 44,
+        verdict(highest),
+        BOTTOM + 64,
+        verdict(panel.worst),
+        panel.worst,
+    );
 }
 
-/// Draws the number of requests allowed in the window that ends at each moment. The number
-/// changes when a request is allowed, and again one window later.
-fn line(svg: &mut String, frame: &Frame, answers: &[Answer], window: Duration) {
+/// The area under the number of allowed requests, between two numbers. The number changes when a
+/// request is allowed, and again one window later.
+fn area(frame: &Frame, answers: &[Answer], low: usize, high: usize) -> String {
     let admitted = answers.iter().filter(|answer| answer.is_admitted).map(|answer| answer.at);
-    let mut moments: Vec<_> = admitted.flat_map(|at| [at, at + window]).collect();
+    let mut moments: Vec<_> = admitted.flat_map(|at| [at, at + frame.window]).collect();
     moments.sort_unstable();
     moments.dedup();
-    let mut path = format!("M{LEFT} {BOTTOM}");
-    for at in moments.into_iter().filter(|at| *at <= frame.span) {
-        let _ = write!(path, "H{:.1}V{:.1}", frame.x(at), frame.y(within(answers, window, at)));
+    let end = frame.window * 9 / 4;
+    let base = frame.y(low);
+    let mut path = format!("M{} {base:.1}", frame.left);
+    let mut last = (String::new(), String::new());
+    for at in moments.into_iter().filter(|at| *at <= end) {
+        let number = within(answers, frame.window, at).clamp(low, high);
+        let place = (format!("{:.1}", frame.x(at)), format!("{:.1}", frame.y(number)));
+        if place.1 != last.1 {
+            let _ = write!(path, "H{}V{}", place.0, place.1);
+            last = place;
+        }
     }
-    let _ = writeln!(
-        svg,
-        "<path d=\"{path}H{RIGHT}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"1.5\"/>"
-    );
+    let _ = write!(path, "H{}V{base:.1}Z", frame.left + PANEL);
+    path
 }
 
-fn legend(svg: &mut String, seconds: u64, slice: Duration) {
-    let slice = slice.as_millis();
-    let words = [
-        (ADMITTED, format!("admitted in {slice} ms")),
-        (REFUSED, format!("refused in {slice} ms")),
-        (LINE, format!("admitted in the last {seconds} s")),
-        ("#c0392b", "limit".to_owned()),
-    ];
-    for ((color, text), x) in words.iter().zip([LEFT, LEFT + 165, LEFT + 320, LEFT + 505]) {
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{color}\"/>\
-             <text x=\"{}\" y=\"{}\">{text}</text>",
-            HEIGHT - 20,
-            x + 17,
-            HEIGHT - 10,
-        );
-    }
-}
-
-const WIDTH: u32 = 640;
+const WIDTH: u32 = 900;
 const HEIGHT: u32 = 270;
 const LEFT: u32 = 40;
-const RIGHT: u32 = 625;
-const TOP: u32 = 50;
-const BOTTOM: u32 = 220;
-
-const ADMITTED: &str = "#2e7d32";
-const REFUSED: &str = "#cfd8dc";
-const LINE: &str = "#1565c0";
+const STEP: u32 = 175;
+const PANEL: u32 = 160;
+const TOP: u32 = 80;
+const BOTTOM: u32 = 200;
 
 #[cfg(test)]
 mod tests {
@@ -174,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn a_window_ends_where_the_next_may_begin() {
-        // The first counts until twelve seconds have passed, and then no more.
+    fn request_counts_for_one_window() {
+        // The first request counts until 12 seconds have passed, and no longer.
         let answers = answers(&[(0, true), (5, true), (6, false), (12, true), (17, true)]);
         assert_eq!(highest(&answers, WINDOW), 2);
         assert_eq!(within(&answers, WINDOW, Duration::from_secs(11)), 2);
@@ -183,10 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_stands_in_the_picture() {
-        let svg = draw("token_bucket", &answers(&[(11, true), (12, true), (12, false)]), WINDOW, 1);
-        assert!(svg.contains("3 requests sent, 2 admitted; at most 2 within 12 s"), "{svg}");
-        let bars = |color| svg.matches(&format!("fill=\"{color}\"/>\n")).count();
-        assert_eq!((bars(ADMITTED), bars(REFUSED)), (2, 1), "{svg}");
+    fn requests_above_limit_are_red() {
+        let [light, _] = &THEMES;
+        let panel = |answers| Panel { algorithm: "token_bucket", answers, worst: 2 };
+        let steps = |svg: &str, color| {
+            let area = svg.lines().find(|line| line.contains(&format!("fill=\"{color}\" fill-op")));
+            area.map_or(0, |area| area.matches('V').count())
+        };
+        let over =
+            draw(&[panel(answers(&[(11, true), (12, true), (12, false)]))], WINDOW, 1, light);
+        assert!(over.contains("3 requests around the end of a window, limit 1"), "{over}");
+        assert!(over.contains(&format!("fill=\"{}\">2</tspan></text>\n", light.above)), "{over}");
+        let held = draw(&[panel(answers(&[(11, true), (12, false)]))], WINDOW, 1, light);
+        // Up and down, and the line back to the start.
+        assert_eq!((steps(&over, light.within), steps(&over, light.above)), (3, 4), "{over}");
+        assert_eq!((steps(&held, light.within), steps(&held, light.above)), (3, 2), "{held}");
     }
 }

@@ -52,8 +52,10 @@ pub(crate) fn examples() -> Vec<(String, String)> {
     let mut examples = Vec::new();
     let mut pages =
         vec![root().join("README.md"), root().join("crates/tollgate-gateway/README.md")];
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        pages.push(entry.unwrap().path());
+    for folder in ["docs", "docs/how-to", "docs/ko"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            pages.push(entry.unwrap().path());
+        }
     }
     for page in pages.iter().filter(|page| page.extension().is_some_and(|it| it == "md")) {
         let text = fs::read_to_string(page).unwrap();

@@ -1,9 +1,6 @@
 //! Whole services, written as the README does: with the parts that a team needs together.
 //!
-//! Others are programs in `examples/small`: per client (`quickstart`), two processes over Redis
-//! (`at-once`), an own error body (`custom-denial`), tonic (`tonic-health`), a client of another
-//! service (`upstream`). `docs/testing.md` has the tests with a clock, and `docs/migrating.md` the
-//! service that came from `tower_governor`; both are compiled.
+//! The programs in `examples/small` and the guides in `docs/how-to`, which are compiled, have more.
 
 use std::convert::Infallible;
 

@@ -178,21 +178,22 @@ fn check_value(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
         },
         Shape::Whole { min, max } => match whole(scalar) {
             Some(number) if (*min..=*max).contains(&number) => Ok(()),
-            Some(number) => Err(format!("the nearest that can be is {}", number.clamp(*min, *max))),
+            Some(number) if number < *min => Err(format!("the minimum is {min}")),
+            Some(_) => Err(format!("the maximum is {max}")),
             None if text.parse::<i64>().is_ok_and(|number| number < 0) => {
-                Err(format!("the nearest that can be is {min}"))
+                Err(format!("the minimum is {min}"))
             }
             None if !scalar.plain && text.parse::<u64>().is_ok() => {
                 Err(format!("take off the quotes: {text}"))
             }
             None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Err(format!("the nearest that can be is {max}"))
+                Err(format!("the maximum is {max}"))
             }
             None if text.contains(['_', ',']) => {
                 Err("write digits alone, without separators".to_owned())
             }
             None if text.parse::<f64>().is_ok() => {
-                Err("round it, or choose a longer window to say the same in whole units".to_owned())
+                Err("round it, or choose a longer window with a whole number of units".to_owned())
             }
             None => Err("write digits alone".to_owned()),
         },

@@ -38,10 +38,10 @@ struct Page {
 impl Page {
     /// Sections are in the order of their first mention.
     fn section(&mut self, section: &'static Section) {
-        self.write(section, title(section.name));
+        self.write(section, &title(section.name));
     }
 
-    fn write(&mut self, section: &'static Section, title: String) {
+    fn write(&mut self, section: &'static Section, title: &str) {
         if !self.sections.insert(section.name) {
             return;
         }
@@ -75,7 +75,7 @@ impl Page {
             }
         }
         for group in groups {
-            self.write(group, format!("Shared keys: {}", group.name));
+            self.write(group, &format!("Shared keys: {}", group.name));
             group.fields().for_each(|field| self.sections_in(&field.shape));
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! A calendar of days takes 0.8 MB, once per zone and process.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use jiff::ToSpan;
 use jiff::civil::{Date, date};
@@ -63,10 +63,14 @@ pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     let zone = ZONES.get(zone).map_err(unknown)?;
     let place = zone.iana_name().unwrap_or("UTC");
     let name = format!("{} in {place}", unit.name());
-    match Calendar::named(&name) {
-        Some(calendar) => Ok(calendar),
-        None => Ok(Calendar::new(name, starts(unit, &zone))?),
+    // A panic cannot leave the list half changed, because it only grows.
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(calendar) = made.iter().find(|it| it.name() == name) {
+        return Ok(*calendar);
     }
+    let calendar = Calendar::new(name, starts(unit, &zone))?;
+    made.push(calendar);
+    Ok(calendar)
 }
 
 /// Returns whether a time zone has this name; upper and lower case are the same.
@@ -121,6 +125,10 @@ pub enum ZoneError {
     #[error(transparent)]
     Calendar(#[from] CalendarError),
 }
+
+/// The calendars of this crate. A program can give other periods the name of one of them, so
+/// [`Calendar::named`] does not suffice.
+static MADE: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp as Instant;
 use tollgate_calendar::{Unit, ZoneError, calendar, day, month, week, zones};
-use tollgate_core::{Calendar, Micros, Timestamp};
+use tollgate_core::{Calendar, CalendarError, Micros, Timestamp};
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -85,4 +85,20 @@ fn the_name_of_a_zone_ignores_case() {
     assert!(tollgate_calendar::has_zone("europe/berlin"));
     assert!(!tollgate_calendar::has_zone("Europe/Berln"));
     assert!(zones().any(|zone| zone == "Europe/Berlin"));
+}
+
+/// Other tests use other zones, because a process has one table for each name.
+#[test]
+fn occupied_name_is_an_error() {
+    let foreign = Calendar::new("day in Asia/Kathmandu", [1, 2].map(Timestamp::from_micros));
+    let expected = Err(ZoneError::Calendar(CalendarError::NameInUse));
+    assert_eq!(day("Asia/Kathmandu"), expected, "{foreign:?}");
+    // The same periods under the same name are the same calendar.
+    let starts = |calendar: Calendar| {
+        let first = calendar.period(Timestamp::EPOCH).end();
+        let next = move |at: &Timestamp| Some(calendar.period(*at).end());
+        std::iter::successors(Some(first), next).take_while(|at| *at < Timestamp::MAX)
+    };
+    let week = week("Asia/Kathmandu").unwrap();
+    assert_eq!(Calendar::new(week.name(), starts(week)), Ok(week));
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Micros, Outcome, OwnedCharge, Policy, Refill, Store,
+    Algorithm, Charge, Cost, Decision, Micros, Outcome, OwnedCharge, Policy, Refill, Source, Store,
     StoreError, Verdict,
 };
 
@@ -190,6 +190,12 @@ impl<St: Store> Waiter<St> {
     /// units. `Retry-After` is when the quota is whole again: an earlier time is not known.
     pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
         let peeked = self.decide(|it| Charge { cost: Cost::ZERO, ..it.borrow() }).await?;
+        let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
+        if peeked.source() == Source::Local && bits(keys).all(is_open) {
+            // The store has failed, and each policy that the request waits for fails open. The
+            // local policies decide.
+            return self.ask().await;
+        }
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
     }
 

@@ -447,3 +447,28 @@ async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
     let waiting = crowd(&unbounded, 1).await;
     assert!(!waiting[0].is_finished());
 }
+
+/// Requests wait for an open policy when the store fails. The local store decides for the other
+/// policy only, so there is no limit left to wait for.
+#[tokio::test(start_paused = true)]
+async fn open_waiting_policy_passes_beside_a_local_one() {
+    let store = Staged::new(on_tokio_time());
+    let fallback = store.clone().or_local(on_tokio_time());
+    let limits = [
+        patient(slow().with_on_store_error(OnStoreError::Open), Duration::from_secs(25)),
+        Limit::global(log("local", 10).with_on_store_error(OnStoreError::Local)),
+    ];
+    let queue = WaitQueue::new().max_requests(1);
+    let layer = builder(&fallback, limits).wait_queue(&queue).build().unwrap();
+    let service = layer.layer(hello());
+    let tasks = crowd(&service, 2).await;
+    store.fail(Fault::NotCharged);
+    // The queue has no place for this request.
+    let answer = ask(&service, get()).await;
+    assert_eq!(answer.status(), 200, "{:?}", rate_fields(answer.headers()));
+    let shown = field(answer.headers(), "ratelimit").unwrap();
+    assert!(shown.contains(r#""local";r=4"#), "the local policy charges it: {shown}");
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap().status(), 200);
+    }
+}

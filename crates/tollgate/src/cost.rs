@@ -160,6 +160,15 @@ impl Costs {
         self.methods.are_equal
     }
 
+    /// Whether all requests have the same cost.
+    pub(crate) fn are_equal(&self) -> bool {
+        self.methods.are_equal && self.routes.is_empty() && self.closure.is_none()
+    }
+
+    pub(crate) const fn depend_on_closure(&self) -> bool {
+        self.closure.is_some()
+    }
+
     /// The highest cost that does not depend on a closure, and in words which requests have it.
     pub(crate) fn highest(&self) -> (String, Cost) {
         let Methods { named, call, others, any_other, are_equal } = &self.methods;

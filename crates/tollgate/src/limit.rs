@@ -401,6 +401,10 @@ impl Limit {
         Charge { policy: &self.policy, key, cost, enforce: self.enforce, dry: false }
     }
 
+    pub(crate) const fn has_conditions(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))

@@ -101,21 +101,33 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
 }
 
 /// A request that costs more than the capacity would always be denied. A penalty takes no units.
+///
+/// A condition or a closure can spare all such requests, so the layer then only warns.
 fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
     if limit.policy.is_penalty() {
         return Ok(());
     }
     let (request, cost) = costs.highest();
+    let is_certain = costs.are_equal() || !(limit.has_conditions() || costs.depend_on_closure());
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
         if cost.get() > policy.capacity() {
-            return Err(LayerError::CostAboveCapacity(CostAboveCapacity {
+            let found = CostAboveCapacity {
                 policy: policy.name().to_owned(),
                 tier: tier.map(|tier| tier.as_str().to_owned()),
-                request,
+                request: request.clone(),
                 cost,
                 capacity: policy.capacity(),
-            }));
+            };
+            if is_certain {
+                return Err(LayerError::CostAboveCapacity(found));
+            }
+            tracing::warn!(
+                target: "tollgate",
+                "{found}: if the policy applies to such a request, it always denies it with 403; \
+                 raise the limit or the burst, or give the limit its own costs, for example \
+                 `.cost(1)`",
+            );
         }
     }
     Ok(())
@@ -207,6 +219,9 @@ pub enum LayerError {
 
     /// A cost by method or by route is above the capacity of a policy, which would therefore always
     /// deny these requests.
+    ///
+    /// If the limit has conditions, or a closure gives the costs, the layer builds and logs a
+    /// warning, because such a request may never reach the policy.
     #[error(
         "{0}, so it would always be denied with 403: raise the limit or the burst to at least \
          {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)`",

@@ -8,7 +8,9 @@ use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
 use tollgate::access::{AccessLayer, AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
-use tollgate::{Costs, Key, Limit, OnMissingKey, OnStoreError, StoreExt};
+use tollgate::{
+    Costs, Key, LayerError, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, StoreExt,
+};
 use tower::{Layer, ServiceExt};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -286,4 +288,36 @@ async fn building_logs_costs_that_differ() {
     assert!(costs.starts_with("INFO") && costs.contains(table), "{costs}");
     layer(&store, [Limit::global(log("one", 10))]);
     assert_eq!(ear.above_debug().len(), 1, "all requests cost one");
+}
+
+/// The layer cannot know whether a request with this cost meets a condition, or whether a closure
+/// gives it another cost.
+#[test]
+fn possible_cost_above_capacity_only_warns() {
+    let (_, store) = memory();
+    let policy = || Policy::token_bucket("login", Quota::per_minute(5)).unwrap();
+    let on_login = || Limit::global(policy()).on_paths(Paths::new(["/login"]).unwrap());
+    let route = Costs::default().route("/reports/{id}", 50);
+    for (limit, request) in [
+        (on_login().costs(route.clone()), "a request to `/reports/{id}` costs 50"),
+        (on_login().costs(Costs::by_method()), "a DELETE request costs 10"),
+        (
+            Limit::global(policy()).costs(Costs::by_method().from_fn(|_| Some(1))),
+            "a DELETE request costs 10",
+        ),
+        (Limit::global(policy()).costs(Costs::flat(6).from_fn(|_| Some(1))), "a request costs 6"),
+    ] {
+        let (ear, _open) = Ear::open();
+        builder(&store, [limit]).build().unwrap();
+        let expected = format!(
+            "WARN message=policy `login` grants at most 5 units at the same time, but {request}: \
+             if the policy applies to such a request, it always denies it with 403; raise the \
+             limit or the burst, or give the limit its own costs, for example `.cost(1)`"
+        );
+        let heard = ear.above_debug();
+        assert_eq!(heard.iter().filter(|line| **line == expected).count(), 1, "{heard:?}");
+    }
+    // Every request that the limit applies to costs 6.
+    let flat = builder(&store, [on_login().costs(Costs::flat(6))]).build();
+    assert!(matches!(flat, Err(LayerError::CostAboveCapacity(_))), "{flat:?}");
 }

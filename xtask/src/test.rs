@@ -183,12 +183,7 @@ fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
     let report = process::root().join("target/nextest").join(profile()).join("junit.xml");
     // Remove the report of an earlier run.
     let _ = fs::remove_file(&report);
-    // By a variable, so that an old cargo-nextest that does not know the option runs
-    // as well, and so that it can be given after `--`.
-    command.env("NEXTEST_NO_TESTS", "fail");
-    if std::env::var_os(THREADS).is_none() {
-        command.env(THREADS, (processors() * 2 + 1).to_string());
-    }
+    set_nextest_variables(command);
     let status = process::status(command)?;
     let mut outcomes = Outcomes::default();
     // There is no report if something did not build.
@@ -199,6 +194,18 @@ fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
         process::expect_success(command, status)?;
     }
     Ok(outcomes)
+}
+
+fn set_nextest_variables(command: &mut Command) {
+    // By a variable, so that an old cargo-nextest that does not know the option runs
+    // as well, and so that it can be given after `--`.
+    command.env("NEXTEST_NO_TESTS", "fail");
+    // The variable overrides the profile, and a test that passes at its second attempt would count
+    // as passed.
+    command.env_remove("NEXTEST_RETRIES");
+    if std::env::var_os(THREADS).is_none() {
+        command.env(THREADS, (processors() * 2 + 1).to_string());
+    }
 }
 
 fn with_cargo(command: &mut Command, runner: Runner) -> Result<Outcomes, Failure> {
@@ -251,3 +258,18 @@ const THREADS: &str = "NEXTEST_TEST_THREADS";
 
 const NO_TESTS: &str = "not one test ran, and a run that tests nothing proves nothing\n\
     cure: if you gave a filter after `--`, look for a typing mistake in it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_of_the_environment_are_ignored() {
+        let mut command = Command::new("cargo");
+        command.env("NEXTEST_RETRIES", "2");
+        set_nextest_variables(&mut command);
+        let retries = command.get_envs().find(|(name, _)| *name == "NEXTEST_RETRIES");
+        // `None` removes the variable of this process too.
+        assert_eq!(retries, Some((OsStr::new("NEXTEST_RETRIES"), None)));
+    }
+}

@@ -34,6 +34,8 @@ pub struct Breaker {
 }
 
 /// The state of a circuit breaker, the best state first.
+///
+/// The set is closed: a store with a breaker has to treat each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerState {
     /// Calls go to the server.

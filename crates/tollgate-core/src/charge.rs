@@ -155,6 +155,8 @@ pub struct Charged {
 }
 
 /// The effect of settling a receipt.
+///
+/// The set is closed: a caller that corrects its numbers has to treat every effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// Units were refunded: at most the difference, and only units that still counted.

@@ -19,6 +19,9 @@ pub struct Decision {
 }
 
 /// The answer of one policy to a request: allow it, deny it, or hold it back.
+///
+/// The set is closed: a store, a wrapper and a layer each treat every outcome, so a new outcome is a
+/// breaking change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request passes this policy and was charged to it.
@@ -86,6 +89,8 @@ impl Decision {
 }
 
 /// The store that reached a verdict: the first, or its local fallback.
+///
+/// The set is closed: a wrapper sends each receipt back to its source, so it has to know them all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The store that was asked.

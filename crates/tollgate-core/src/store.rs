@@ -270,6 +270,8 @@ enum Fault {
 /// # let _ = login;
 /// # Ok::<(), tollgate_core::PolicyError>(())
 /// ```
+///
+/// The set is closed: code that handles an error of a store has to treat each of these policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
     /// The request passes, and no limit holds: a limiter protects a service and should not be

@@ -18,6 +18,8 @@ pub struct Reply {
 }
 
 /// The reply of the script to one request.
+///
+/// The set is closed: a program that sends requests has to treat every row of the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
     /// The deadline had passed. Nothing was done.
@@ -52,6 +54,7 @@ pub type Frozen = SmallVec<[Micros; 2]>;
 
 /// The fault of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// It is not a string.
     #[error("the key holds a value of another type, which is not Tollgate's")]
@@ -64,6 +67,7 @@ pub enum Fault {
 /// The reply is not one to this call. Whatever it answers, its connection can no longer
 /// be trusted to pair replies with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadReply {
     /// It repeats another nonce.
     #[error("the reply answers another call")]

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 /// Certificates that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// The given file has another format.
     #[error("{0}: give the certificates of the authority as PEM, -----BEGIN CERTIFICATE-----")]

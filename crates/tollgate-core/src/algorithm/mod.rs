@@ -122,6 +122,9 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 }
 
 /// The choice of an algorithm and its settings.
+///
+/// The set is closed, and so are the sets of settings: every store implements each algorithm, in Lua
+/// too, so a new algorithm is a breaking change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// See [`fixed_window_counter`], and [`calendar_window_counter`] for quotas per calendar.
@@ -148,6 +151,8 @@ pub enum Algorithm {
 }
 
 /// The kind of a policy: it limits requests, or it blocks clients.
+///
+/// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The policy charges requests to a quota.
@@ -174,6 +179,8 @@ impl From<Algorithm> for Kind {
 }
 
 /// The precision at which a sliding window log keeps instants.
+///
+/// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resolution {
     /// [`Exact`](Self::Exact) up to a limit of 1000, [`Thousandth`](Self::Thousandth) above.
@@ -187,6 +194,8 @@ pub enum Resolution {
 }
 
 /// The refill of a token bucket: continuously, or in intervals.
+///
+/// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
     /// Continuously: `limit` tokens spread evenly over each window.
@@ -198,6 +207,8 @@ pub enum Refill {
 }
 
 /// The effect of a leaky bucket on a request that it allows: let it pass at once, or hold it back.
+///
+/// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeakyMode {
     /// The request waits until the work before it has drained, so that requests leave
@@ -271,6 +282,8 @@ pub struct UnknownAlgorithm(String);
 crate::debug_as_display!(UnknownAlgorithm);
 
 /// The rule of one of the algorithms; the fixed window counter has two.
+///
+/// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named after its rule")]
 pub enum AnyRule {

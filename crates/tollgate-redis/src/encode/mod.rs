@@ -27,6 +27,7 @@ use crate::interned::Interned;
 
 /// The reason why a request cannot be added to a call. The call does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EncodeError {
     /// Charges of one request to one key that differ in quota.
     #[error("one policy and key is in the request with two quotas; name the policies apart")]

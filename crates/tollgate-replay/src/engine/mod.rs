@@ -68,6 +68,8 @@ impl Default for Bounds {
 }
 
 /// The answer to a request.
+///
+/// The set is closed: a caller that counts answers has to treat each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It passes after a wait, which is zero unless a queue delays the request.

@@ -21,6 +21,7 @@ pub struct Input {
 
 /// The error of a log that cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The file cannot be opened, or it is a directory.
     #[error("cannot open {name}: {error}; name a file of an access log, or - for stdin")]

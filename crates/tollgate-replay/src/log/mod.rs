@@ -177,6 +177,7 @@ impl FromStr for Format {
 
 /// The error of a format whose description is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FormatError {
     /// Neither a name nor a template.
     #[error(

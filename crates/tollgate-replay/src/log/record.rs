@@ -150,6 +150,7 @@ pub(super) struct Batch {
 
 /// The reason why a line of a log cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Reason {
     /// The line ends before a field.
     #[error("it ends before {0}")]

@@ -359,6 +359,9 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.tcp.nodelay = Some(true);
             // A password may be changed while we run.
             connection.reconnect_on_auth_error = true;
+            // Otherwise fred would close the connection on LOADING or READONLY, and report this
+            // error to all calls in flight. `Failure` would read it as not charged.
+            connection.reconnect_errors.clear();
             // This sees a dead connection only while little is sent; `observe` the others. A
             // server that may take longer to answer is not dead yet.
             connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
@@ -450,4 +453,15 @@ impl Drop for Connection {
 /// A command for the one server there is.
 fn command(name: &'static str) -> CustomCommand {
     CustomCommand::new_static(name, None::<u16>, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn errors_of_one_call_leave_the_connection_open() {
+        let client = client(Config::default(), SETUP_TIMEOUT).expect("builds");
+        assert_eq!(client.connection_config().reconnect_errors, []);
+    }
 }

@@ -76,7 +76,7 @@ impl Drop for Process {
 }
 
 /// Without this check the only sign would be the shell's exit status 127.
-fn require(program: &str) {
+pub(crate) fn require(program: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     assert!(
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file()),

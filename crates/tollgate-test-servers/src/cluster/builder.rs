@@ -14,6 +14,7 @@ pub struct ClusterBuilder {
     masters: usize,
     replicas: usize,
     node: RedisBuilder,
+    clocks: Vec<i64>,
 }
 
 impl ClusterBuilder {
@@ -30,7 +31,7 @@ impl ClusterBuilder {
             .set("cluster-migration-barrier", 1_000)
             // See `Cluster::failover`.
             .set("repl-ping-replica-period", 1);
-        Self { masters: 3, replicas: 3, node }
+        Self { masters: 3, replicas: 3, node, clocks: Vec::new() }
     }
 
     /// The number of masters. Default: 3.
@@ -51,6 +52,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Sets how many microseconds the clocks of the first nodes are
+    /// [ahead](RedisBuilder::clock_ahead).
+    pub fn clocks_ahead(mut self, micros: impl IntoIterator<Item = i64>) -> Self {
+        self.clocks = micros.into_iter().collect();
+        self
+    }
+
     /// Starts all nodes and waits until each reports `cluster_state:ok`.
     ///
     /// Each node starts with a complete `nodes.conf`, as after a restart. So the cluster forms
@@ -64,8 +72,9 @@ impl ClusterBuilder {
     pub fn start(self) -> Cluster {
         assert!(self.masters > 0, "a cluster needs a master");
         let count = self.masters + self.replicas;
-        let nodes: Vec<Redis> =
-            iter::repeat_with(|| self.node.clone().prepare()).take(count).collect();
+        let clocks = self.clocks.iter().copied().chain(iter::repeat(0));
+        let nodes = clocks.map(|ahead| self.node.clone().clock_ahead(ahead).prepare());
+        let nodes: Vec<Redis> = nodes.take(count).collect();
         let ids: Vec<String> = iter::repeat_with(id).take(count).collect();
         for (index, node) in nodes.iter().enumerate() {
             let file = self.nodes_file(index, &nodes, &ids);

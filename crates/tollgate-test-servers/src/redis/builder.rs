@@ -19,13 +19,21 @@ pub struct RedisBuilder {
     tls: bool,
     password: Option<String>,
     is_sentinel: bool,
+    clock_ahead: i64,
 }
 
 impl RedisBuilder {
     pub(crate) fn new() -> Self {
         // By default a master waits for further replicas before it sends its data.
         let lines = "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned();
-        Self { lines, has_port: true, tls: false, password: None, is_sentinel: false }
+        Self {
+            lines,
+            has_port: true,
+            tls: false,
+            password: None,
+            is_sentinel: false,
+            clock_ahead: 0,
+        }
     }
 
     pub(crate) fn sentinel() -> Self {
@@ -78,6 +86,13 @@ impl RedisBuilder {
         self.set("appendonly", "yes").set("appendfsync", "always")
     }
 
+    /// Sets how many microseconds the server's wall clock is ahead of the machine's; a negative
+    /// number sets it behind. Only on Linux.
+    pub fn clock_ahead(mut self, micros: i64) -> Self {
+        self.clock_ahead = micros;
+        self
+    }
+
     /// Makes the server a replica. The master must have a port without TLS, and its password, if
     /// any, must be the same.
     pub fn replica_of(self, master: &Redis) -> Self {
@@ -109,6 +124,7 @@ impl RedisBuilder {
             tls: self.tls,
             password: self.password,
             is_sentinel: self.is_sentinel,
+            clock_ahead: self.clock_ahead,
         };
         let number = redis.port.as_ref().map_or(0, Port::number);
         let mut config = format!("bind 127.0.0.1\nunixsocket {}\n", redis.socket().display(),);

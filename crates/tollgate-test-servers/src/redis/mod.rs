@@ -3,7 +3,9 @@
 mod ability;
 mod builder;
 mod certificate;
+mod clock;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::client::{Client, Value, field};
-use crate::process::Process;
+use crate::process::{Process, require};
 use crate::wait::until;
 use tollgate_replicas::Port;
 
@@ -34,6 +36,8 @@ pub struct Redis {
     tls: bool,
     password: Option<String>,
     is_sentinel: bool,
+    /// In microseconds.
+    clock_ahead: i64,
 }
 
 #[derive(Debug)]
@@ -240,11 +244,18 @@ impl Redis {
         self.kill();
         let folder = self.folder.path();
         let config = folder.join(CONFIG);
-        let mut args = vec![config.as_os_str()];
-        if self.is_sentinel {
-            args.push("--sentinel".as_ref());
+        let shift = (self.clock_ahead != 0).then(|| clock::shift(folder, self.clock_ahead));
+        let mut command: Vec<&OsStr> = Vec::new();
+        for argument in shift.iter().flatten() {
+            command.push(argument);
         }
-        let process = Process::start("redis-server", &args, folder, &folder.join(LOG));
+        command.extend([PROGRAM.as_ref(), config.as_os_str()]);
+        if self.is_sentinel {
+            command.push("--sentinel".as_ref());
+        }
+        require(PROGRAM);
+        // `env` sets variables and replaces itself by the server.
+        let process = Process::start("env", &command, folder, &folder.join(LOG));
         *self.state() = State::Runs(process);
     }
 
@@ -354,5 +365,6 @@ impl Redis {
     }
 }
 
+const PROGRAM: &str = "redis-server";
 const CONFIG: &str = "redis.conf";
 const LOG: &str = "log";

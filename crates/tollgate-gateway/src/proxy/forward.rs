@@ -158,7 +158,7 @@ impl Forward {
         let sent = (self.changes_target || !is_http1 || request.uri().path_and_query().is_none())
             .then(|| request.uri().clone());
         let may_repeat = upload.is_none() && is_harmless(request.method());
-        let mut was_repeated = false;
+        let (mut was_repeated, mut refusals) = (false, 0);
         let mut tried = Tried::default();
         let mut member = group.choose(&mut tried).ok_or(Fault::NoRoute)?;
         loop {
@@ -186,7 +186,8 @@ impl Forward {
                 }
             };
             lease.counting(busy);
-            let again = ((may_repeat || !is_http1) && !was_repeated).then(|| {
+            let may_be_refused = !is_http1 && refusals < MAX_REFUSALS;
+            let again = (may_be_refused || (may_repeat && !was_repeated)).then(|| {
                 let mut again = Request::new(Sent::default());
                 again.method_mut().clone_from(request.method());
                 again.uri_mut().clone_from(request.uri());
@@ -204,8 +205,12 @@ impl Forward {
                 Err(unanswered) => unanswered,
             };
             let was_refused = matches!(error, SendError::Refused(_));
-            let again = again
-                .filter(|_| was_refused || (may_repeat && broke_off(&error) && !lease.has_begun()));
+            let is_safe = if was_refused {
+                may_be_refused
+            } else {
+                may_repeat && !was_repeated && broke_off(&error) && !lease.has_begun()
+            };
+            let again = again.filter(|_| is_safe);
             let again = again.and_then(|again| self.with_body(again, upload, release));
             match (unsent, again) {
                 // This idle connection was already closed. Other idle connections may be open.
@@ -216,6 +221,7 @@ impl Forward {
                         return Err(self.fault(member, &error));
                     };
                     (*request, was_repeated) = (next, true);
+                    refusals += u32::from(was_refused);
                     match group.choose(&mut tried) {
                         Some(other) => {
                             if !was_refused {
@@ -296,6 +302,10 @@ impl Forward {
         Ok(response.map(|_| Body::empty()))
     }
 }
+
+/// How many refusals of a request the gateway accepts before it gives up. A server that shuts down
+/// may refuse requests on several connections.
+const MAX_REFUSALS: u32 = 3;
 
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)

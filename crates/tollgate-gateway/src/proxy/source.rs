@@ -52,9 +52,12 @@ impl Release {
         let mut held = self.0.lock();
         let again = held.sent.take()?;
         let (body, reader) = (held.body.take(), held.reader.take());
+        let size = |pieces: &VecDeque<Bytes>| pieces.iter().map(Bytes::len).sum::<usize>();
+        // An earlier repetition may have ended before it had sent all pieces.
+        let bytes = size(&again) - size(&held.again);
         drop(held);
-        let bytes = again.iter().map(Bytes::len).sum();
-        let held = Arc::new(Mutex::new(Held { body, again, ..Held::default() }));
+        let sent = Some(again.clone());
+        let held = Arc::new(Mutex::new(Held { body, again, sent, ..Held::default() }));
         self.0 = Arc::clone(&held);
         if let Some(reader) = reader {
             reader.wake();

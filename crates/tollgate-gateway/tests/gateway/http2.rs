@@ -253,14 +253,16 @@ fn send(connection: &mut TcpStream, kind: u8, flags: u8, id: u32, payload: &[u8]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_requests_are_sent_again_once() {
+async fn refused_requests_are_sent_again() {
     for (refusal, refused, body, status, bodies) in [
         (Refusal::Stream, 1, 0, 200, 2),
         (Refusal::Stream, 1, 40_000, 200, 2),
         (Refusal::Connection, 1, 0, 200, 2),
         (Refusal::Connection, 1, 40_000, 200, 2),
-        (Refusal::Stream, 2, 10, 503, 2),
-        (Refusal::Connection, 2, 10, 503, 2),
+        (Refusal::Stream, 3, 10, 200, 4),
+        (Refusal::Connection, 3, 10, 200, 4),
+        (Refusal::Stream, 4, 10, 503, 4),
+        (Refusal::Connection, 4, 10, 503, 4),
         // The gateway does not buffer so much.
         (Refusal::Stream, 1, 70_000, 503, 1),
         // The server may have processed the request.

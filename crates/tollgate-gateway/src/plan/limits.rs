@@ -75,8 +75,6 @@ pub struct LimitPlan {
     pub also: Vec<Bandwidth>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
-    /// The highest cost of a request under this limit.
-    pub max_cost: Cost,
     pub enforce: bool,
     pub excess: OnExceeded,
     /// Which responses count; all without it.
@@ -234,23 +232,35 @@ impl CostTable {
         cost.unwrap_or(self.other)
     }
 
-    /// The most that one of these requests can cost, as far as methods and paths tell.
-    pub fn max_cost(&self, methods: &Methods, path: &PathMatch) -> Cost {
-        let rules = self.paths.iter().filter(|rule| {
+    /// The highest cost of these requests, as far as methods and paths tell, and in words which
+    /// requests have it.
+    pub fn highest(&self, methods: &Methods, path: &PathMatch) -> (Cost, String) {
+        let is_met = |(index, rule): (usize, &CostRule)| {
             let meet = rule.path.covers(path) || path.covers(&rule.path);
-            meet && rule.methods.meet(methods)
-        });
-        let rules = rules.map(|rule| rule.cost).max();
-        let is_always = |rule: &CostRule| rule.path.covers(path) && rule.methods.cover(methods);
-        if self.paths.iter().any(is_always) {
-            return rules.unwrap_or(self.other);
-        }
-        let by_method = if methods.is_all() {
-            self.methods.iter().map(|(_, cost)| *cost).fold(self.other, Cost::max)
-        } else {
-            let costs = methods.iter().map(|method| self.of_method(method));
-            costs.max().unwrap_or(self.other)
+            // Only the first match counts.
+            let is_hidden = self.paths[..index].iter().any(|earlier| {
+                (earlier.path.covers(path) || earlier.path.covers(&rule.path))
+                    && (earlier.methods.cover(methods) || earlier.methods.cover(&rule.methods))
+            });
+            meet && rule.methods.meet(methods) && !is_hidden
         };
-        rules.unwrap_or(Cost::ZERO).max(by_method)
+        let rules = self.paths.iter().enumerate().filter(|it| is_met(*it)).map(|(_, rule)| {
+            let CostRule { methods, path, cost } = rule;
+            let method = if methods.is_all() { String::new() } else { format!("{methods} ") };
+            (*cost, format!("a {method}request to `{path}`"))
+        });
+        let has_rule = |has_methods: &dyn Fn(&Methods) -> bool| {
+            self.paths.iter().any(|rule| rule.path.covers(path) && has_methods(&rule.methods))
+        };
+        let listed = self.methods.iter().map(|(method, _)| method).filter(|_| methods.is_all());
+        let by_method = listed.chain(methods.iter()).filter(|it| !has_rule(&|all| all.contain(it)));
+        let by_method =
+            by_method.map(|method| (self.of_method(method), format!("a {method} request")));
+        let has_others = methods.is_all() && !has_rule(&Methods::is_all);
+        let other = if self.methods.is_empty() { "a request" } else { "any other request" };
+        let others = has_others.then(|| (self.other, other.to_owned()));
+        let all = rules.chain(by_method).chain(others);
+        all.reduce(|highest, next| if next.0 > highest.0 { next } else { highest })
+            .unwrap_or_else(|| (self.other, other.to_owned()))
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn limits(shared: &Shared<'_>) -> Limits {
         );
     }
     let keys = Keys { global: &limiter.global, client: &limiter.client, apis: &limiter.apis };
-    let (own, client) = own(keys, "", &limits, shared);
+    let (own, client) = own(keys, "", &PathMatch::Any, &limits, shared);
     if limiter.tiers.is_set() && own.client.as_ref().is_some_and(|client| client.policy.is_none()) {
         limiter.tiers.name().error(
             "`tiers` needs `client.limit`, the quota of clients without a tier",
@@ -48,11 +48,12 @@ pub(super) fn limits(shared: &Shared<'_>) -> Limits {
 pub(super) fn of_route(
     route: &Route,
     name: &str,
+    path: &PathMatch,
     outer: &Limits,
     shared: &Shared<'_>,
 ) -> RouteLimits {
     let keys = Keys { global: &route.global, client: &route.client, apis: &route.apis };
-    let (own, _) = own(keys, &format!("{name}/"), outer, shared);
+    let (own, _) = own(keys, &format!("{name}/"), path, outer, shared);
     let outer = &outer.limits;
     RouteLimits {
         global: if route.global.is_set() { own.global } else { outer.global.clone() },
@@ -71,10 +72,11 @@ struct Keys<'a> {
 fn own(
     keys: Keys<'_>,
     prefix: &str,
+    path: &PathMatch,
     outer: &Limits,
     shared: &Shared<'_>,
 ) -> (RouteLimits, Option<Client>) {
-    let maker = Maker { outer, shared };
+    let maker = Maker { path, outer, shared };
     let one = |key: &Key<Option<Box<PolicyKeys>>>, whose| {
         let default = format!("{prefix}{}", key.key);
         maker.everywhere(key.there()?, &default, whose).ok()
@@ -90,6 +92,8 @@ fn own(
 }
 
 struct Maker<'a, 'b> {
+    /// The paths of the route.
+    path: &'b PathMatch,
     outer: &'b Limits,
     shared: &'b Shared<'a>,
 }
@@ -104,10 +108,9 @@ impl Maker<'_, '_> {
         let section = keys.section();
         let name = keys.identifier.there().map_or(default, |name| name);
         self.shared.names.take(name, &keys.identifier.spot());
-        let (any, path) = (Methods::default(), Ok(&PathMatch::Any));
         if !quotas::is_in(section) {
             let kind = Kind { name: Ok(name), whose, algorithm: None };
-            let rest = self.rest(section, kind, &any, path)?;
+            let rest = self.rest(section, kind)?;
             return Ok((rest.limit(None)?, None));
         }
         let algorithm = policy::algorithm_everywhere(section, self.shared);
@@ -115,7 +118,7 @@ impl Maker<'_, '_> {
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(section.quota(), also, algorithm));
         let kind = Kind { name: Ok(name), whose, algorithm: algorithm.ok() };
-        let rest = self.rest(section, kind, &any, path);
+        let rest = self.rest(section, kind);
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => quotas::of_tiers(self.shared.limiter, algorithm),
@@ -124,7 +127,7 @@ impl Maker<'_, '_> {
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
         let policies = quotas.policies(name, algorithm, None, &self.shared.names);
         let limit = rest?.limit(Some(policies?))?;
-        warn_of_dear_requests(&limit, section);
+        self.check_costs(&limit, section, &Methods::default(), self.path);
         Ok((limit, Some(quotas.client())))
     }
 
@@ -132,8 +135,6 @@ impl Maker<'_, '_> {
         &self,
         section: Section<'_>,
         Kind { name, whose, algorithm }: Kind<'_>,
-        methods: &Methods,
-        path: Checked<&PathMatch>,
     ) -> Checked<Rest> {
         let rules = section.rules;
         if rules.expire_seconds.is_set() {
@@ -166,7 +167,6 @@ impl Maker<'_, '_> {
             tiers: Vec::new(),
             also: Vec::new(),
             whose,
-            max_cost: costs.max_cost(methods, path?),
             costs,
             enforce,
             excess,
@@ -176,6 +176,38 @@ impl Maker<'_, '_> {
             penalty: penalty?,
         };
         Ok(Rest { limit, on_store_error, shed, lease: lease? })
+    }
+
+    /// A request that costs more than the capacity would always be denied.
+    fn check_costs(
+        &self,
+        limit: &LimitPlan,
+        section: Section<'_>,
+        methods: &Methods,
+        path: &PathMatch,
+    ) {
+        let (cost, request) = limit.costs.highest(methods, path);
+        let cost = cost.get();
+        let tiers = self.shared.limiter.tiers.there().map(|tiers| &tiers.quotas.all[..]);
+        let names = tiers.unwrap_or_default().iter().map(|(name, _)| name);
+        let tiers =
+            names.enumerate().map(|(tier, name)| (Some(tier), format!(" in tier `{name}`")));
+        let low = std::iter::once((None, String::new())).chain(tiers).find_map(|(tier, name)| {
+            let policy = limit.quotas_in(tier).find(|policy| policy.capacity() < cost)?;
+            Some((policy, name))
+        });
+        let Some((policy, tier)) = low else { return };
+        let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
+        let key = if policy.algorithm().is_some_and(is_bucket) { "burst" } else { "limit" };
+        spot.error(
+            format!(
+                "policy `{}`{tier} grants at most {} units at the same time, but {request} costs \
+                 {cost}, so it would always be denied with 403",
+                policy.name().escape_debug(),
+                policy.capacity()
+            ),
+            format!("raise `{key}` to at least {cost}, or lower this cost with `costs`"),
+        );
     }
 }
 
@@ -210,7 +242,6 @@ impl Rest {
         let Some(Policies { first, tiers, mut also }) = policies else {
             // A request in flight counts once, whatever it costs.
             limit.costs = Arc::new(CostTable::flat(Cost::ONE));
-            limit.max_cost = Cost::ONE;
             limit.counts = None;
             limit.reserve = None;
             return Ok(limit);
@@ -253,18 +284,15 @@ fn api(keys: &Api, maker: &Maker<'_, '_>, client: Option<&Client>) -> Checked<Ap
     let path = path.and_then(|path| paths::path(path, &keys.path.spot()));
     let methods = paths::methods(&keys.method);
     let whose = keys.per.value()?;
-    let any = Methods::default();
-    let of = methods.as_ref().unwrap_or(&any);
-    let at = path.as_ref().map_err(|reported| *reported);
     if !keys.share.is_set() && !quotas::is_in(section) {
         let kind = Kind { name, whose, algorithm: None };
-        let rest = maker.rest(section, kind, of, at);
+        let rest = maker.rest(section, kind);
         let limit = rest?.limit(None)?;
         return Ok(ApiPlan { methods: methods?, path: path?, limit });
     }
     let algorithm = policy::algorithm(section.rules, maker.shared);
     let kind = Kind { name, whose, algorithm: algorithm.ok() };
-    let rest = maker.rest(section, kind, of, at);
+    let rest = maker.rest(section, kind);
     let quotas = algorithm.and_then(|algorithm| quotas(keys, algorithm, client));
     let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);
     if whose == Whose::Everybody {
@@ -273,8 +301,11 @@ fn api(keys: &Api, maker: &Maker<'_, '_>, client: Option<&Client>) -> Checked<Ap
     }
     let policies = quotas.policies(name, algorithm, keys.share.value()?, &maker.shared.names)?;
     let limit = rest?.limit(Some(policies))?;
-    warn_of_dear_requests(&limit, section);
-    Ok(ApiPlan { methods: methods?, path: path?, limit })
+    let (methods, path) = (methods?, path?);
+    // The limit is about the paths of both the api and the route.
+    let narrower = if path.covers(maker.path) { maker.path } else { &path };
+    maker.check_costs(&limit, section, &methods, narrower);
+    Ok(ApiPlan { methods, path, limit })
 }
 
 /// The quotas of an api. For a share of the client's quota, these are the whole quotas of the
@@ -311,26 +342,6 @@ fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> C
         ));
     }
     Ok(quotas)
-}
-
-/// A request that costs more than ever passes at once is always refused.
-fn warn_of_dear_requests(limit: &LimitPlan, section: Section<'_>) {
-    let max_cost = limit.max_cost.get();
-    let Some(least) = limit.policies().map(Policy::capacity).min() else { return };
-    if max_cost > least {
-        let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
-        spot.warn(
-            format!(
-                "a request may cost {max_cost}, and at most {least} units pass at once: it is \
-                 always denied"
-            ),
-            if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
-                "raise `burst`, or lower the cost"
-            } else {
-                "raise `limit`, or lower the cost"
-            },
-        );
-    }
 }
 
 fn warn_of_shadowed(apis: &[(ApiPlan, Spot)]) {

@@ -30,7 +30,6 @@ pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
         also: Vec::new(),
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
-        max_cost: Cost::ONE,
         enforce: !limiter.shadow.value()?,
         excess: OnExceeded::Reject,
         counts: None,

@@ -63,9 +63,10 @@ const FALLBACK: &str = "default";
 fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checked<Route> {
     let name = section.name.get();
     let known = name.map_or("?", |name| name);
-    let limits = limits::of_route(section, known, outer, shared);
     let path = section.path.get();
     let path = path.and_then(|path| paths::path(path, &section.path.spot()));
+    let any = PathMatch::Any;
+    let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, shared);
     let target = match section.target.get()? {
         Some(section) => Some(target(section, path.as_ref().map_err(|reported| *reported)?)?),
         None if shared.limiter.forward_auth.is_set() => None,

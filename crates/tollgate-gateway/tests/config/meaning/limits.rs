@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use tollgate::policy::{Algorithm, LeakyMode, Refill};
 use tollgate::{Cost, Micros, OnExceeded};
-use tollgate_gateway::plan::{LimitPlan, RouteLimits, SettleBy, Statuses};
+use tollgate_gateway::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};
 use crate::support::plan;
@@ -204,9 +204,19 @@ fn a_policy_is_dear_by_the_requests_that_it_is_about() {
 ",
     );
     let limits = &plan.routes[0].limits;
-    let max_cost: Vec<_> = limits.apis.iter().map(|api| api.limit.max_cost.get()).collect();
-    assert_eq!(max_cost, [2, 10, 50, 30, 1]);
-    assert_eq!(limits.client.as_ref().unwrap().max_cost.get(), 50);
+    let highest = |api: &ApiPlan| api.limit.costs.highest(&api.methods, &api.path);
+    let highest: Vec<_> = limits.apis.iter().map(highest).map(|it| (it.0.get(), it.1)).collect();
+    let highest: Vec<_> = highest.iter().map(|(cost, request)| (*cost, &**request)).collect();
+    assert_eq!(
+        highest,
+        [
+            (2, "a GET request"),
+            (10, "a DELETE request"),
+            (50, "a request to `/bulk/*`"),
+            (30, "a GET request to `/once`"),
+            (1, "a POST request"),
+        ]
+    );
 }
 
 #[test]
@@ -317,7 +327,7 @@ fn what_is_under_way_may_be_all_that_is_limited() {
     assert_eq!(in_flight(&beside), in_flight(&short));
     let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");
     let global = with_costs.routes[0].limits.global.clone().unwrap();
-    assert_eq!((global.max_cost, in_flight(&global).1), (Cost::ONE, 7));
+    assert_eq!((&*global.costs, in_flight(&global).1), (&CostTable::flat(Cost::ONE), 7));
     let words = tollgate_gateway::check::in_words(&with_costs);
     assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
     assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");

@@ -41,8 +41,9 @@ enum Reason {
     #[error("a name is 1 to {} printable ASCII characters", Policy::MAX_NAME)]
     Name,
     #[error(
-        "a {what} of {given} is outside 1 to {}; the nearest that can be is {nearest}",
-        Policy::MAX_LIMIT
+        "a {what} of {given} is outside 1 to {}; the {} is {nearest}",
+        Policy::MAX_LIMIT,
+        if given < nearest { "minimum" } else { "maximum" }
     )]
     Limit { what: &'static str, given: u64, nearest: u64 },
     #[error("a window of {0:?} is outside 50 µs to 400 days")]

@@ -13,9 +13,9 @@ fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
         (
             Quota::per_second(0),
             bucket,
-            "a limit of 0 is outside 1 to 1000000000000; the nearest that can be is 1",
+            "a limit of 0 is outside 1 to 1000000000000; the minimum is 1",
         ),
-        (Quota::per_day(u64::MAX), bucket, "the nearest that can be is 1000000000000"),
+        (Quota::per_day(u64::MAX), bucket, "the maximum is 1000000000000"),
         (Quota::per_second(1).burst(0), bucket, "a burst of 0 is outside"),
         (Quota::new(1, NANOS(49_000)), bucket, "a window of 49µs is outside 50 µs to 400 days"),
         (Quota::new(1, NANOS(50_001)), bucket, "50.001µs is not a whole number of microseconds"),

@@ -27,11 +27,9 @@ pub(super) struct Held {
     pub(super) latest: Timestamp,
     /// The latest time at which a response was over.
     written: Timestamp,
-    /// The first lines that are far ahead of [`written`](Self::written). Later lines show whether
-    /// the server was idle before them, or their times are wrong.
-    ahead: Vec<Seen>,
-    /// How many lines were skipped because they are far ahead, since a line was last held.
-    skipped: usize,
+    /// Lines after a jump of the time. Later lines show whether the server was idle, or which of
+    /// these times are wrong.
+    undecided: Vec<Seen>,
     /// How many lines in a row are far behind, and the first of these lines.
     behind: (usize, u64),
     /// The record that was handed out, which borrows from its batch.
@@ -102,21 +100,12 @@ impl Held {
     }
 
     fn place(&mut self, seen: Seen, odd: &mut Vec<Odd>) -> Result<(), (u64, Micros)> {
-        let latest_ahead = self.ahead.iter().map(|ahead| ahead.written).max();
-        let by = |ahead: &Seen| ahead.written.since(seen.written);
-        if latest_ahead.is_some_and(|latest| latest.since(seen.written) > FAR) {
-            let far = |ahead: &Seen| by(ahead) > FAR;
-            let (wrong, rest) =
-                std::mem::take(&mut self.ahead).into_iter().partition::<Vec<_>, _>(far);
-            self.ahead = rest;
-            self.skipped += wrong.len();
-            if self.skipped >= MANY {
-                return Err((seen.line, wrong.first().map_or(FAR, by)));
-            }
-            for ahead in wrong {
-                let by = by(&ahead).as_secs_ceil();
-                self.leave_out(ahead, Reason::Ahead(by), odd);
-            }
+        if let Some(latest) = self.undecided.iter().map(|it| it.written).max() {
+            self.undecided.push(seen);
+            // The last line may itself be the one with a wrong time.
+            let is_alone = seen.written.since(latest) > FAR;
+            let enough = if is_alone { 4 * MANY } else { MANY };
+            return if self.undecided.len() >= enough { self.decide(odd) } else { Ok(()) };
         }
         let back = self.written.since(seen.written);
         if back > FAR {
@@ -132,36 +121,56 @@ impl Held {
         }
         self.behind.0 = 0;
         if seen.written.since(self.written) > FAR {
-            self.ahead.push(seen);
-            // This line may itself be the one with a wrong time.
-            let is_alone = latest_ahead.is_none_or(|latest| seen.written.since(latest) > FAR);
-            if self.ahead.len() >= if is_alone { 4 * MANY } else { MANY } {
-                self.believe();
-            }
+            self.undecided.push(seen);
         } else {
             self.hold(seen);
         }
         Ok(())
     }
 
-    /// Accepts the last lines of the file.
+    /// Decides about the last lines of the file. Returns the lines that are skipped.
     ///
     /// # Errors
-    /// More lines were skipped before them, so the newest line comes first. The error is as in
-    /// [`add`](Self::add).
-    pub(super) fn end(&mut self) -> Result<(), (u64, Micros)> {
-        if let Some(last) = self.ahead.last().filter(|_| self.skipped > self.ahead.len()) {
-            return Err((last.line, FAR));
-        }
-        self.believe();
-        Ok(())
+    /// As for [`add`](Self::add).
+    pub(super) fn end(&mut self) -> Result<Vec<Odd>, (u64, Micros)> {
+        let mut odd = Vec::new();
+        self.decide(&mut odd)?;
+        Ok(odd)
     }
 
-    /// Accepts the lines that are far ahead, because the server was idle before them.
-    fn believe(&mut self) {
-        for seen in std::mem::take(&mut self.ahead) {
-            self.hold(seen);
+    /// Holds the most undecided lines that follow one another in time, and skips the others.
+    ///
+    /// # Errors
+    /// Half of the lines would be skipped, so these are not single wrong times.
+    fn decide(&mut self, odd: &mut Vec<Odd>) -> Result<(), (u64, Micros)> {
+        let all = std::mem::take(&mut self.undecided);
+        let chosen = chain(&all, self.written);
+        if 2 * chosen.iter().filter(|is_chosen| **is_chosen).count() <= all.len() {
+            let mut latest = self.written;
+            for seen in &all {
+                let back = latest.since(seen.written);
+                if back > FAR {
+                    return Err((seen.line, back));
+                }
+                latest = latest.max(seen.written);
+            }
         }
+        for (index, seen) in all.iter().enumerate() {
+            if chosen[index] {
+                self.hold(*seen);
+                continue;
+            }
+            let mut later = all.iter().zip(&chosen).skip(index);
+            let next = later.find(|(_, is_chosen)| **is_chosen).map(|(next, _)| next.written);
+            let ahead = next.map_or(Micros::ZERO, |next| seen.written.since(next));
+            let reason = if ahead > FAR {
+                Reason::Ahead(ahead.as_secs_ceil())
+            } else {
+                Reason::Behind(self.written.since(seen.written).as_secs_ceil())
+            };
+            self.leave_out(*seen, reason, odd);
+        }
+        Ok(())
     }
 
     fn hold(&mut self, Seen { entry, written, .. }: Seen) {
@@ -170,7 +179,6 @@ impl Held {
         } else {
             self.others.push(Reverse(entry));
         }
-        self.skipped = 0;
         self.latest = self.latest.max(entry.at);
         self.written = self.written.max(written);
     }
@@ -230,4 +238,25 @@ impl Held {
             self.first = self.first.wrapping_add(1);
         }
     }
+}
+
+/// Marks the longest chain of lines after `written` in which no line is far behind the line before
+/// it. Of chains with the same length, it is the chain whose end comes last.
+fn chain(lines: &[Seen], written: Timestamp) -> Vec<bool> {
+    // The length of the longest chain that ends with each line, and the line before it.
+    let mut ends: Vec<(usize, Option<usize>)> = Vec::with_capacity(lines.len());
+    for seen in lines {
+        let follows = |before: Timestamp| before.since(seen.written) <= FAR;
+        let before = (0..ends.len()).filter(|it| ends[*it].0 > 0 && follows(lines[*it].written));
+        let before = before.max_by_key(|it| ends[*it].0);
+        let length = before.map_or(0, |it| ends[it].0) + 1;
+        ends.push(if follows(written) { (length, before) } else { (0, None) });
+    }
+    let mut chosen = vec![false; lines.len()];
+    let mut next = (0..ends.len()).filter(|it| ends[*it].0 > 0).max_by_key(|it| ends[*it].0);
+    while let Some(index) = next {
+        chosen[index] = true;
+        next = ends[index].1;
+    }
+    chosen
 }

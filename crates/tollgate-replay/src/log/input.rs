@@ -59,8 +59,11 @@ pub enum ReadError {
     },
     /// None of the first lines can be read.
     #[error(
-        "none of the first {lines} lines of {name} can be read as {format}: line {line}: {reason}; \
-         name its format (--log)"
+        "{} be read as {format}: line {line}: {reason}; name its format (--log)",
+        match lines {
+            1 => format!("the only line of {name} cannot"),
+            _ => format!("none of the first {lines} lines of {name} can"),
+        }
     )]
     OtherFormat {
         /// The file.
@@ -73,6 +76,17 @@ pub enum ReadError {
         line: u64,
         /// The reason.
         reason: Reason,
+    },
+    /// Lines can be read, but their times are in the future.
+    #[error(
+        "line {line} of {name}: its time is in the future, and no other line can be replayed; \
+         correct the times in the log, or this machine's clock"
+    )]
+    Future {
+        /// The file.
+        name: Box<str>,
+        /// The first of these lines.
+        line: u64,
     },
     /// A field that the user named does not occur.
     #[error(

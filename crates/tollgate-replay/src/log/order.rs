@@ -228,8 +228,9 @@ impl Records {
             |(line, back): (u64, Micros)| ReadError::Backwards { name, line, back: back.into() };
         let Ok(read) = file.batches.recv() else {
             file.is_over = true;
-            file.held.end().map_err(backwards)?;
-            return file.check(true);
+            let odd = file.held.end().map_err(backwards)?;
+            self.leave_out(number, odd)?;
+            return self.files[number].check(true);
         };
         let Read { mut batch, headers, format } = read?;
         file.headers = headers;
@@ -262,7 +263,12 @@ impl Records {
                 let (file, reason) = (file.name.clone(), reason.clone());
                 self.shown.push(Unreadable { file, line, reason });
             }
-            if file.first_reason.is_none() {
+            // A line with a time shows that the format is right.
+            let is_first = match &file.first_reason {
+                Some((_, known)) => reason == Reason::Future && *known != Reason::Future,
+                None => true,
+            };
+            if is_first {
                 file.first_reason = Some((line, reason));
             }
         }
@@ -341,8 +347,12 @@ impl Stream {
         if lines < IN_VAIN && !at_end || lines == 0 {
             return Ok(());
         }
-        let (name, format) = (self.name.clone(), self.format.clone());
-        Err(ReadError::OtherFormat { name, lines, format, line: *line, reason: reason.clone() })
+        let (name, line) = (self.name.clone(), *line);
+        if *reason == Reason::Future {
+            return Err(ReadError::Future { name, line });
+        }
+        let (format, reason) = (self.format.clone(), reason.clone());
+        Err(ReadError::OtherFormat { name, lines, format, line, reason })
     }
 }
 

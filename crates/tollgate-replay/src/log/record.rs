@@ -125,7 +125,7 @@ impl Fields {
             duration: self.duration,
             address: self.address,
             // A target that is not UTF-8 is not one of HTTP.
-            method: target.and_then(|_| self.method.of(text)).unwrap_or_default(),
+            method: target.and(self.method.of(text)).filter(is_token).unwrap_or_default(),
             target: target.unwrap_or_default(),
             host: self.host.of(text),
             status: self.status,
@@ -135,6 +135,11 @@ impl Fields {
             headers: self.headers.iter().filter_map(header).collect(),
         }
     }
+}
+
+/// Whether HTTP allows this method (RFC 9110 §5.6.2).
+fn is_token(method: &&str) -> bool {
+    method.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 /// Records of one file that follow one another, and their texts.

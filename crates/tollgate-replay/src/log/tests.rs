@@ -111,7 +111,9 @@ fn bytes_that_are_not_utf_8_do_not_make_a_line_unreadable() {
 
 #[test]
 fn a_line_without_a_request_of_http_has_no_method() {
-    for request in ["-", "", "\\x16\\x03\\x01", "GET", " / HTTP/1.1", "GET /a b HTTP/1.1"] {
+    for request in
+        ["-", "", "\\x16\\x03\\x01", "GET", " / HTTP/1.1", "GET /a b HTTP/1.1", "G(T /a HTTP/1.1"]
+    {
         let line = LINE.replace("GET /a?b=1 HTTP/1.1", request);
         let mut records = records(line, &Options::default());
         assert_eq!(records.next().unwrap().unwrap().method, "", "{request}");
@@ -132,6 +134,8 @@ fn the_reason_names_the_field_and_what_it_should_be() {
         assert!(said.contains("test.log") && said.contains("line 1"), "{said}");
     }
     assert!(reason("\n", "common").contains("it ends before remote_addr"));
+    let said = reason("x", "common");
+    assert!(said.contains("the only line of test.log cannot be read as a common"), "{said}");
     assert!(reason("{\"ts\":1", "caddy").contains("it is not a JSON object: EOF"));
     assert!(reason("{}", "caddy").contains("it has no field `ts`"));
     assert!(reason("{\"ts\":true}", "caddy").contains("it has no field `ts`"));
@@ -207,10 +211,31 @@ fn single_wrong_times_are_left_out() {
     assert_eq!(read(log(&times)), (all, behind.to_owned()));
     let future = "3: its time is in the future";
     assert_eq!(read(log(&[0, 1, 2_000_000_000])), (vec![0, 1], future.to_owned()));
+    // A few lines decide by majority.
+    let past = "4: its time is 86400 s behind the lines before it";
+    let near = [86_400, 86_401, 86_400, 0, 86_402];
+    assert_eq!(read(log(&near)), (vec![0, 2, 1, 4], past.replace("86400", "86401")));
+    assert_eq!(read(log(&near[..4])), (vec![0, 2, 1], past.replace("86400", "86401")));
+    let after_idle = [0, 1, 2, 50_000, 50_001, 50_002, 3];
+    let past = "7: its time is 49999 s behind the lines before it";
+    assert_eq!(read(log(&after_idle)), (vec![0, 1, 2, 3, 4, 5], past.to_owned()));
     // Servers may be idle for a night, or have only daily requests.
     assert_eq!(read(log(&[0, 1, 30_000, 30_001])), (vec![0, 1, 2, 3], String::new()));
     let days: Vec<_> = (0..40).map(|day| day * 86_400).collect();
     assert_eq!(read(log(&days)), ((0..40).collect(), String::new()));
+}
+
+#[test]
+fn wrong_times_alone_are_not_another_format() {
+    let options = Options { not_after: Timestamp::from_micros(1), ..Options::default() };
+    for text in [LINE.to_owned(), format!("nonsense\n{LINE}")] {
+        let error = records(text, &options).next().unwrap_err().to_string();
+        assert!(error.contains("its time is in the future"), "{error}");
+        assert!(
+            error.ends_with("correct the times in the log, or this machine's clock"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -268,7 +293,7 @@ fn bad_input_is_refused_in_words() {
 /// Exports often have the newest line first.
 #[test]
 fn newest_line_first_is_an_error() {
-    for (step, lines) in [(7_200, 100), (600, 100), (7_200, 14)] {
+    for (step, lines) in [(7_200, 100), (600, 100), (7_200, 14), (7_200, 2)] {
         let times: Vec<_> = (0..lines).map(|line| 1_000_000 - line * step).collect();
         let mut records = records(log(&times), &with("json:time=t,method=m,target=u"));
         let error = loop {

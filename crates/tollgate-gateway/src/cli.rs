@@ -39,7 +39,8 @@ pub enum Command {
     /// Forward allowed requests to the target and deny the others
     ///
     /// The gateway reloads the file when it changes, and on SIGHUP. An invalid file has no effect. On
-    /// SIGTERM the gateway closes its listeners, and requests in flight have time to finish.
+    /// SIGTERM the gateway waits for `drainDelay`, closes its listeners, and lets requests in flight
+    /// finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]

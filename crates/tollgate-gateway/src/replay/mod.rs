@@ -43,7 +43,7 @@ pub struct LogArgs {
     /// Stops at the first line that cannot be read
     #[arg(long)]
     pub strict: bool,
-    /// Hides addresses and names of clients, paths, and parts of unreadable lines
+    /// Hides addresses and names of clients, request paths in reports, and parts of unreadable lines
     #[arg(long, visible_alias = "anonymize")]
     pub anonymise: bool,
 }
@@ -111,16 +111,23 @@ pub enum ReplayError {
     Store { place: String, error: StoreError },
     /// Limits of clients would treat all requests alike.
     #[error(
-        "none of the {requests} requests has a client: the log has no address (in a log_format \
-         $remote_addr, in JSON address=…), and no user or key that the file reads; add one to --log"
+        "no request has a client: the log has no address (in a log_format $remote_addr, in JSON \
+         address=…), and no user or key that the file reads; add one to --log"
     )]
-    NoClient { requests: u64 },
+    NoClient,
     /// The log has no request, or none for `suggest`.
     #[error(
-        "no limit charges any of the {lines} lines: they are preflights, not HTTP, or requests that \
-         `serve` refuses; if they are requests, describe their format with --log"
+        "no limit charges any line: they are preflights, not HTTP, or requests that `serve` refuses; \
+         if they are requests, describe their format with --log"
     )]
-    NoneCharged { lines: u64 },
+    NoneCharged,
+    /// All proxies would count as clients.
+    #[error(
+        "no line has the header `{header}` of the trusted proxies; add it to --log (in a log_format \
+         $http_{variable}, in JSON header.{header}=…), or omit --trusted-proxies",
+        variable = header.to_ascii_lowercase().replace('-', "_")
+    )]
+    NoHeader { header: String },
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
 }
@@ -172,11 +179,10 @@ pub(crate) fn replay(
     let store = |error| ReplayError::Store { place: "at the end".to_owned(), error };
     let report = one.finish().map_err(store)?;
     if report.routes.keys().all(|route| route == NOT_HTTP) {
-        return Err(ReplayError::NoneCharged { lines: report.total.counts.requests });
+        return Err(ReplayError::NoneCharged);
     }
-    let requests = one.without_client;
-    if report.clients == 0 && requests > 0 && has_client_limits {
-        return Err(ReplayError::NoClient { requests });
+    if report.clients == 0 && one.without_client > 0 && has_client_limits {
+        return Err(ReplayError::NoClient);
     }
     let other = match two {
         Some(mut two) => {

@@ -147,11 +147,14 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
     let bounds = Bounds { routes: args.routes, ..Bounds::default() };
     let mut suggest = Suggest::new(Micros::from(args.window), &args.pattern, bounds);
     let (mut not_limited, mut with_user, mut with_status) = (0, 0, 0);
+    let header = args.header.as_deref().unwrap_or("X-Forwarded-For");
+    let mut has_header = args.trusted_proxies.is_empty();
     let records = super::read(&args.log, 0, |_, record| {
         let Some((subject, path)) = recorded.charged(record) else {
             not_limited += 1;
             return Ok(());
         };
+        has_header |= record.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header));
         with_user += u64::from(record.user.is_some());
         with_status += u64::from(record.status != 0);
         let is_success = matches!(record.status, 0 | 100..400);
@@ -161,10 +164,13 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
     })?;
     let suggestion = suggest.suggestion();
     if suggestion.requests == 0 {
-        return Err(ReplayError::NoneCharged { lines: not_limited });
+        return Err(ReplayError::NoneCharged);
     }
     if suggestion.clients == 0 {
-        return Err(ReplayError::NoClient { requests: suggestion.requests });
+        return Err(ReplayError::NoClient);
+    }
+    if !has_header {
+        return Err(ReplayError::NoHeader { header: header.to_owned() });
     }
     Ok(Learned {
         suggestion,

@@ -278,6 +278,26 @@ fn reports_name_the_client_behind_a_proxy() {
 }
 
 #[test]
+fn suggest_names_a_header_that_no_line_has() {
+    let folder = Folder::new("");
+    let line = |header: &str| {
+        format!("{{\"t\":1,\"ip\":\"10.0.0.1\",\"m\":\"GET\",\"u\":\"/\"{header}}}\n")
+    };
+    folder.write("without.log", &line(""));
+    folder.write("with.log", &(line("") + &line(r#","h":"203.0.113.7""#)));
+    let suggest = |log: &str, fields: &str| {
+        let format = format!("--log=json:time=t,address=ip,method=m,target=u{fields}");
+        let options = ["--trusted-proxies=10.0.0.0/8", "--header=X-Client"];
+        let output = folder.tollgate(&[&["suggest", log, &format], &options[..]].concat());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, told) = suggest("without.log", "");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("no line has the header `X-Client`"), "{told}");
+    assert_eq!(suggest("with.log", ",header.x-client=h").0, Some(0));
+}
+
+#[test]
 fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
     let folder = Folder::new(&log());
     let run = |stdout: Stdio| {
@@ -335,7 +355,7 @@ fn bad_input_ends_with_2_in_words_and_leaves_nothing_behind() {
         (&["limits.yaml", "quoted.log"], "which is not the address of a client; name its format"),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u"],
-            "none of the 1 requests has a client",
+            "no request has a client",
         ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u,user=who"],
@@ -495,16 +515,10 @@ fn logs_and_options_without_a_use_are_refused() {
     folder.write("bytes.log", &request.replace("GET /", "\\x16\\x03"));
     for (arguments, expected) in [
         (&["suggest", "access.log"][..], "its remote_addr is `crawl-66.example.com`"),
-        (
-            &["suggest", "own.log", "--log=json:time=t,method=m,target=u"],
-            "none of the 1 requests has a client",
-        ),
-        (
-            &["suggest", "preflights.log"],
-            "no limit charges any of the 1 lines: they are preflights",
-        ),
-        (&["suggest", "bytes.log"], "no limit charges any of the 1 lines"),
-        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any of the 1 lines"),
+        (&["suggest", "own.log", "--log=json:time=t,method=m,target=u"], "no request has a client"),
+        (&["suggest", "preflights.log"], "no limit charges any line: they are preflights"),
+        (&["suggest", "bytes.log"], "no limit charges any line"),
+        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any line"),
         (&["suggest", "access.log", "--window=500ms"], "expected whole seconds such as 60s"),
         (&["suggest", "access.log", "--pattern=item/{id}"], "expected a path such as /item/{id}"),
     ] {

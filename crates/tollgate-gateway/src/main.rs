@@ -1,6 +1,6 @@
 //! `tollgate`: see `tollgate --help`.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,7 +14,15 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     signatures::install();
-    Cli::parse().run().unwrap_or_else(|error| match error.kind() {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => cli.run(),
+        // Help and version are such errors, too. `Error::exit` would ignore a full disk.
+        Err(error) => error.print().and_then(|()| io::stdout().flush()).map(|()| {
+            let code = u8::try_from(error.exit_code());
+            code.map_or(ExitCode::FAILURE, ExitCode::from)
+        }),
+    };
+    outcome.unwrap_or_else(|error| match error.kind() {
         // Readers such as `head` close standard output; this is not a failure.
         ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         _ => {

@@ -175,6 +175,18 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
 }
 
 #[test]
+fn help_on_a_full_disk_is_an_error() {
+    for argument in ["--help", "--version"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = command.arg(argument).stdout(full).output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{argument}: {told}");
+        assert!(told.starts_with("error: cannot write the output: No space left"), "{told}");
+    }
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     for arguments in
         [["--help"].as_slice(), &["--version"], &["serve", "--help"], &["check", "--help"]]

@@ -2,6 +2,7 @@
 //! leaves. The check compiles no code and needs no Docker engine.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::process::{self, Failure};
@@ -23,6 +24,14 @@ pub(crate) fn run() -> Result<(), Failure> {
     for folder in ignored_folders(&ignored)? {
         // Git tracks no file of `.git`, so a folder may be missing.
         let _ = fs::remove_dir_all(context.path().join(folder));
+    }
+    // Cargo's plan opens only manifests. Sources embed data through links to other folders.
+    if let Some(link) = dangling_link(&context.path().join("crates"))? {
+        let link = link.strip_prefix(context.path()).unwrap_or(&link).display();
+        return Err(Failure::Broken(format!(
+            "`{link}` is a link to a file that .dockerignore leaves out\n\
+             cure: remove the target's folder from .dockerignore",
+        )));
     }
     for arguments in cargo_builds(&builds)? {
         // Cargo plans the build and prints the plan instead of running it.
@@ -51,6 +60,24 @@ fn ignored_folders(text: &str) -> Result<Vec<&str>, Failure> {
             ))),
         })
         .collect()
+}
+
+/// The first symbolic link below a folder whose target does not exist.
+fn dangling_link(folder: &Path) -> Result<Option<PathBuf>, Failure> {
+    let unreadable = |error| Failure::Broken(format!("cannot read {}: {error}", folder.display()));
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.is_symlink() {
+            if !path.exists() {
+                return Ok(Some(path));
+            }
+        } else if path.is_dir()
+            && let Some(link) = dangling_link(&path)?
+        {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
 }
 
 /// The arguments of each `RUN cargo build` in a Dockerfile.
@@ -85,6 +112,20 @@ mod tests {
             let failure = ignored_folders(pattern).unwrap_err().to_string();
             assert!(failure.contains(pattern), "{failure}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn dangling_links_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, crate_folder) = (folder.path().join("lua"), folder.path().join("crates/a"));
+        fs::create_dir_all(&crate_folder).unwrap();
+        fs::create_dir(&target).unwrap();
+        let link = crate_folder.join("lua");
+        std::os::unix::fs::symlink("../../lua", &link).unwrap();
+        assert_eq!(dangling_link(folder.path()).unwrap(), None);
+        fs::remove_dir(&target).unwrap();
+        assert_eq!(dangling_link(folder.path()).unwrap(), Some(link));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::support::{Client, Gateway, Upstream, whole};
+use crate::support::{Client, Gateway, Upstream, pause, whole};
 
 fn lines(upstream: &Upstream, limit: u32) -> String {
     format!(
@@ -249,7 +249,7 @@ async fn reloads_under_load_fail_no_request() {
         gateway.rewrite(&lines(&upstream, 1_000_000 + version));
         gateway.until_config(|config| config["version"] == version).await;
         while sent.load(Ordering::Relaxed) < before + 100 {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
     done.store(true, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Gateway, RawClient, Upstream, whole};
+use crate::support::{Client, Gateway, RawClient, Upstream, pause, whole};
 
 const FILES: usize = 300;
 
@@ -36,7 +36,7 @@ async fn until_seen(upstream: &Upstream, requests: usize) {
     let started = Instant::now();
     while upstream.seen().len() < requests {
         assert!(started.elapsed() < PATIENCE, "{} of {requests}", upstream.seen().len());
-        tokio::task::yield_now().await;
+        pause().await;
     }
 }
 

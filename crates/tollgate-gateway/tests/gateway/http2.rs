@@ -16,7 +16,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, pause};
 
 /// A TCP proxy that can stop forwarding without closing connections.
 struct Relay {
@@ -122,7 +122,7 @@ async fn each_check_opens_a_connection() {
     let started = Instant::now();
     while upstream.connections() < 3 {
         assert!(started.elapsed() < PATIENCE, "{} connections", upstream.connections());
-        tokio::task::yield_now().await;
+        pause().await;
     }
 }
 

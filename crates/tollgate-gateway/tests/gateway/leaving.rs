@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::Semaphore;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, pause};
 
 /// Answers `/slow` when it is told to: once for each permit, and always once it is closed.
 async fn slow() -> (Upstream, Arc<Semaphore>) {
@@ -35,7 +35,7 @@ async fn requests_under_way_are_answered_and_new_connections_refused() {
         under_way.spawn(async move { client.get("/slow").await });
     }
     while upstream.seen().len() < 2 {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     gateway.signal("TERM");
     let ready = loop {
@@ -70,7 +70,7 @@ async fn the_stream_of_the_page_ends_when_the_way_out_begins() {
     let client = Client::new(gateway.address);
     let under_way = tokio::spawn(async move { client.get("/slow").await });
     while upstream.seen().is_empty() {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let mut stream = std::net::TcpStream::connect(gateway.admin).unwrap();
     stream.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -122,7 +122,7 @@ async fn who_takes_too_long_is_left_behind() {
     let client = Client::new(gateway.address);
     let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
     while upstream.seen().is_empty() {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let started = Instant::now();
     gateway.signal("TERM");
@@ -141,7 +141,7 @@ async fn who_asks_twice_does_not_wait() {
     let client = Client::new(gateway.address);
     tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
     while upstream.seen().is_empty() {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     gateway.signal("TERM");
     while gateway.admin("/readyz").await.status == 200 {}
@@ -178,7 +178,7 @@ async fn draining_under_load_fails_no_request() {
         });
     }
     while sent.load(Ordering::Relaxed) < 500 {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     gateway.signal("TERM");
     load.join_all().await;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, pause};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
@@ -52,7 +52,7 @@ async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
     let started = Instant::now();
     while now.load(Ordering::SeqCst) < 3 {
         assert!(started.elapsed() < Duration::from_secs(20));
-        tokio::task::yield_now().await;
+        pause().await;
     }
     gate.add_permits(1_000);
     for answer in asked.join_all().await {
@@ -86,7 +86,7 @@ async fn a_request_is_under_way_until_its_body_has_ended() {
     let started = Instant::now();
     while upstream.seen().is_empty() {
         assert!(started.elapsed() < Duration::from_secs(20));
-        tokio::task::yield_now().await;
+        pause().await;
     }
     let mut sender = sender;
     sender.send(Frame::data(Bytes::from_static(b"a piece"))).await.unwrap();

@@ -6,22 +6,37 @@ use tollgate_test_servers::until;
 
 use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
-/// The status line of the gateway's response, and the requests that reach the upstream.
-fn sent(request: &str) -> (String, Vec<String>) {
-    let upstream = RawUpstream::new();
-    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
-    let answer = exchange(gateway.address, request);
-    (answer.lines().next().unwrap_or_default().to_owned(), upstream.requests())
+/// A gateway in front of an upstream that records requests.
+struct Scene {
+    upstream: RawUpstream,
+    gateway: Gateway,
 }
 
-fn is_refused(request: &str) {
-    let (status, requests) = sent(request);
-    assert!(status.starts_with("HTTP/1.1 400"), "{request:?}: {status}");
-    assert_eq!(requests, Vec::<String>::new(), "{request:?}");
+impl Scene {
+    fn start() -> Self {
+        let upstream = RawUpstream::new();
+        let gateway = Gateway::start(&upstream.target());
+        Self { upstream, gateway }
+    }
+
+    /// The status line of the gateway's response, and the requests that reach the upstream.
+    fn send(&self, request: &str) -> (String, Vec<String>) {
+        let before = self.upstream.requests().len();
+        let answer = exchange(self.gateway.address, request);
+        let requests = self.upstream.requests().split_off(before);
+        (answer.lines().next().unwrap_or_default().to_owned(), requests)
+    }
+
+    fn refuses(&self, request: &str) {
+        let (status, requests) = self.send(request);
+        assert!(status.starts_with("HTTP/1.1 400"), "{request:?}: {status}");
+        assert_eq!(requests, Vec::<String>::new(), "{request:?}");
+    }
 }
 
 #[test]
 fn a_request_whose_end_is_not_clear_is_refused() {
+    let scene = Scene::start();
     let post = "POST / HTTP/1.1\r\nHost: a\r\n";
     for fields in [
         "Content-Length: 5\r\nContent-Length: 6\r\n",
@@ -39,13 +54,14 @@ fn a_request_whose_end_is_not_clear_is_refused() {
         "Transfer-Encoding : chunked\r\n",
         "Transfer-Encoding:\x0bchunked\r\n",
     ] {
-        is_refused(&format!("{post}{fields}\r\nhello"));
+        scene.refuses(&format!("{post}{fields}\r\nhello"));
     }
-    is_refused("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    scene.refuses("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
 }
 
 #[test]
 fn a_head_that_is_not_clear_is_refused() {
+    let scene = Scene::start();
     for head in [
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -60,7 +76,7 @@ fn a_head_that_is_not_clear_is_refused() {
         "GET a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
         "GET /a\\b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     ] {
-        is_refused(head);
+        scene.refuses(head);
     }
 }
 
@@ -277,6 +293,7 @@ fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
 /// RFC 9112 §6.3 leaves the choice to refuse it or to believe the encoding.
 #[test]
 fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
+    let scene = Scene::start();
     for fields in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -285,7 +302,7 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
         let body = "2\r\nhi\r\n0\r\n\r\n";
         let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
         let (status, requests) =
-            sent(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
+            scene.send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
         assert!(status.starts_with("HTTP/1.1 200"), "{fields:?}: {status}");
         // And what follows is not taken for a request: the connection is closed.
         let [request] = &requests[..] else { panic!("{fields:?}: {requests:?}") };
@@ -299,14 +316,15 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
 /// The gateway removes `Transfer-Encoding`, so the upstream could not decode the body.
 #[test]
 fn a_body_in_another_coding_is_refused() {
+    let scene = Scene::start();
     for fields in [
         "Transfer-Encoding: gzip, chunked\r\n",
         "Transfer-Encoding: chunked, chunked\r\n",
         "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
     ] {
         let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
-        let (status, requests) =
-            sent(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n2\r\nhi\r\n0\r\n\r\n{next}"));
+        let (status, requests) = scene
+            .send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n2\r\nhi\r\n0\r\n\r\n{next}"));
         assert!(status.starts_with("HTTP/1.1 501"), "{fields:?}: {status}");
         assert_eq!(requests, Vec::<String>::new(), "{fields:?}");
     }
@@ -314,7 +332,7 @@ fn a_body_in_another_coding_is_refused() {
 
 #[test]
 fn equal_lengths_become_one() {
-    let (_, requests) = sent(
+    let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\
          Connection: close\r\n\r\nhello",
     );
@@ -324,7 +342,7 @@ fn equal_lengths_become_one() {
 
 #[test]
 fn chunks_are_written_anew() {
-    let (_, requests) = sent(
+    let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
          005;ext=\"x\"\r\nhello\r\n0\r\n\r\n",
     );
@@ -334,9 +352,10 @@ fn chunks_are_written_anew() {
 
 #[test]
 fn a_chunk_that_is_none_ends_the_request() {
+    let scene = Scene::start();
     for body in ["5\r\nhelloX\r\n0\r\n\r\n", "G\r\nhello\r\n0\r\n\r\n", "5 5\r\nhello\r\n0\r\n\r\n"]
     {
-        let (status, requests) = sent(&format!(
+        let (status, requests) = scene.send(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}\
              GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
         ));
@@ -347,7 +366,7 @@ fn a_chunk_that_is_none_ends_the_request() {
 
 #[test]
 fn fields_that_connection_names_are_gone_but_not_those_that_everybody_needs() {
-    let (_, requests) = sent(
+    let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nX-Secret: 1\r\n\
          Connection: close, Content-Length, Host, X-Secret, X-Forwarded-For\r\n\r\nhi",
     );

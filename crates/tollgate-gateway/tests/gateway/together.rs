@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, pause};
 
 /// Two gateways with the same file.
 struct Pair {
@@ -126,7 +126,7 @@ async fn what_the_upstream_says_to_one_is_what_both_have_spent() {
                 break;
             }
             assert!(started.elapsed() < PATIENCE, "{path}: {other}");
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
     // There is less than the estimate, for both.
@@ -202,7 +202,7 @@ async fn what_is_under_way_at_one_fills_the_other() {
         let started = Instant::now();
         while upstream.seen().len() < before + 2 {
             assert!(started.elapsed() < PATIENCE, "{path}");
-            tokio::task::yield_now().await;
+            pause().await;
         }
         for gateway in [0, 1] {
             let full = pair.ask(gateway, path, &[]).await;

@@ -113,7 +113,7 @@ impl Gateway {
         let started = Instant::now();
         while !self.log().contains(text) {
             assert!(started.elapsed() < PATIENCE, "no {text:?} in {}", self.log());
-            thread::yield_now();
+            thread::sleep(PAUSE);
         }
     }
 
@@ -205,7 +205,7 @@ impl Gateway {
                 return config;
             }
             assert!(started.elapsed() < PATIENCE, "{config:#}\n{}", self.log());
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
 }
@@ -323,6 +323,13 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 
 /// The name of the configuration.
 const FILE: &str = "limits.yaml";
+
+/// Waits before a test asks again. The process that it waits for needs the processor meanwhile.
+pub(crate) async fn pause() {
+    tokio::time::sleep(PAUSE).await;
+}
+
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Longer than anything takes that does happen.
 const PATIENCE: Duration = Duration::from_secs(20);

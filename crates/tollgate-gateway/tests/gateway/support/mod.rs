@@ -12,7 +12,7 @@ use std::env;
 #[cfg(feature = "otlp")]
 pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::frames::{Outcome, RawHttp2};
-pub(crate) use self::gateway::{Answer, Client, Gateway, whole};
+pub(crate) use self::gateway::{Answer, Client, Gateway, pause, whole};
 pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::Upstream;
 

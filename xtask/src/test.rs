@@ -204,7 +204,7 @@ fn set_nextest_variables(command: &mut Command) {
     // as passed.
     command.env_remove("NEXTEST_RETRIES");
     if std::env::var_os(THREADS).is_none() {
-        command.env(THREADS, (processors() * 2 + 1).to_string());
+        command.env(THREADS, (processors() * 3 + 1).to_string());
     }
 }
 

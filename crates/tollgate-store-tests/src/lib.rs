@@ -12,7 +12,7 @@
 //! The strongest check compares the store with [`reference::Reference`] on long random traces.
 //! The reference is a thin layer over the pure functions of the core, and every field of every
 //! verdict must be equal. Each run has other traces. A failed check prints the variable
-//! `TOLLGATE_SEED` that repeats it, and `TOLLGATE_LONG=1` makes the traces sixty times as long.
+//! `TOLLGATE_SEED` that repeats it, and `TOLLGATE_LONG=1` makes the traces 150 times as long.
 //!
 //! A wrapper also passes
 //! [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers), for the methods of the trait

@@ -33,7 +33,7 @@ pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
 
 /// Long traces take some minutes over a network.
 fn length() -> usize {
-    if is_long() { 60_000 } else { 1_000 }
+    if is_long() { 60_000 } else { 400 }
 }
 
 async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {

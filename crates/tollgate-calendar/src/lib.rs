@@ -126,8 +126,8 @@ pub enum ZoneError {
     Calendar(#[from] CalendarError),
 }
 
-/// The calendars of this crate. A program can give other periods the name of one of them, so
-/// [`Calendar::named`] does not suffice.
+/// This crate's calendars. A program can give other periods such a name, so [`Calendar::named`] does
+/// not suffice.
 static MADE: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);

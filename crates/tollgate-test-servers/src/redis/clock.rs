@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The arguments of `env` that shift the wall clock of a program by `ahead` microseconds. The
-/// monotonic clock is unchanged, as on a machine whose clock is wrong.
+/// Arguments for `env` that shift a program's wall clock by `ahead` microseconds. They leave the
+/// monotonic clock unchanged, like on a machine with a wrong clock.
 pub(super) fn shift(folder: &Path, ahead: i64) -> [OsString; 2] {
     let [source, library] = ["clock.c", "clock.so"].map(|name| folder.join(name));
     fs::write(&source, SOURCE).expect("a full disk?");

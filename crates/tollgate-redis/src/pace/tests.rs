@@ -361,7 +361,7 @@ fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
 
 /// A Cluster spreads a million requests a second over 32 shards. One shard gets its share, then half
 /// more. The times agree with the measured fleet: 20 µs for a request that is alone in its call, 8 µs
-/// if it shares the call with many requests. `docs/deployment.md` has the results.
+/// if it shares the call with many requests. `docs/benchmarks/scaling.md` has the results.
 #[test]
 fn a_shard_of_a_large_fleet_answers_all() {
     let server = Server { network: us(500), call: us(12), request: us(8), ..NEAR };

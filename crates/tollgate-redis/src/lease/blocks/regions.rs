@@ -1,5 +1,5 @@
 //! Three regions that lease from one quota over a long way. The clock is moved by hand, and the
-//! reference plays Redis. `docs/deployment.md` has the figures.
+//! reference plays Redis. `docs/benchmarks/scaling.md` has the figures.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -138,7 +138,7 @@ impl Held {
         Ok(odd)
     }
 
-    /// Holds the most undecided lines that follow one another in time, and skips the others.
+    /// Holds the longest chain of undecided lines in order of time, and skips the lines outside it.
     ///
     /// # Errors
     /// Half of the lines would be skipped, so these are not single wrong times.
@@ -241,7 +241,7 @@ impl Held {
 }
 
 /// Marks the longest chain of lines after `written` in which no line is far behind the line before
-/// it. Of chains with the same length, it is the chain whose end comes last.
+/// it. If several chains have this length, the chain with the latest end wins.
 fn chain(lines: &[Seen], written: Timestamp) -> Vec<bool> {
     // The length of the longest chain that ends with each line, and the line before it.
     let mut ends: Vec<(usize, Option<usize>)> = Vec::with_capacity(lines.len());

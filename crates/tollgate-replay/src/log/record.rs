@@ -118,14 +118,15 @@ impl Fields {
             Some((&**names.get(usize::from(*number))?, span.of(text)?))
         };
         let target = self.target.of(text);
+        // A target that is not UTF-8 is not a target of HTTP.
+        let method = target.and_then(|_| self.method.of(text)).filter(is_token);
         Record {
             file,
             line: self.line,
             at: self.at,
             duration: self.duration,
             address: self.address,
-            // A target that is not UTF-8 is not one of HTTP.
-            method: target.and(self.method.of(text)).filter(is_token).unwrap_or_default(),
+            method: method.unwrap_or_default(),
             target: target.unwrap_or_default(),
             host: self.host.of(text),
             status: self.status,

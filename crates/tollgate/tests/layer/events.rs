@@ -299,7 +299,7 @@ fn possible_cost_above_capacity_only_warns() {
     let on_login = || Limit::global(policy()).on_paths(Paths::new(["/login"]).unwrap());
     let route = Costs::default().route("/reports/{id}", 50);
     for (limit, request) in [
-        (on_login().costs(route.clone()), "a request to `/reports/{id}` costs 50"),
+        (on_login().costs(route), "a request to `/reports/{id}` costs 50"),
         (on_login().costs(Costs::by_method()), "a DELETE request costs 10"),
         (
             Limit::global(policy()).costs(Costs::by_method().from_fn(|_| Some(1))),

@@ -14,6 +14,12 @@ use tollgate_replicas::Process;
 
 use super::devtools::{DevTools, PATIENCE};
 
+/// The elements that are wider than the screen.
+pub(crate) const TOO_WIDE: &str = r"[...document.querySelectorAll('*')]
+    .filter((it) => it.getBoundingClientRect().right > innerWidth + 0.5
+        || (it === document.documentElement && it.scrollWidth > innerWidth))
+    .map((it) => `${it.localName}.${it.className} ${it.getBoundingClientRect().right}`)";
+
 /// A page in a browser of its own, which ends with it.
 pub(crate) struct Tab {
     tools: RefCell<DevTools>,

@@ -1,50 +1,42 @@
-//! The pictures of the README: `cargo xtask screenshot` takes them anew.
+//! The pictures of the live page in the documentation: `cargo xtask screenshot` takes them again.
 
 use std::time::{Duration, Instant};
 
-use super::support::{Stage, TOKEN, root};
+use super::support::{Stage, TOKEN, bless};
 use crate::client::Client;
 
-/// Real traffic over three replicas: for a moment, or for two minutes with `TOLLGATE_LONG=1`.
+/// Three replicas under more and more traffic, for a moment, or for two minutes with
+/// `TOLLGATE_LONG=1`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_picture_in_light_and_in_dark() {
-    let bless = std::env::var("TOLLGATE_BLESS").is_ok_and(|value| value == "1");
-    let long = tollgate_store_tests::is_long();
-    let flags = ["--limit", "240", "--window", "20s"];
-    let stage = Stage::new(&flags);
+async fn live_page_in_light_and_dark() {
+    let length = Duration::from_secs(if tollgate_store_tests::is_long() { 120 } else { 3 });
+    let stage = Stage::new(&["--limit", "240", "--window", "20s"]);
     stage.is_live();
     let tab = &stage.tab;
     tab.look(1120, 900, "light");
     tab.run(&format!(
         "document.querySelector('#token').value = '{TOKEN}'; document.querySelector('#use').click()"
     ));
-    traffic(&stage, Duration::from_secs(if long { 150 } else { 3 })).await;
-    for (index, method) in ["GET", "SEARCH", "POST"].iter().enumerate() {
-        let button = format!("document.querySelectorAll('#buttons button')[{}].click()", index * 2);
-        tab.run(&button);
-        tab.shows("#summary", method);
-    }
-    tab.run("document.activeElement.blur()");
+    // A service's page has no buttons.
+    tab.until("!document.querySelector('#sending').hidden");
+    tab.run("document.querySelector('#sending').hidden = true; document.activeElement.blur()");
+    traffic(&stage, length).await;
     for scheme in ["light", "dark"] {
         tab.look(1120, 900, scheme);
-        let picture = tab.picture();
-        assert!(picture.starts_with(b"\x89PNG"));
-        assert!((10_000..150_000).contains(&picture.len()), "{scheme}: {} bytes", picture.len());
-        if bless {
-            std::fs::write(root().join(format!("docs/images/page-{scheme}.png")), picture).unwrap();
-        }
+        bless(&format!("page-{scheme}.png"), &tab.picture());
     }
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-/// More or less of it, as in life; at times more than the quota.
+/// Irregular requests that exceed the quota in the second half.
 async fn traffic(stage: &Stage, length: Duration) {
     let client = Client::new(None, stage.set.nginx.address());
     let start = Instant::now();
     while start.elapsed() < length {
         let passed = start.elapsed().as_secs_f64();
-        let a_second = 11.0 + 5.0 * (passed / 9.0).sin() + 6.0 * (passed / 31.0).sin();
+        let share = passed / length.as_secs_f64();
+        let per_second = 6.0 + 12.0 * share + 3.0 * (passed / 7.0).sin();
         client.get("/items", &[]).await;
-        tokio::time::sleep(Duration::from_secs_f64(fastrand::f64() * 2.0 / a_second)).await;
+        tokio::time::sleep(Duration::from_secs_f64(fastrand::f64() * 2.0 / per_second)).await;
     }
 }

@@ -42,7 +42,12 @@ impl Stage {
     }
 }
 
-/// The files of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+/// Writes a picture of the documentation, if `cargo xtask screenshot` runs the test.
+pub(crate) fn bless(name: &str, picture: &[u8]) {
+    assert!(picture.starts_with(b"\x89PNG"));
+    assert!((10_000..150_000).contains(&picture.len()), "{name}: {} bytes", picture.len());
+    if std::env::var("TOLLGATE_BLESS").is_ok_and(|value| value == "1") {
+        let images = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images"));
+        std::fs::write(images.join(name), picture).unwrap();
+    }
 }

@@ -1,18 +1,22 @@
-// Lines over the last minutes, and the words that say the same.
+// Charts of requests per second, with a summary in words.
 
 import { SECONDS, recent, sum } from "./replica.js";
-import { number, rate, say } from "./view.js";
+import { number, rate, say, span } from "./view.js";
 
+/** The shortest chart, in seconds. */
+const SHORTEST = 30;
 const SVG = "http://www.w3.org/2000/svg";
 
 export function drawRates(replicas, policy, now) {
-  const { allowed, denied, first } = sum(replicas, policy, now, SECONDS);
+  const series = sum(replicas, policy, now, SECONDS);
+  // The chart is as long as the page is open, within bounds.
+  const length = Math.max(SHORTEST, SECONDS - series.first);
+  const [allowed, denied] = [series.allowed, series.denied].map((values) => values.slice(-length));
   say("allowed", rate(recent(allowed)));
   say("denied", rate(recent(denied)));
-  const most = Math.max(...allowed, ...denied);
   const svg = document.getElementById("chart");
   const [width, height] = [svg.clientWidth, svg.clientHeight];
-  const top = ceiling(most);
+  const top = ceiling(Math.max(...allowed.map((value, index) => value + denied[index])));
   const box = { left: 0, right: width - 44, top: 8, bottom: height - 22 };
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -21,35 +25,24 @@ export function drawRates(replicas, policy, now) {
     parts.push(line(box.left, y(value), box.right, y(value), "grid"));
     parts.push(text(box.right + 8, y(value) + 4, number(value), "start"));
   }
-  const ago = ["5 min ago", "", "3 min", "", "1 min", "now"];
-  ago.forEach((words, index) => {
-    const x = box.left + (index / 5) * (box.right - box.left);
-    const anchor = index === 0 ? "start" : index === 5 ? "end" : "middle";
-    if (words) parts.push(text(x, height - 4, words, anchor));
-  });
-  parts.push(path(allowed, first, box, y, "allowed"), path(denied, first, box, y, "denied"));
-  svg.replaceChildren(...parts);
+  parts.push(text(box.left, height - 4, `${span(length)} ago`, "start"), text(box.right, height - 4, "now", "end"));
+  svg.replaceChildren(...areas(allowed, denied, series.first - SECONDS + length, box, y), ...parts);
   const all = (values) => number(Math.round(values.reduce((a, b) => a + b, 0)));
-  svg.setAttribute("aria-label", `Requests a second${policy ? ` at ${policy}` : ""}, five minutes`);
+  svg.setAttribute("aria-label", `Requests per second${policy ? ` at ${policy}` : ""}`);
   say(
     "rates-words",
-    `In the last five minutes, or since this page was opened: ${all(allowed)} allowed, ` +
-      `${all(denied)} denied; at most ${rate(Math.max(...allowed))} and ${rate(Math.max(...denied))} a second.`,
+    `Since this page was opened, for up to five minutes: ${all(allowed)} allowed, ` +
+      `${all(denied)} denied; at most ${rate(Math.max(...allowed))} and ${rate(Math.max(...denied))} per second.`,
   );
 }
 
-/** The last minute of one replica. What it shows stands in numbers beside it. */
-export function drawSmall(svg, series) {
+/** Draws the last minute of a replica. */
+export function drawSmall(svg, { allowed, denied, first }) {
   const [width, height] = [120, 28];
-  const top = Math.max(1, ...series.allowed, ...series.denied);
+  const top = Math.max(1, ...allowed.map((value, index) => value + denied[index]));
   const box = { left: 0, right: width, top: 2, bottom: height - 2 };
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
-  const { allowed, denied, first } = series;
-  svg.replaceChildren(
-    line(0, box.bottom, width, box.bottom, "grid"),
-    path(allowed, first, box, y, "allowed"),
-    path(denied, first, box, y, "denied"),
-  );
+  svg.replaceChildren(...areas(allowed, denied, first, box, y), line(0, box.bottom, width, box.bottom, "grid"));
 }
 
 export function smallChart() {
@@ -58,18 +51,20 @@ export function smallChart() {
   return svg;
 }
 
-/** The next number above that divides well. */
+/** The next round number. */
 function ceiling(most) {
   const power = 10 ** Math.floor(Math.log10(Math.max(most, 2)));
-  return [1, 2, 4, 6, 10].map((step) => step * power).find((value) => value >= most);
+  return [1, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((value) => value >= most);
 }
 
-/** What was before the first is not known, and no zero. */
-function path(values, first, box, y, kind) {
-  const step = (box.right - box.left) / (values.length - 1);
-  const x = (index) => box.left + index * step;
-  const points = values.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).slice(first);
-  return make("polyline", { points: points.join(" "), class: kind });
+/** Allowed requests, and denied requests on top of them, from the first known second. */
+function areas(allowed, denied, first, box, y) {
+  const step = (box.right - box.left) / (allowed.length - 1);
+  const points = (values) => values.map((value, i) => `${(box.left + i * step).toFixed(1)},${y(value).toFixed(1)}`).slice(first);
+  const lines = [allowed.map(() => 0), allowed, allowed.map((value, i) => value + denied[i])].map(points);
+  return ["allowed", "denied"].map((kind, index) =>
+    make("polygon", { points: [...lines[index + 1], ...lines[index].reverse()].join(" "), class: kind }),
+  );
 }
 
 function line(x1, y1, x2, y2, kind) {

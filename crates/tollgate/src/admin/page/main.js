@@ -1,17 +1,17 @@
-// Where the page begins: a stream for each replica, and a look at all of them every second.
+// The entry point: reads a stream from each replica and updates the page every second.
 
 import { drawRates } from "./chart.js";
 import { Replica } from "./replica.js";
 import { prepareSending } from "./send.js";
 import { watch } from "./stream.js";
-import { showChoice, showConnection, showPolicies, showReplicas, showTop } from "./view.js";
+import { showChoice, showConnection, showDenials, showPolicies, showReplicas } from "./view.js";
 
 const TOKEN = "tollgate-admin-token";
 const at = (id) => document.getElementById(id);
 
 const own = new Replica(location.origin);
 const replicas = [own];
-/** What ends each stream. */
+/** Functions that stop the streams. */
 let stops = [];
 
 async function begin() {
@@ -28,16 +28,16 @@ async function begin() {
   setInterval(show, 1000);
 }
 
-/** The page may have been loaded from what the browser kept, while the server is down. */
+/** Repeats the request, because a cached page can open while the server is down. */
 async function ask(path) {
   for (;;) {
     try {
       const response = await fetch(path, { cache: "no-store" });
       if (response.ok) return await response.json();
     } catch {
-      // Below.
+      // The server is down.
     }
-    at("connection").textContent = "The server does not answer; asking again";
+    at("connection").textContent = "The server does not respond; trying again";
     await new Promise((done) => setTimeout(done, 2000));
   }
 }
@@ -59,7 +59,7 @@ function watchAll() {
   );
 }
 
-/** Several replicas say something at the same moment: one look is enough for all. */
+/** Updates the page one time if several replicas send an event at the same time. */
 let due = false;
 function soon() {
   if (due) return;
@@ -71,19 +71,19 @@ function soon() {
 }
 
 function show() {
-  // By another name of this machine a peer may be this very process.
+  // A peer can be this process under another name.
   const others = replicas.filter((it) => it === own || it.instance === undefined || it.instance !== own.instance);
   const now = performance.now() / 1000;
   const policy = showChoice(others);
   showConnection(others);
+  showDenials(others);
   showPolicies(others);
   drawRates(others, policy, now);
   showReplicas(others, policy, now);
-  showTop(others);
   showToken(others);
 }
 
-/** The token stays in this tab, and goes with it. */
+/** The browser deletes the token with the tab. */
 function prepareToken() {
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -109,8 +109,8 @@ function showToken(all) {
   for (const id of ["token", "use"]) at(id).hidden = given;
   document.querySelector("label[for=token]").hidden = given;
   at("forget").hidden = !given;
-  let words = "Who is denied is shown to those who know the token of the admin address.";
-  if (given) words = refused.length > 0 ? `The token is refused by ${refused.join(", ")}.` : "";
+  let words = "Enter the admin token to see which clients are denied.";
+  if (given) words = refused.length > 0 ? `${refused.join(", ")} rejected the token.` : "";
   if (at("token-words").textContent !== words) at("token-words").textContent = words;
 }
 

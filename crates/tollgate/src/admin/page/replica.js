@@ -1,6 +1,6 @@
-// What is known of a replica, and how many requests it had in each of the last seconds.
+// The state of a replica, and its requests in each of the last seconds.
 
-/** How many seconds are kept and drawn. */
+/** The number of seconds that are stored and drawn. */
 export const SECONDS = 300;
 
 export class Replica {
@@ -10,19 +10,19 @@ export class Replica {
     this.state = { live: false, why: "", again: 0 };
     this.instance = undefined;
     this.last = undefined;
-    /** From when on something is known. */
+    /** The time of the first event. */
     this.since = Infinity;
-    /** Of each policy: second → what it let pass and what it denied. */
+    /** For each policy: second → allowed and denied requests. */
     this.seconds = new Map();
   }
 
-  /** An event that came `now`. */
+  /** Adds an event that arrived `now`. */
   take(event, now) {
     const counts = countsOf(event);
     const before = event.instance === this.instance ? this.counts : new Map();
-    // What a new process has counted, it has counted since it started.
+    // A new process counts from its start.
     const passed = event.instance === this.instance ? event.uptime - this.last.uptime : event.uptime;
-    // Of the time before this page nothing is known but sums.
+    // The first event has only totals, so the page cannot tell when they were counted.
     if (this.instance !== undefined && passed > 0) {
       for (const [policy, count] of counts) {
         const earlier = before.get(policy) ?? { allowed: 0, denied: 0 };
@@ -42,8 +42,7 @@ export class Replica {
     return this.seconds.get(policy);
   }
 
-  /** Oldest first, up to the last second of which everything has been heard; from `first` on
-   * it is known. */
+  /** Oldest first, up to the last complete second. Seconds before `first` are unknown. */
   series(policy, now, length) {
     const seconds = this.secondsOf(policy);
     const end = Math.floor(now) - HEARD;
@@ -62,7 +61,7 @@ export class Replica {
   }
 }
 
-/** Adds up what several replicas had. */
+/** Adds up the requests of several replicas. */
 export function sum(replicas, policy, now, length) {
   const total = { allowed: Array(length).fill(0), denied: Array(length).fill(0), first: length };
   for (const replica of replicas) {
@@ -75,12 +74,12 @@ export function sum(replicas, policy, now, length) {
   return total;
 }
 
-/** The mean of the last seconds, which is calmer than the last one. */
+/** The mean of the last three seconds, because single seconds vary. */
 export function recent(values) {
   return values.slice(-3).reduce((a, b) => a + b, 0) / 3;
 }
 
-/** Policies of one name share their counts. A shadow denial lets the request pass. */
+/** Policies with the same name share their counts. Shadow policies deny no requests. */
 function countsOf(event) {
   const counts = new Map();
   for (const { policy, decisions: did } of event.policies) {
@@ -90,7 +89,7 @@ function countsOf(event) {
   return counts;
 }
 
-/** Divides among the seconds from `start` to `end` what came in that time. */
+/** Distributes requests evenly over the seconds from `start` to `end`. */
 function spread(seconds, more, start, end) {
   for (let second = Math.floor(start); second < end; second += 1) {
     const share = (Math.min(second + 1, end) - Math.max(second, start)) / (end - start);
@@ -101,5 +100,5 @@ function spread(seconds, more, start, end) {
   }
 }
 
-/** The second before this one may lack what a replica has yet to say. */
+/** Events come every second, so the last two seconds are incomplete. */
 const HEARD = 2;

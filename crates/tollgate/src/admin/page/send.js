@@ -1,8 +1,8 @@
-// Buttons that send requests, and what came back.
+// Buttons that send requests to the demo, and the responses.
 
 import { element, number, say } from "./view.js";
 
-/** What the service charges, and what is asked. */
+/** The requests and their costs in the demo. */
 const REQUESTS = [
   { method: "GET", units: 1, path: "/items" },
   { method: "SEARCH", units: 3, path: "/items?q=tea" },
@@ -10,7 +10,7 @@ const REQUESTS = [
   { method: "DELETE", units: 10, path: "/items/1" },
 ];
 
-/** How many answers are kept. */
+/** The maximum number of responses in the list. */
 const KEPT = 60;
 
 export function prepareSending(target) {
@@ -47,20 +47,20 @@ async function ask(target, { method, path, body }) {
     const options = { method, body, headers, cache: "no-store", credentials: "omit" };
     const response = await fetch(target + path, options);
     await response.arrayBuffer();
-    const server = response.headers.get("x-server-id") ?? "nobody who says so";
+    const server = response.headers.get("x-server-id") ?? "unknown server";
     const took = performance.now() - began;
     return { method, status: `${response.status}`, server, took, headers: [...response.headers] };
   } catch {
-    return { method, status: "no answer", server: "nobody", took: performance.now() - began, headers: [] };
+    return { method, status: "no response", server: "–", took: performance.now() - began, headers: [] };
   }
 }
 
-/** One line, which opens to all header fields that the service lets a page read. */
+/** A line that opens to the headers that the service exposes to the page. */
 function shown({ method, status, server, took, headers }) {
   const field = (name) => headers.find(([key]) => key === name)?.[1];
   const left = field("x-ratelimit-remaining");
   const wait = field("retry-after");
-  const units = wait ? `again in ${wait} s` : left ? `${left} left` : "";
+  const units = wait ? `retry in ${wait} s` : left ? `${left} left` : "";
   const kind = status === "429" ? "status denied" : "status";
   const cells = [
     element("span", { class: "method" }, method),

@@ -1,7 +1,7 @@
-// One stream of one replica, begun anew whenever it breaks. Read by fetch and not by
-// EventSource, which cannot carry a token.
+// Reads a replica's stream and reconnects when it breaks. EventSource cannot send a token, so this
+// uses fetch.
 
-/** Tells of each line and of each change of state, until the function it returns is called. */
+/** Calls back for each event and each change of state. The returned function stops it. */
 export function watch(origin, token, { onEvent, onState }) {
   const stopped = new AbortController();
   keepReading(origin, token, onEvent, onState, stopped.signal);
@@ -22,18 +22,17 @@ async function keepReading(origin, token, onEvent, onState, stopped) {
         if (!stopped.aborted) onEvent(event);
       });
     } catch {
-      why = read > 0 ? "the connection broke" : "no answer";
+      why = read > 0 ? "the connection broke" : "no response";
     }
     if (why === REFUSED) {
-      // What needs no token is shown all the same.
+      // Read the numbers that need no token.
       refused = true;
       continue;
     }
     if (read >= STEADY) wait = SHORTEST;
-    // No stream goes on for ever. If it was more than that, the next try will tell.
+    // The server closes streams after ten minutes, so reconnect immediately.
     if (why === ENDED && read >= STEADY) continue;
-    // Some sooner and some later, so that pages that lost the same replica do not all come
-    // back at one moment.
+    // A random wait, so that pages do not all reconnect to a replica at the same time.
     const pause = wait * (0.5 + Math.random() / 2);
     tell({ live: false, why, again: performance.now() + pause });
     await sleep(pause, stopped);
@@ -41,7 +40,7 @@ async function keepReading(origin, token, onEvent, onState, stopped) {
   }
 }
 
-/** Returns why it ended. */
+/** Returns why the stream ended. */
 async function readOnce(origin, token, stopped, onEvent) {
   const silent = new AbortController();
   let timer = setTimeout(() => silent.abort(), SILENCE);
@@ -53,7 +52,7 @@ async function readOnce(origin, token, stopped, onEvent) {
       signal: AbortSignal.any([stopped, silent.signal]),
     });
     if (response.status === 401) return token ? REFUSED : NEEDED;
-    if (!response.ok) return `answered ${response.status}`;
+    if (!response.ok) return `status ${response.status}`;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
@@ -77,14 +76,15 @@ function sleep(milliseconds, stopped) {
   });
 }
 
-const ENDED = "it stopped";
-const REFUSED = "the token is refused";
-const NEEDED = "it asks for the token";
+const ENDED = "the stream ended";
+const REFUSED = "token rejected";
+const NEEDED = "token required";
 
-/** In milliseconds: how long nothing may come, when a line comes every second. */
+/** Milliseconds without an event after which a stream counts as broken; events come every second. */
 const SILENCE = 6000;
+/** The first and the longest wait between attempts, in milliseconds. */
 const SHORTEST = 500;
 const LONGEST = 10000;
 
-/** After so many lines, what breaks is another trouble than before. */
+/** A stream with this many events resets the wait between attempts. */
 const STEADY = 3;

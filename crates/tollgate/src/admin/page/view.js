@@ -1,5 +1,4 @@
-// From what is known to what is seen. Texts go in as texts: names of policies and subjects
-// are never taken for markup.
+// Updates the page. Names of policies and clients are inserted as text, not as markup.
 
 import { drawSmall, smallChart } from "./chart.js";
 import { recent } from "./replica.js";
@@ -8,7 +7,7 @@ const format = new Intl.NumberFormat("en");
 export const number = (value) => format.format(value);
 export const rate = (value) => (value > 0 && value < 9.95 ? value.toFixed(1) : number(Math.round(value)));
 
-/** Changes a text only if it differs: what is read out is then read out once. */
+/** Changes a text only if it differs, so that screen readers announce it only one time. */
 export function say(id, words) {
   write(document.getElementById(id), words);
 }
@@ -34,7 +33,7 @@ export function showConnection(replicas) {
   document.getElementById("connection").classList.toggle("trouble", lost.length + open.length > 0);
 }
 
-/** Which policy the rates are of; the first until somebody chooses. */
+/** Returns the policy of the chart: the first, until the user selects another. */
 export function showChoice(replicas) {
   const select = document.getElementById("policy");
   const policies = [...new Set(policiesOf(replicas).map(({ status }) => status.policy))];
@@ -59,8 +58,8 @@ export function showPolicies(replicas) {
     group.allowed += did.allow + did.shadow_deny + did.failed_open + did.local;
     group.denied += did.deny + did.failed_closed;
     if (!status.global) continue;
-    // What is in memory, each process has for itself. Of what they share, whoever can tell
-    // says the same, and the latest to do so is the first of them that is live.
+    // Each process has its own quota in memory. All replicas report the same for a quota in Redis, so
+    // show the first that is known.
     const shared = status.store !== "memory";
     const known = group.quotas.find((quota) => quota.shared);
     if (shared && known) {
@@ -75,18 +74,16 @@ export function showPolicies(replicas) {
 
 function policyCard() {
   const quotas = element("div", { class: "quotas" });
-  const parts = [element("h3", {}), element("p", { class: "quiet rule" }), quotas, element("p", { class: "quiet sums" })];
+  const parts = [element("h3", {}), element("p", { class: "quiet" }), quotas, element("p", { class: "quiet sums" })];
   return element("li", { class: "card policy" }, ...parts);
 }
 
 function updatePolicy(card, { policy, quotas, allowed, denied }) {
-  const [title, rule, bars, sums] = card.children;
+  const [title, about, bars, sums] = card.children;
   write(title, policy.policy);
-  const burst = policy.capacity === policy.limit ? "" : `, ${number(policy.capacity)} at once`;
-  const shadow = policy.enforced ? "" : ", only observed";
-  const words = policy.algorithm.replaceAll("_", " ");
-  const per = policy.calendar ? `calendar ${policy.calendar.name}` : span(policy.window);
-  write(rule, `${number(policy.limit)} per ${per}${burst}, ${words}${shadow}`);
+  const shadow = policy.enforced ? "" : ", shadow";
+  const key = policy.global ? "" : "per key: ";
+  write(about, `${key}${rule(policy)}, ${policy.algorithm.replaceAll("_", " ")}${shadow}`);
   keyed(bars, quotas, (quota) => quota.name, bar, (node, quota) => updateBar(node, quota, policy.policy, quotas.length));
   write(sums, `${number(allowed)} allowed, ${number(denied)} denied`);
 }
@@ -99,19 +96,20 @@ function bar() {
 
 function updateBar(node, { name, remaining, after, capacity }, policy, several) {
   const [meter, left] = node.children;
-  const share = remaining === null ? 0 : Math.min(1, remaining / capacity);
-  meter.firstChild.style.transform = `scaleX(${share})`;
-  meter.classList.toggle("low", remaining !== null && share < 0.1);
-  meter.classList.toggle("unknown", remaining === null);
-  const words = remaining === null ? "unknown, the store cannot tell" : `of ${number(capacity)} left`;
-  const value = remaining === null ? words : `${number(remaining)} ${words}`;
+  const unknown = remaining === null;
+  const used = unknown ? 0 : Math.max(0, capacity - remaining);
+  meter.firstChild.style.transform = `scaleX(${used / capacity})`;
+  meter.classList.toggle("full", used > 0.9 * capacity);
+  meter.classList.toggle("unknown", unknown);
+  const percent = unknown ? "" : `${Math.floor((100 * used) / capacity)} %`;
+  const words = unknown ? "unknown, because the store does not respond" : ` used: ${number(remaining)} of ${number(capacity)} left`;
   meter.setAttribute("aria-label", several > 1 ? `${policy}, ${name}` : policy);
   meter.setAttribute("aria-valuemax", capacity);
-  meter.setAttribute("aria-valuenow", remaining ?? 0);
-  meter.setAttribute("aria-valuetext", value);
-  const again = remaining !== null && after > 0 ? `, all in ${span(Math.ceil(after))}` : "";
-  write(left.firstChild, remaining === null ? "" : number(remaining));
-  write(left.lastChild, ` ${words}${again}${several > 1 ? ` (${name})` : ""}`);
+  meter.setAttribute("aria-valuenow", used);
+  meter.setAttribute("aria-valuetext", percent + words);
+  const again = used > 0 && after > 0 ? `, all available in ${span(Math.ceil(after))}` : "";
+  write(left.firstChild, percent);
+  write(left.lastChild, `${words}${again}${several > 1 ? ` (${name})` : ""}`);
 }
 
 export function showReplicas(replicas, policy, now) {
@@ -123,7 +121,7 @@ function replicaCard(replica) {
   const head = element("div", { class: "title" }, element("h3", {}), element("span", { class: "state" }));
   const address = element("p", { class: "quiet address" }, replica.origin.replace("http://", ""));
   const facts = element("dl", {});
-  for (const word of ["allowed a second", "denied a second", "store", "breaker"]) {
+  for (const word of ["allowed per second", "denied per second", "store", "breaker"]) {
     facts.append(element("div", {}, element("dt", {}, word), element("dd", {}, "–")));
   }
   return element("li", { class: "card replica" }, head, address, smallChart(), facts);
@@ -134,7 +132,7 @@ function updateReplica(card, replica, policy, now) {
   const { live, why, again } = replica.state;
   write(head.firstChild, replica.name);
   const wait = Math.max(0, Math.ceil((again - performance.now()) / 1000));
-  write(head.lastChild, live ? "live" : why ? `lost: ${why}, again in ${wait} s` : "connecting");
+  write(head.lastChild, live ? "live" : why ? `lost: ${why}, retry in ${wait} s` : "connecting");
   card.classList.toggle("lost", !live);
   const series = replica.series(policy, now, 60);
   drawSmall(chart, series);
@@ -142,7 +140,7 @@ function updateReplica(card, replica, policy, now) {
   const values = [
     rate(recent(series.allowed)),
     rate(recent(series.denied)),
-    store && live ? `${store.store}${store.available ? "" : ", away"}` : "–",
+    store && live ? `${store.store}${store.available ? "" : ", down"}` : "–",
     store && live ? (store.breaker ?? "none") : "–",
   ];
   [...facts.children].forEach((fact, index) => {
@@ -151,41 +149,29 @@ function updateReplica(card, replica, policy, now) {
   });
 }
 
-export function showTop(replicas) {
+/** Adds up the denials that replicas report with the token. */
+export function showDenials(replicas) {
   const told = replicas.filter((replica) => replica.state.live && replica.last?.top);
-  const policies = new Map();
-  for (const { policy, denied } of told.flatMap((replica) => replica.last.top)) {
-    if (!policies.has(policy)) policies.set(policy, new Map());
-    const subjects = policies.get(policy);
-    for (const { subject, client, count } of denied) {
-      const known = subjects.get(subject) ?? { subject, client, count: 0 };
-      subjects.set(subject, { ...known, count: known.count + count });
+  const denials = new Map();
+  for (const { last } of told) {
+    for (const { policy, denied } of last.top) {
+      const rules = last.policies.filter((status) => status.policy === policy).map(rule);
+      for (const { subject, client, count } of denied) {
+        const key = JSON.stringify([policy, subject]);
+        const known = denials.get(key)?.count ?? 0;
+        denials.set(key, { subject: client === "global" ? "all clients" : subject, policy: `${policy} (${rules.join("; ")})`, count: known + count });
+      }
     }
   }
-  const lists = [...policies].map(([policy, subjects]) => {
-    const most = [...subjects.values()].sort((a, b) => b.count - a.count).slice(0, 10);
-    return { policy, most };
-  });
-  keyed(document.getElementById("top"), lists, (list) => list.policy, topTable, updateTop);
+  const most = [...denials.values()].sort((a, b) => b.count - a.count).slice(0, 10);
+  const rows = most.map(({ subject, policy, count }) => [subject, policy, number(count)].map((cell) => element("td", {}, cell)));
+  if (rows.length === 0) rows.push([element("td", { colspan: "3" }, "No client was denied in the last minutes.")]);
+  const table = document.getElementById("denials");
+  table.hidden = told.length === 0;
+  table.lastElementChild.replaceChildren(...rows.map((cells) => element("tr", {}, ...cells)));
 }
 
-function topTable({ policy }) {
-  const title = element("caption", {}, policy);
-  const head = ["subject", "client", "denied"].map((word) => element("th", { scope: "col" }, word));
-  const rows = element("tbody", {});
-  return element("table", {}, title, element("thead", {}, element("tr", {}, ...head)), rows);
-}
-
-function updateTop(table, { most }) {
-  const rows = most.map(({ subject, client, count }) => {
-    const cells = [subject, client.replace("_", " "), number(count)];
-    return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
-  });
-  const nobody = element("tr", {}, element("td", { colspan: "3" }, "Nobody in the last minutes."));
-  table.lastChild.replaceChildren(...(rows.length > 0 ? rows : [nobody]));
-}
-
-/** Gives `parent` a child per item, and keeps those that it has: focus stays where it is. */
+/** Gives `parent` a child for each item. Existing children remain, so they keep the focus. */
 function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
@@ -199,7 +185,7 @@ function keyed(parent, items, keyOf, make, update) {
   for (const child of old.values()) child.remove();
 }
 
-/** Of those that are live, or of all that have ever been if nobody is. */
+/** The policies of live replicas; without a live replica, the last known policies. */
 function policiesOf(replicas) {
   const live = replicas.filter((replica) => replica.state.live && replica.last);
   const known = live.length > 0 ? live : replicas.filter((replica) => replica.last);
@@ -210,7 +196,13 @@ const storesOf = (replica) => replica.last?.stores ?? [];
 const isTroubled = (store) => !store.available || (store.breaker ?? "closed") !== "closed";
 const names = (replicas) => replicas.map((replica) => replica.name).join(", ");
 
-function span(seconds) {
+/** For example `240 per 20 s`. */
+function rule({ limit, capacity, window, calendar }) {
+  const burst = capacity === limit ? "" : `, burst ${number(capacity)}`;
+  return `${number(limit)} per ${calendar ? `calendar ${calendar.name}` : span(window)}${burst}`;
+}
+
+export function span(seconds) {
   if (seconds >= 7200) return `${number(Math.round(seconds / 3600))} h`;
   if (seconds > 120) return `${number(Math.round(seconds / 60))} min`;
   return `${Number(seconds.toPrecision(3))} s`;

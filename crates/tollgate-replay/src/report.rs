@@ -198,13 +198,7 @@ impl Series {
         }
         let since = second.saturating_sub(self.from.0.as_micros() / 1_000_000);
         while since / self.step_seconds >= Self::CELLS as u64 {
-            let longer = STEPS.iter().copied().find(|step| *step > self.step_seconds);
-            let longer = longer.unwrap_or_else(|| self.step_seconds.saturating_mul(2));
-            let parts = self.steps.chunks((longer / self.step_seconds) as usize);
-            self.steps = parts
-                .map(|part| part.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
-                .collect();
-            self.step_seconds = longer;
+            self.lengthen_steps();
         }
         let step = (since / self.step_seconds) as usize;
         if self.steps.len() <= step {
@@ -212,5 +206,25 @@ impl Series {
         }
         let sum = &mut self.steps[step];
         (sum.0, sum.1) = (sum.0 + allowed, sum.1 + denied);
+    }
+
+    /// Returns the series with longer steps, so that it has at most this number of steps.
+    #[cfg(feature = "html")]
+    pub(crate) fn in_steps(&self, most: usize) -> Self {
+        let mut series = self.clone();
+        while series.steps.len() > most {
+            series.lengthen_steps();
+        }
+        series
+    }
+
+    fn lengthen_steps(&mut self) {
+        let longer = STEPS.iter().copied().find(|step| *step > self.step_seconds);
+        let longer = longer.unwrap_or_else(|| self.step_seconds.saturating_mul(2));
+        let parts = self.steps.chunks((longer / self.step_seconds) as usize);
+        self.steps = parts
+            .map(|part| part.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
+            .collect();
+        self.step_seconds = longer;
     }
 }

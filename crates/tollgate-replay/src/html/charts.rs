@@ -1,4 +1,4 @@
-//! The drawings.
+//! The charts. Their size suits a phone, and two of them beside each other on a wide screen.
 
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
@@ -10,7 +10,7 @@ use crate::Instant;
 use crate::report::Series;
 use tollgate_core::Timestamp;
 
-// Stand-ins, which become variables of the style sheet.
+// Placeholders that are replaced with variables of the style sheet.
 const TEXT: RGBColor = RGBColor(1, 1, 1);
 const FAINT: RGBColor = RGBColor(2, 2, 2);
 const ALLOWED: RGBColor = RGBColor(3, 3, 3);
@@ -25,7 +25,7 @@ const COLOURS: [(&str, &str); 4] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-/// Allowed and denied requests, one on the other.
+/// Allowed requests, and denied requests on top of them.
 pub(super) fn over_time(series: &Series) -> String {
     drawing(220, |area| {
         let steps: Vec<_> = (0_u64..).zip(&series.steps).collect();
@@ -36,7 +36,7 @@ pub(super) fn over_time(series: &Series) -> String {
             // Half of the last label is right of the last step.
             .margin_right(32)
             .x_label_area_size(24)
-            .y_label_area_size(64)
+            .y_label_area_size(LEFT)
             .build_cartesian_2d(0..end, 0..highest.unwrap_or(0).max(1))?;
         let is_long = series.step_seconds * end > 2 * 86_400;
         let label = |step: &u64| {
@@ -54,8 +54,8 @@ pub(super) fn over_time(series: &Series) -> String {
             .bold_line_style(FAINT)
             .light_line_style(TRANSPARENT)
             .axis_style(FAINT)
-            .x_labels(8)
-            .y_labels(5)
+            .x_labels(5)
+            .y_labels(4)
             .x_label_formatter(&label)
             .label_style(label_style())
             .draw()?;
@@ -91,7 +91,7 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .x_label_area_size(24)
-            .y_label_area_size(64)
+            .y_label_area_size(LEFT)
             .build_cartesian_2d(-1.0..end, 0..highest + highest / 8)?;
         chart
             .configure_mesh()
@@ -100,7 +100,7 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
             .light_line_style(TRANSPARENT)
             .axis_style(FAINT)
             .x_labels(0)
-            .y_labels(5)
+            .y_labels(4)
             .label_style(label_style())
             .draw()?;
         label_bars(area, end, |power| chart.backend_coord(&(power, 0)))?;
@@ -117,9 +117,9 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
             )])?;
             let (x, y) = chart.backend_coord(&(x, highest + highest / 8));
             let row = i32::try_from(row).unwrap_or_default();
-            let text = format!("{}: {:.0} a minute", limit.name, limit.in_a_minute);
-            // At the right edge the text goes to the left of its line.
-            let (x, side) = if x > 760 { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
+            let text = format!("{}: {:.0}", limit.name, limit.in_a_minute);
+            // A label at the right edge is left of its line.
+            let (x, side) = if x > 320 { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
             let style = label_style().pos(Pos::new(side, VPos::Top));
             area.draw(&Text::new(text, (x, y + 4 + 14 * row), style))?;
         }
@@ -132,7 +132,7 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
 fn label_bars<'a>(area: &Area<'a>, end: f64, at: impl Fn(f64) -> (i32, i32)) -> Drawn<'a> {
     let bars = end as i32;
     // A label is up to 90 wide.
-    let every = (bars + 1) * 90 / 880 + 1;
+    let every = (bars + 1) * 90 / 410 + 1;
     for power in (0..=bars).filter(|power| power % every == 0) {
         let most = 1_u64 << power;
         let text = match most / 2 + 1 {
@@ -149,18 +149,18 @@ fn label_bars<'a>(area: &Area<'a>, end: f64, at: impl Fn(f64) -> (i32, i32)) -> 
 /// Denials by day of the week and hour.
 pub(super) fn heat(hours: &[Vec<u64>]) -> String {
     const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-    const LEFT: i32 = 64;
+    const LEFT: i32 = 40;
     const TOP: i32 = 20;
-    const WIDE: i32 = 37;
+    const WIDE: i32 = 18;
     const HIGH: i32 = 24;
     drawing(200, |area| {
         let most = hours.iter().flatten().max().copied().unwrap_or(0).max(1);
-        for hour in (0..24).step_by(3) {
+        for hour in (0..24).step_by(4) {
             area.draw(&Text::new(format!("{hour:02}:00"), (LEFT + hour * WIDE, 2), label_style()))?;
         }
         for ((day, name), hours) in (0..).zip(DAYS).zip(hours) {
             let top = TOP + day * HIGH;
-            area.draw(&Text::new(name, (20, top + 6), label_style()))?;
+            area.draw(&Text::new(name, (4, top + 6), label_style()))?;
             for (hour, denied) in (0..).zip(hours) {
                 let left = LEFT + hour * WIDE;
                 let cell = [(left, top), (left + WIDE - 2, top + HIGH - 2)];
@@ -176,19 +176,22 @@ pub(super) fn heat(hours: &[Vec<u64>]) -> String {
     })
 }
 
+/// The width of the labels of the vertical axis.
+const LEFT: u32 = 56;
+
 fn label_style() -> TextStyle<'static> {
-    ("sans-serif", 13).into_font().color(&TEXT)
+    ("sans-serif", 15).into_font().color(&TEXT)
 }
 
 /// An SVG of this height, with variables for colours.
 fn drawing(height: u32, draw: impl for<'a> FnOnce(&Area<'a>) -> Drawn<'a>) -> String {
     let mut svg = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut svg, (960, height)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (480, height)).into_drawing_area();
         draw(&area).and_then(|()| area.present())
     };
     if drawn.is_err() {
-        // A string takes whatever is drawn; an empty chart is better than no report.
+        // Drawing into a string does not fail; an empty chart is better than no report.
         svg.clear();
     }
     COLOURS.iter().fold(svg, |svg, (stand_in, variable)| svg.replace(stand_in, variable))

@@ -1,13 +1,14 @@
 //! The report as one HTML file that loads nothing.
 //!
-//! The drawings have stand-ins for colours, which become variables of the style sheet: one drawing
-//! is right in light and in dark.
+//! The charts use placeholder colours that are replaced with variables of the style sheet, so each
+//! chart fits light and dark mode.
 
 mod charts;
 
+use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 
-use crate::report::{Counts, PolicyReport, Report, Series};
+use crate::report::{Counts, Report, Series};
 
 /// A limit to draw beside the clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,13 +51,17 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
         report.clients_denied, report.clients
     )?;
     if !report.is_exact() {
-        out.push_str("<p>The numbers are not exact: the replay ran out of room.</p>\n");
+        out.push_str("<p>The numbers are not exact, because the replay ran out of memory.</p>\n");
     }
+    denied_clients(out, report)?;
+    out.push_str("<div class=\"charts\">\n");
     over_time(out, report)?;
     chart(
         out,
         "Clients by the requests of their busiest minute",
-        &format!("{ALLOWED} clients {LIMIT} the most that a limit allows in one minute"),
+        &format!(
+            "{ALLOWED} clients {LIMIT} the most requests that a limit allows in a minute, with its burst"
+        ),
         &charts::peaks(&report.peaks, limits),
     )?;
     let most = report.denials_by_hour.iter().flatten().max().copied().unwrap_or(0);
@@ -68,41 +73,44 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
             &charts::heat(&report.denials_by_hour),
         )?;
     }
-    table(out, report)?;
-    out.push_str("</main>\n</body>\n</html>\n");
+    out.push_str("</div>\n</main>\n</body>\n</html>\n");
     Ok(())
 }
 
-/// More policies than these are only in the table of the terminal.
+/// The number of charts of requests over time. The terminal's table lists all policies.
 const CHARTS: usize = 12;
-/// The clients in the table.
+/// The number of bars in a chart of requests over time, each at least two pixels wide.
+const BARS: usize = 196;
+/// The number of clients in the table.
 const ROWS: usize = 100;
 
 const ALLOWED: &str = "<span class=\"allowed\">\u{25a0}</span>";
 const DENIED: &str = "<span class=\"denied\">\u{25a0}</span>";
 const LIMIT: &str = "<span class=\"denied\">\u{2502}</span>";
 
-/// Draws all requests, and then each policy that differs from them.
+/// Draws all requests, and then each policy whose chart would look different.
 fn over_time(out: &mut String, report: &Report) -> fmt::Result {
-    let total = &report.total.series;
-    let legend = format!("{ALLOWED} allowed {DENIED} denied, each bar is {}", Step(total));
-    let same = |policy: &&(&String, &PolicyReport)| policy.1.totals.series == *total;
     let mut policies: Vec<_> = report.policies.iter().collect();
-    policies.sort_by_key(|(name, policy)| (std::cmp::Reverse(policy.totals.counts.denied), *name));
-    let like_all: Vec<_> = policies.iter().filter(same).map(|(name, _)| &***name).collect();
-    let like_all = match &*like_all {
-        [] => String::new(),
-        names => format!("; the same for policy {}", Escaped(&names.join(", "))),
-    };
-    let drawing = charts::over_time(total);
-    chart(out, "Requests over time", &format!("{legend}{like_all}"), &drawing)?;
-    for (name, policy) in policies.iter().filter(|policy| !same(policy)).take(CHARTS) {
+    policies.sort_by_key(|(name, policy)| (Reverse(policy.totals.counts.denied), *name));
+    let all = report.total.series.in_steps(BARS);
+    let mut charts = vec![("Requests over time".to_owned(), all, Vec::new())];
+    for (name, policy) in policies {
+        let series = policy.totals.series.in_steps(BARS);
+        if let Some((.., same)) = charts.iter_mut().find(|(_, drawn, _)| *drawn == series) {
+            same.push(name.as_str());
+            continue;
+        }
         let Counts { requests, denied, .. } = policy.totals.counts;
-        let watches = if policy.shadow { " (only watches)" } else { "" };
-        let heading = format!("Policy {name}{watches}: {denied} of {requests} requests denied");
-        let series = &policy.totals.series;
-        let legend = format!("{ALLOWED} allowed {DENIED} denied, each bar is {}", Step(series));
-        chart(out, &heading, &legend, &charts::over_time(series))?;
+        let shadow = if policy.shadow { " (shadow)" } else { "" };
+        let heading = format!("Policy {name}{shadow}: {denied} of {requests} requests denied");
+        charts.push((heading, series, Vec::new()));
+    }
+    for (heading, series, same) in charts.iter().take(CHARTS) {
+        let mut legend = format!("{ALLOWED} allowed {DENIED} denied, each bar is {}", Step(series));
+        if !same.is_empty() {
+            write!(legend, "; the same for policy {}", Escaped(&same.join(", ")))?;
+        }
+        chart(out, heading, &legend, &charts::over_time(series))?;
     }
     Ok(())
 }
@@ -132,28 +140,33 @@ fn chart(out: &mut String, heading: &str, legend: &str, svg: &str) -> fmt::Resul
     )
 }
 
-fn table(out: &mut String, report: &Report) -> fmt::Result {
-    if report.denied_clients.is_empty() {
+fn denied_clients(out: &mut String, report: &Report) -> fmt::Result {
+    let clients = &report.denied_clients;
+    if clients.is_empty() {
         return out.write_str("<p>No client would have been denied.</p>\n");
     }
-    out.push_str(
-        "<section>\n<h2>Clients denied most</h2>\n<table>\n<thead><tr><th>Client</th>\
-         <th>Requests</th><th>Denied</th><th>First denied by</th><th>First</th><th>Last</th></tr></thead>\n<tbody>\n",
-    );
-    for client in report.denied_clients.iter().take(ROWS) {
-        let (name, requests, denied) = (Escaped(&client.client), client.requests, client.denied);
+    let most = if clients.len() > ROWS { ": the 100 with the most denials" } else { "" };
+    writeln!(
+        out,
+        "<section>\n<h2>Denied clients{most}</h2>\n<div class=\"rows\" tabindex=\"0\">\n<table>\n<thead><tr><th>Client</th>\
+         <th>First denied by</th><th>Denied</th><th>First denial (UTC)</th>\
+         <th>Last denial</th></tr></thead>\n<tbody>"
+    )?;
+    for client in clients.iter().take(ROWS) {
+        let (name, policy) = (Escaped(&client.client), Escaped(&client.first_by));
+        let (requests, denied) = (client.requests, client.denied);
+        let [first, last] = [client.first, client.last]
+            .map(|at| at.in_utc().strftime("%Y-%m-%d %H:%M:%S").to_string());
         writeln!(
             out,
-            "<tr><td>{name}</td><td>{requests}</td><td>{denied}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            Escaped(&client.first_by),
-            client.first,
-            client.last
+            "<tr><td>{name}</td><td>{policy}</td><td>{denied} of {requests}</td>\
+             <td>{first}</td><td>{last}</td></tr>"
         )?;
     }
-    out.write_str("</tbody>\n</table>\n</section>\n")
+    out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
 }
 
-/// A text that a log may have put there.
+/// Escapes a text that may contain markup, because it is from a log.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -175,29 +188,37 @@ const STYLE: &str = "\
   :root { --text: #e4e7ea; --faint: #3a4148; --page: #15191d; --allowed: #5aa2e0; --denied: #ef6f80; }
 }
 body { margin: 0; background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+main { max-width: 80rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
-h2 { font-size: 1rem; margin: 2rem 0 .5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere; }
 .sum { font-size: 1.25rem; }
 .allowed { color: var(--allowed); }
 .denied { color: var(--denied); }
 .legend { margin: 0 0 .5rem; font-size: .875rem; }
 .shades { display: inline-block; width: 3rem; height: .75rem; background: linear-gradient(to right, transparent, var(--denied)); border: 1px solid var(--faint); }
-/* On a phone the drawing scrolls inside its section, so that its texts stay readable. */
-svg { width: 100%; min-width: 42rem; height: auto; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 0 2rem; }
+svg { width: 100%; height: auto; }
+.rows { overflow: auto; max-height: 26rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid var(--faint); }
-section { overflow-x: auto; }
+th, td { text-align: left; padding: .25rem .5rem .25rem 0; border-bottom: 1px solid var(--faint); }
+th { vertical-align: bottom; position: sticky; top: 0; background: var(--page); }
+td:first-child { overflow-wrap: anywhere; min-width: 6.5rem; }
+td:nth-child(4) { min-width: 5rem; }
+@media (max-width: 40rem) {
+  table { font-size: .8125rem; }
+  th:last-child, td:last-child { display: none; }
+}
+@media print { .rows { max-height: none; } }
 ";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClientReport, Instant};
+    use crate::{ClientReport, Instant, PolicyReport};
     use tollgate_core::Timestamp;
 
     #[test]
-    fn what_a_log_names_is_text_and_nothing_is_loaded() {
+    fn names_from_a_log_are_escaped() {
         let at = Instant(Timestamp::EPOCH);
         let client = "<script>alert(1)</script>".to_owned();
         let denied = ClientReport {
@@ -219,23 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_like_all_requests_has_no_chart() {
+    fn equal_charts_are_drawn_once() {
         let mut report = Report::default();
         report.total.series.add(7, 3, 1);
         let all = PolicyReport { totals: report.total.clone(), ..PolicyReport::default() };
         let mut login = all.clone();
         login.totals.series.add(8, 0, 1);
-        report.policies = [("all".to_owned(), all), ("login".to_owned(), login)].into();
+        let policies = [("all", &all), ("login", &login), ("sign-in", &login)];
+        report.policies = policies.map(|(name, policy)| (name.to_owned(), policy.clone())).into();
         let page = page("log", &report, &[]);
-        assert!(page.contains("each bar is 1 s; the same for policy all</p>"), "{page}");
-        assert!(
-            page.contains("<h2>Policy login: ") && !page.contains("<h2>Policy all: "),
-            "{page}"
-        );
+        for same in ["all", "sign-in"] {
+            let legend = format!("each bar is 1 s; the same for policy {same}</p>");
+            assert!(page.contains(&legend), "{page}");
+            assert!(!page.contains(&format!("<h2>Policy {same}")), "{page}");
+        }
+        assert!(page.contains("<h2>Policy login: "), "{page}");
     }
 
     #[test]
-    fn no_drawing_keeps_a_colour_of_its_own() {
+    fn charts_use_variables_for_colours() {
         let mut report = Report { peaks: vec![(1, 5), (2, 3), (4, 1)], ..Report::default() };
         report.denials_by_hour = vec![vec![1; 24]; 7];
         for second in 0..2_000 {
@@ -249,8 +272,7 @@ mod tests {
             assert!(drawing.contains("var(--text)"));
         }
         assert_eq!(page.matches("<svg").count(), 3);
-        for part in ["each bar is 10 s", "1 to 1 denials in an hour", ">3\u{2013}4<", "3 a minute"]
-        {
+        for part in ["each bar is 30 s", "1 to 1 denials in an hour", ">3\u{2013}4<", "client: 3"] {
             let text = page.replace('\n', "");
             assert!(text.contains(part), "{part}");
         }

@@ -47,7 +47,7 @@ enum Task {
     Boundary,
     /// Run what is offered in containers for real, where there is a Docker engine
     ComposeTest(compose::Args),
-    /// Take pictures of the live page and of a replay's report, into docs/images
+    /// Take pictures of the live page and the replay report, into docs/images
     Screenshot,
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),

@@ -208,7 +208,7 @@ impl Series {
         (sum.0, sum.1) = (sum.0 + allowed, sum.1 + denied);
     }
 
-    /// Returns the series with longer steps, so that it has at most this number of steps.
+    /// Lengthens the steps until there are at most this many.
     #[cfg(feature = "html")]
     pub(crate) fn in_steps(&self, most: usize) -> Self {
         let mut series = self.clone();

@@ -1,4 +1,4 @@
-//! The charts. Their size suits a phone, and two of them beside each other on a wide screen.
+//! The charts. Their size fits a phone, and a wide screen shows two charts per row.
 
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
@@ -25,7 +25,7 @@ const COLOURS: [(&str, &str); 4] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-/// Allowed requests, and denied requests on top of them.
+/// Stacks denied requests on allowed requests.
 pub(super) fn over_time(series: &Series) -> String {
     drawing(220, |area| {
         let steps: Vec<_> = (0_u64..).zip(&series.steps).collect();
@@ -118,7 +118,7 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
             let (x, y) = chart.backend_coord(&(x, highest + highest / 8));
             let row = i32::try_from(row).unwrap_or_default();
             let text = format!("{}: {:.0}", limit.name, limit.in_a_minute);
-            // A label at the right edge is left of its line.
+            // Near the right edge, write the label on the left side.
             let (x, side) = if x > 320 { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
             let style = label_style().pos(Pos::new(side, VPos::Top));
             area.draw(&Text::new(text, (x, y + 4 + 14 * row), style))?;

@@ -88,7 +88,7 @@ const ALLOWED: &str = "<span class=\"allowed\">\u{25a0}</span>";
 const DENIED: &str = "<span class=\"denied\">\u{25a0}</span>";
 const LIMIT: &str = "<span class=\"denied\">\u{2502}</span>";
 
-/// Draws all requests, and then each policy whose chart would look different.
+/// Draws all requests, and then each policy with a different chart.
 fn over_time(out: &mut String, report: &Report) -> fmt::Result {
     let mut policies: Vec<_> = report.policies.iter().collect();
     policies.sort_by_key(|(name, policy)| (Reverse(policy.totals.counts.denied), *name));

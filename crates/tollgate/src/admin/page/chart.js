@@ -57,7 +57,7 @@ function ceiling(most) {
   return [1, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((value) => value >= most);
 }
 
-/** Allowed requests, and denied requests on top of them, from the first known second. */
+/** Stacks denied requests on allowed requests, from the first known second. */
 function areas(allowed, denied, first, box, y) {
   const step = (box.right - box.left) / (allowed.length - 1);
   const points = (values) => values.map((value, i) => `${(box.left + i * step).toFixed(1)},${y(value).toFixed(1)}`).slice(first);

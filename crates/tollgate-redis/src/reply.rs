@@ -303,7 +303,9 @@ impl Bytes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Policy, Quota};
+    use std::time::Duration;
+
+    use tollgate_core::{Algorithm, Policy, Quota, Refill};
 
     use super::*;
     use crate::encode::Line;
@@ -370,6 +372,32 @@ mod tests {
         let mut reply = reply(2, &decided(1, 4, 0), &decided(1, 4, 0));
         reply[7] = 6;
         assert_eq!(batch().parse(&reply), Err(BadReply::Nonce));
+    }
+
+    #[test]
+    fn states_beyond_time_are_denials() {
+        let quota = Quota::new(1, Duration::from_secs(1 << 20));
+        let policies = [
+            Policy::fixed_window_counter("p", quota),
+            Policy::sliding_window_counter("p", quota),
+            Policy::token_bucket("p", quota),
+            Policy::new("p", quota, Algorithm::TokenBucket { refill: Refill::Interval }),
+            Policy::leaky_bucket("p", quota),
+        ];
+        for policy in policies.map(Result::unwrap) {
+            let mut batch = Batch::new(5);
+            let line =
+                Line { key: b"a", policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
+            batch.decide(&[line]).unwrap();
+            let mut reply = HEAD.to_vec();
+            reply[15] = STATES;
+            // No request was admitted, and then the three numbers of the state.
+            reply.extend([0; 2]);
+            reply.extend([0xff; 21]);
+            let reply = batch.parse(&reply).unwrap();
+            let [Row::Verdict(verdict, _)] = &reply.rows[..] else { panic!("{reply:?}") };
+            assert!(verdict.decisions()[0].denies(), "{policy:?}");
+        }
     }
 
     #[test]

@@ -31,9 +31,14 @@ impl FixedWindowCounter {
         Self { limit: form.limit, window: form.window.get() }
     }
 
+    /// The start of window number `index`. A damaged state may have one beyond time.
+    fn start(&self, index: u64) -> Timestamp {
+        Timestamp::from_micros(index.saturating_mul(self.window))
+    }
+
     /// Time until the window of `state` is over.
     fn until_end(&self, state: State, now: Timestamp) -> Micros {
-        Timestamp::from_micros((state.index + 1) * self.window).since(now)
+        self.start(state.index + 1).since(now)
     }
 
     #[inline(always)]
@@ -64,7 +69,7 @@ impl Rule for FixedWindowCounter {
         let (state, outcome) = if cost > self.limit {
             (view, Outcome::ExceedsCapacity)
         } else if cost == 0 || view.used + cost <= self.limit {
-            let charged_at = now.max(Timestamp::from_micros(view.index * self.window));
+            let charged_at = now.max(self.start(view.index));
             let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
             (State { used: view.used + cost, ..view }, outcome)
         } else {
@@ -109,7 +114,7 @@ impl Rule for FixedWindowCounter {
             return *state;
         }
         // Time may have stepped back behind the window of the state.
-        let seen = now.max(Timestamp::from_micros(state.index * from.window));
+        let seen = now.max(from.start(state.index));
         self.resume(from.consumed(state, now), seen)
     }
 

@@ -57,9 +57,9 @@ impl SlidingWindowCounter {
         view.state.current + self.weighted(view)
     }
 
-    /// The start of window number `index`.
+    /// The start of window number `index`. A damaged state may have one beyond time.
     fn start(&self, index: u64) -> Timestamp {
-        Timestamp::from_micros(index * self.window)
+        Timestamp::from_micros(index.saturating_mul(self.window))
     }
 
     /// How far into a window `previous` units of the one before weigh at most `room`.

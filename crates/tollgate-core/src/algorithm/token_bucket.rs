@@ -72,7 +72,7 @@ impl TokenBucket {
     fn until_restored(&self, missing: u64) -> Micros {
         Micros::new(match self.refill {
             Refill::Greedy => missing.div_ceil(self.scale.rate),
-            Refill::Interval => missing.div_ceil(self.limit) * self.window,
+            Refill::Interval => missing.div_ceil(self.limit).saturating_mul(self.window),
         })
     }
 

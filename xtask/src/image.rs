@@ -21,9 +21,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     let prefix = format!("--prefix={}/", context.path().display());
     let mut export = Command::new("git");
     process::run(export.current_dir(&root).args(["checkout-index", "--all", &prefix]))?;
-    for folder in ignored_folders(&ignored)? {
-        // Git tracks no file of `.git`, so a folder may be missing.
-        let _ = fs::remove_dir_all(context.path().join(folder));
+    for entry in ignored_entries(&ignored)? {
+        let path = context.path().join(entry);
+        // Git tracks no file of `.git`, so an entry may be missing.
+        let _ = if path.is_file() { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     }
     // Cargo's plan opens only manifests. Sources embed data through links to other folders.
     if let Some(link) = dangling_link(&context.path().join("crates"))? {
@@ -43,12 +44,12 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The folders that `.dockerignore` lists.
+/// The folders and files that `.dockerignore` lists.
 ///
 /// # Errors
 ///
 /// For patterns, because this check would have to match them exactly as Docker does.
-fn ignored_folders(text: &str) -> Result<Vec<&str>, Failure> {
+fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let entries = lines.filter(|line| !line.starts_with('#') && *line != "**/target");
     entries
@@ -56,7 +57,7 @@ fn ignored_folders(text: &str) -> Result<Vec<&str>, Failure> {
             false => Ok(entry),
             true => Err(Failure::Broken(format!(
                 "`{entry}` in .dockerignore is a pattern\n\
-                 cure: name a folder at the root of the repository",
+                 cure: name a folder or file at the root of the repository",
             ))),
         })
         .collect()
@@ -101,15 +102,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_folders_are_read() {
+    fn ignored_entries_are_read() {
         let text = "# comment\n\n.git\ndocs\n**/target\n";
-        assert_eq!(ignored_folders(text).unwrap(), [".git", "docs"]);
+        assert_eq!(ignored_entries(text).unwrap(), [".git", "docs"]);
     }
 
     #[test]
     fn patterns_are_refused() {
         for pattern in ["crates/*/examples", "*", "!crates", "tests/tests"] {
-            let failure = ignored_folders(pattern).unwrap_err().to_string();
+            let failure = ignored_entries(pattern).unwrap_err().to_string();
             assert!(failure.contains(pattern), "{failure}");
         }
     }

@@ -295,8 +295,10 @@ pub(crate) fn whole(lines: &str) -> String {
     let has_fronts = lines
         .iter()
         .any(|line| ["forwardAuth:", "rateLimitService:"].iter().any(|key| line.contains(key)));
+    // A gateway that only answers other proxies opens no port for requests to forward.
+    let only_answers = has_fronts && !lines.iter().any(|line| line.starts_with("target"));
     for key in ["listen", "admin"] {
-        let is_needed = key == "admin" || !has_fronts;
+        let is_needed = key == "admin" || !only_answers;
         if is_needed && !lines.iter().any(|line| line.trim_start().starts_with(&format!("{key}:")))
         {
             lines.insert(0, format!("{key}: 127.0.0.1:0"));

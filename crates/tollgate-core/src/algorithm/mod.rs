@@ -206,7 +206,7 @@ pub enum Refill {
     Interval,
 }
 
-/// The effect of a leaky bucket on a request that it allows: let it pass at once, or hold it back.
+/// The effect of a leaky bucket on a request that it allows: let it pass immediately, or hold it back.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

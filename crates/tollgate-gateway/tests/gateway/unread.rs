@@ -19,8 +19,8 @@ const STREAM: u64 = 256;
 /// optimised has larger futures.
 const CONNECTION: u64 = if cfg!(debug_assertions) { 5 << 10 } else { 4 << 10 };
 
-/// From one byte a chunk to more than any buffer holds. To fill buffers with chunks of one byte takes
-/// a build that is not optimised half a minute.
+/// Sizes of chunks, up to more than any buffer holds. An unoptimised build needs half a minute to
+/// fill the buffers with single bytes.
 fn chunks() -> &'static [usize] {
     if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[10, 8_000] }
 }

@@ -16,7 +16,7 @@ impl Harness for Wrapped {
 
     async fn start() -> (Self, Self::Store) {
         let (clock, store) = memory();
-        // The second store is never asked, as the first never fails.
+        // The first store never fails, so the second store is never called.
         let store = AnyStore::new(store.or_local(memory().1));
         (Self(clock), Staged::new(store))
     }

@@ -54,7 +54,7 @@ pub(crate) struct Load {
     tasks: JoinSet<Vec<Asked>>,
 }
 
-/// The results of all requests of a load, and what Redis holds of them.
+/// The results of all requests, and the units that Redis has charged for them.
 pub(crate) struct Report {
     asked: Vec<Asked>,
     pub(crate) held: Held,
@@ -329,7 +329,7 @@ impl Load {
             .await;
     }
 
-    /// Ends a load whose Redis is up, and compares its results with Redis.
+    /// Ends the load while Redis is up, and compares its results with the units charged in Redis.
     pub(crate) async fn end(self, scene: &Scene) -> Report {
         self.is_over.store(true, Ordering::Relaxed);
         let asked = self.tasks.join_all().await.into_iter().flatten().collect();

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use http::Request;
 
 use super::*;
-use crate::key::{ApiKey, Extension};
+use crate::key::{ApiKey, FromExtension};
 
 #[derive(Clone)]
 struct Account(&'static str);
@@ -12,7 +12,7 @@ fn lists() -> AccessLists {
     AccessLists::new()
         .addresses_by(ClientIp::peer())
         .api_keys_in(ApiKey::in_x_api_key())
-        .users_by(Extension::new(|account: &Account| Some(account.0)))
+        .users_by(FromExtension::new(|account: &Account| Some(account.0)))
 }
 
 fn request(last: u8, key: Option<&str>, user: Option<&'static str>) -> Request<()> {

@@ -7,7 +7,7 @@ use crate::RequestHead;
 /// Key source: a second source where the first finds no key. Made by [`KeySource::or`].
 ///
 /// Keys of different sources differ by their tags, except those of two closures or two
-/// [`Extension`](super::Extension)s.
+/// [`FromExtension`](super::FromExtension)s.
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,

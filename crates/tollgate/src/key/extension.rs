@@ -13,24 +13,24 @@ use crate::RequestHead;
 /// disagree. The authentication layer has to be outside of the limiter.
 ///
 /// ```
-/// use tollgate::key::Extension;
+/// use tollgate::key::FromExtension;
 ///
 /// #[derive(Clone)]
 /// struct Account {
 ///     id: u64,
 /// }
 ///
-/// let user = Extension::<Account>::new(|account| Some(account.id.to_be_bytes()));
+/// let user = FromExtension::<Account>::new(|account| Some(account.id.to_be_bytes()));
 /// ```
 ///
 /// Two extensions in one chain share keys with equal bytes: use a prefix if they must differ.
-pub struct Extension<T> {
+pub struct FromExtension<T> {
     key: Arc<KeyOf<T>>,
 }
 
 type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
 
-impl<T: Send + Sync + 'static> Extension<T> {
+impl<T: Send + Sync + 'static> FromExtension<T> {
     /// Uses as key the bytes that `id` takes from an extension of type `T`; `None` means no key.
     pub fn new<B, F>(id: F) -> Self
     where
@@ -40,7 +40,7 @@ impl<T: Send + Sync + 'static> Extension<T> {
         Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
     }
 
-    /// Like [`new`](Self::new), for a key that can be borrowed: `Extension::borrowed(|user: &User|
+    /// Like [`new`](Self::new), for a key that can be borrowed: `FromExtension::borrowed(|user: &User|
     /// Some(&user.name))`.
     pub fn borrowed<B, F>(id: F) -> Self
     where
@@ -51,7 +51,7 @@ impl<T: Send + Sync + 'static> Extension<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> KeySource for Extension<T> {
+impl<T: Send + Sync + 'static> KeySource for FromExtension<T> {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let key = head.extensions.get::<T>().and_then(|value| (self.key)(value));
         Ok(key.map(|key| Subject { kind: SubjectKind::User, key }))
@@ -67,14 +67,14 @@ fn key(bytes: &[u8]) -> Key {
     joined(Tag::Extension, &[bytes])
 }
 
-impl<T> Clone for Extension<T> {
+impl<T> Clone for FromExtension<T> {
     fn clone(&self) -> Self {
         Self { key: Arc::clone(&self.key) }
     }
 }
 
-impl<T> fmt::Debug for Extension<T> {
+impl<T> fmt::Debug for FromExtension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extension<{}>", std::any::type_name::<T>())
+        write!(f, "FromExtension<{}>", std::any::type_name::<T>())
     }
 }

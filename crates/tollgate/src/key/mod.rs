@@ -10,7 +10,7 @@
 //! | [`ClientIp`] | the address, IPv6 by /64 | no, if `behind` lists exactly the proxies |
 //! | [`ApiKey`] | a key that a verifier accepts | no, unless `trust_unverified` |
 //! | `JwtUser` (feature `jwt`) | issuer and subject of a verified token | no |
-//! | [`Extension`] | a value of an outer layer | depends on the layer |
+//! | [`FromExtension`] | a value of an outer layer | depends on the layer |
 //! | [`MatchedRoute`] | the pattern of the route | no |
 //! | [`PathParam`] | a parameter of the route, percent-decoded | **yes** |
 //! | [`Header`] | the text of a header | **yes** |
@@ -58,7 +58,7 @@ use crate::RequestHead;
 
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
-pub use extension::Extension;
+pub use extension::FromExtension;
 pub use from_fn::{FromFn, from_fn, from_ref};
 pub use header::Header;
 pub(crate) use ip::network;

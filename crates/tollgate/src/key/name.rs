@@ -12,7 +12,7 @@ use tollgate_core::Key;
 /// | `missing` | limits with [`OnMissingKey::Share`](crate::OnMissingKey) |
 /// | `ip:203.0.113.7`, `ip:2001:db8::/64` | [`ClientIp`](super::ClientIp) |
 /// | `api-key:k-7f3a` | [`ApiKey`](super::ApiKey), if its verifier accepts the key |
-/// | `user:alice`, `user:https://issuer.example alice` | `JwtUser`, with the issuer if the verifier has none; [`Extension`](super::Extension) |
+/// | `user:alice`, `user:https://issuer.example alice` | `JwtUser`, with the issuer if the verifier has none; [`FromExtension`](super::FromExtension) |
 /// | `header:acme` | [`Header`](super::Header) |
 /// | `route:/users/{id}` | [`MatchedRoute`](super::MatchedRoute) |
 /// | `other:acme` | [`from_fn`](super::from_fn) |

@@ -32,7 +32,7 @@ fn keys() -> ApiKeys {
 
 #[test]
 fn a_chain_takes_the_first_source_that_finds_somebody() {
-    let user = Extension::<u64>::new(|id| Some(id.to_be_bytes()));
+    let user = FromExtension::<u64>::new(|id| Some(id.to_be_bytes()));
     let keyed = ApiKey::in_x_api_key().one_of(keys());
     let nested = user.clone().or(keyed.clone()).or(ClientIp::peer());
     let listed =
@@ -148,7 +148,7 @@ fn no_text_of_one_source_meets_a_key_of_another() {
         Box::new(Header::trust_unverified(name("x-a"))),
         Box::new(Header::trust_unverified(name("x-b"))),
         Box::new(MatchedRoute),
-        Box::new(Extension::<&'static str>::borrowed(|text| Some(*text))),
+        Box::new(FromExtension::<&'static str>::borrowed(|text| Some(*text))),
         // The very bytes of 192.0.2.1's own key, as a closure could be made to return.
         Box::new(from_fn(|_| Some([1, 192, 0, 2, 1]))),
     ];
@@ -250,7 +250,7 @@ fn an_extension_that_names_nobody_is_missing() {
     struct Session {
         user: Option<String>,
     }
-    let source = Extension::<Session>::borrowed(|session| session.user.as_deref());
+    let source = FromExtension::<Session>::borrowed(|session| session.user.as_deref());
     let mut request = request(&[]);
     assert_eq!(subject(&source, &request), None);
     request.extensions_mut().insert(Session { user: None });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
 use tollgate::access::{AccessLayer, AccessLists, SubjectList};
-use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
+use tollgate::key::{ApiKey, ClientIp, FromExtension, Header, KeySource};
 use tollgate::{
     Costs, Key, LayerError, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, StoreExt,
 };
@@ -181,7 +181,7 @@ async fn no_event_tells_who_it_was() {
     let (ear, _open) = Ear::open();
     let (_, store) = memory();
     let store = Staged::new(store);
-    let user = || Extension::<User>::borrowed(|user| Some(&user.0));
+    let user = || FromExtension::<User>::borrowed(|user| Some(&user.0));
     let api_key = || ApiKey::in_x_api_key().trust_unverified();
     let chain = user().or(api_key()).or(ClientIp::peer());
     let limits = [

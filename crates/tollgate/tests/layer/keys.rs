@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+    ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeyError, KeySource, MatchedRoute,
     Subject, chain,
 };
 use tollgate::{
@@ -228,7 +228,7 @@ async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
     struct User(u64);
 
     let (_, store) = memory();
-    let user = Extension::<User>::new(|user| Some(user.0.to_be_bytes()));
+    let user = FromExtension::<User>::new(|user| Some(user.0.to_be_bytes()));
     let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-good"]));
     let chain = user.or(api_key).or(ClientIp::peer());
     let service = limited(&store, [Limit::new(log("subject", 1), chain)]);
@@ -271,7 +271,7 @@ async fn a_user_that_an_outer_layer_has_set_is_seen() {
     }
 
     let (_, store) = memory();
-    let user = || Extension::<User>::borrowed(|user| Some(&user.0));
+    let user = || FromExtension::<User>::borrowed(|user| Some(&user.0));
     let by_user = || Limit::new(log("user", 1), user()).on_missing_key(OnMissingKey::Deny);
     let limit: RateLimitLayer<_> = layer(&store, [by_user()]);
     let hello = on_get(|Inserted(User(name)): Inserted<User>| async { name });

@@ -14,7 +14,7 @@ use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tollgate::RateLimitLayer;
-use tollgate::key::Extension;
+use tollgate::key::FromExtension;
 use tollgate::tier::{self, Tier, TierLookup};
 use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota};
 
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         move |account| plan_of(Arc::clone(&asked), account),
     );
     let free = Policy::sliding_window_log("account", Quota::per_minute(3))?;
-    let account = Extension::<Account>::new(|account| Some(account.0.clone()));
+    let account = FromExtension::<Account>::new(|account| Some(account.0.clone()));
     let account = Limit::new(free, account)
         .on_missing_key(OnMissingKey::Deny)
         .in_tier("pro", Quota::per_minute(10))?;

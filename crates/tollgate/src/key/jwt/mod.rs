@@ -39,7 +39,7 @@ pub use keys::{JwtKey, JwtKeys};
 /// limit decides. The verifier remembers a refused token for ten seconds and does not verify it
 /// again. Against clients that send many different tokens, put a limit by address outside of this
 /// layer, or use [`check`](Self::check). If an authentication layer verifies tokens, use its result
-/// with [`Extension`](super::Extension).
+/// with [`FromExtension`](super::FromExtension).
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};

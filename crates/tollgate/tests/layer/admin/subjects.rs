@@ -4,8 +4,8 @@ use http::{HeaderName, Method};
 use serde_json::json;
 use tollgate::admin::Admin;
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeySource, MatchedRoute, RoutePattern,
-    Shown, SubjectKind, from_fn,
+    ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeySource, MatchedRoute,
+    RoutePattern, Shown, SubjectKind, from_fn,
 };
 use tollgate::{Limit, OnMissingKey};
 use tower::Layer;
@@ -20,7 +20,7 @@ struct User(&'static str);
 async fn an_operator_finds_the_key_that_requests_have() {
     let header = |name: &'static str| HeaderName::from_static(name);
     let keys = || ApiKeys::from_keys(["k-7f3a"]);
-    let user = || Extension::<User>::borrowed(|user| Some(user.0));
+    let user = || FromExtension::<User>::borrowed(|user| Some(user.0));
     let tenant = from_fn(|head| head.headers.get("x-tenant").cloned());
     let sources: [(&str, std::sync::Arc<dyn KeySource>, &str, &str); 12] = [
         ("global", std::sync::Arc::new(Global), "global", "global"),
@@ -102,7 +102,7 @@ async fn an_operator_finds_the_key_that_requests_have() {
 #[tokio::test]
 async fn the_subjects_of_the_top_are_shown_as_the_operator_chose() {
     let (_, store) = memory();
-    let chain = Extension::<User>::borrowed(|user| Some(user.0)).or(ClientIp::peer());
+    let chain = FromExtension::<User>::borrowed(|user| Some(user.0)).or(ClientIp::peer());
     let layer = layer(&store, [Limit::new(log("each", 1), chain)]);
     let service = layer.clone().layer(hello());
     for n in 0..20 {

@@ -66,7 +66,7 @@ pub use any_store::AnyStore;
 pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
-pub use cost::Cost;
+pub use cost::{Cost, NegativeCost};
 pub use decision::{Decision, Outcome, Source, Verdict};
 pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;

@@ -1,7 +1,7 @@
 //! Response bodies behind a layer, and the permits that they hold.
 //!
-//! A response behind a layer keeps its body type if the body implements [`HoldPermits`], like axum's
-//! body. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
+//! A response behind a layer keeps its body type if the body implements [`HoldPermits`], like the
+//! bodies of axum and tonic. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
 //! holds the permits of concurrency limits until it ends ([`InFlight`]).
 
 use std::fmt;
@@ -208,8 +208,8 @@ impl<B: http_body::Body> BodyMode<B> for AnyBody {
     }
 }
 
-/// Body mode for services whose body implements [`HoldPermits`], such as axum's body: responses keep
-/// the body type. This is the default.
+/// Body mode for services whose body implements [`HoldPermits`], such as the bodies of axum and tonic:
+/// responses keep the body type. This is the default.
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;
 
@@ -223,7 +223,7 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
     }
 
     fn full(data: Bytes) -> B {
-        data.into()
+        B::full(data)
     }
 }
 
@@ -243,13 +243,11 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 ///     in_flight: Option<InFlight>,
 /// }
 ///
-/// impl From<Bytes> for Page {
-///     fn from(text: Bytes) -> Self {
+/// impl HoldPermits for Page {
+///     fn full(text: Bytes) -> Self {
 ///         Self { text, in_flight: None }
 ///     }
-/// }
 ///
-/// impl HoldPermits for Page {
 ///     // Its `http_body::Body` sets the field to `None` before it returns the last frame.
 ///     fn hold(self, in_flight: InFlight) -> Self {
 ///         Self { in_flight: Some(in_flight), ..self }
@@ -260,9 +258,13 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
     message = "the layer cannot return responses with the body type `{Self}` unchanged",
     note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
             body of the service",
+    note = "for the bodies of axum and tonic enable the feature `axum` or `tonic` of tollgate",
     note = "or implement `tollgate::body::HoldPermits` for your own body type"
 )]
-pub trait HoldPermits: From<Bytes> + 'static {
+pub trait HoldPermits: Sized + 'static {
+    /// Makes the body of a response of the layer.
+    fn full(data: Bytes) -> Self;
+
     /// Stores the permits in the body. The body drops them before it returns its last frame, because
     /// a server may drop the body later than the client reads the end.
     #[must_use]
@@ -271,6 +273,21 @@ pub trait HoldPermits: From<Bytes> + 'static {
 
 #[cfg(feature = "axum")]
 impl HoldPermits for axum::body::Body {
+    fn full(data: Bytes) -> Self {
+        data.into()
+    }
+
+    fn hold(self, in_flight: InFlight) -> Self {
+        Self::new(Body::holding(self, in_flight))
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl HoldPermits for tonic::body::Body {
+    fn full(data: Bytes) -> Self {
+        Self::new(Full::new(data))
+    }
+
     fn hold(self, in_flight: InFlight) -> Self {
         Self::new(Body::holding(self, in_flight))
     }
@@ -278,6 +295,10 @@ impl HoldPermits for axum::body::Body {
 
 /// The whole body is in memory, so the service has finished: the permits are returned immediately.
 impl HoldPermits for Full<Bytes> {
+    fn full(data: Bytes) -> Self {
+        Self::new(data)
+    }
+
     fn hold(self, _: InFlight) -> Self {
         self
     }
@@ -285,6 +306,10 @@ impl HoldPermits for Full<Bytes> {
 
 /// As [`Full`].
 impl HoldPermits for Bytes {
+    fn full(data: Bytes) -> Self {
+        data
+    }
+
     fn hold(self, _: InFlight) -> Self {
         self
     }

@@ -34,6 +34,10 @@ pin_project! {
 /// A limiter around the proxy returns the same body. The end of that body ends the request's
 /// permit.
 impl HoldPermits for Body {
+    fn full(data: Bytes) -> Self {
+        data.into()
+    }
+
     fn hold(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight).filter(|_| !self.is_end_stream());
         self

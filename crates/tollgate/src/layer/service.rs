@@ -72,7 +72,7 @@ impl<St: Store> RateLimitLayer<St> {
     }
 
     /// The same layer for services whose body does not implement
-    /// [`HoldPermits`](crate::body::HoldPermits), such as tonic's. Responses then have a
+    /// [`HoldPermits`](crate::body::HoldPermits), such as hyper's `Incoming`. Responses then have a
     /// [`Body`](crate::Body) around the body of the service.
     #[must_use]
     pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {

@@ -38,7 +38,7 @@ fn layer<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> Rate
 async fn client<St: Store>(limit: RateLimitLayer<St>) -> HealthClient<Channel> {
     let (address, incoming) = bind();
     let (_, health) = health_reporter();
-    let server = Server::builder().layer(limit.any_body()).add_service(health);
+    let server = Server::builder().layer(limit).add_service(health);
     tokio::spawn(server.serve_with_incoming(incoming));
     connect(address).await
 }
@@ -128,7 +128,7 @@ async fn one_service_of_a_server_can_have_a_limit_of_its_own() {
     let (address, incoming) = bind();
     let limit = layer(&store, [Limit::new(log("ip", 1), ClientIp::peer())]);
     let (_, health) = health_reporter();
-    let limited = tower::ServiceBuilder::new().layer(limit.any_body()).named_layer(health);
+    let limited = tower::ServiceBuilder::new().layer(limit).named_layer(health);
     tokio::spawn(Server::builder().add_service(limited).serve_with_incoming(incoming));
     let mut client = connect(address).await;
     client.check(check()).await.unwrap();
@@ -141,7 +141,7 @@ async fn connections_share_the_limit() {
     let (address, incoming) = bind();
     let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);
     let (_, health) = health_reporter();
-    let server = Server::builder().layer(limit.any_body()).add_service(health);
+    let server = Server::builder().layer(limit).add_service(health);
     tokio::spawn(server.serve_with_incoming(incoming));
     let (mut one, mut other) = (connect(address).await, connect(address).await);
     let mut passed = Vec::new();

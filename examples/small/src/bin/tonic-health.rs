@@ -30,10 +30,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "    -H 'Content-Type: application/grpc' http://127.0.0.1:3000/grpc.health.v1.Health/Check"
     );
     println!("Eleven times in a minute, and grpc-status is 8.");
-    Server::builder()
-        .layer(limit.any_body())
-        .add_service(health)
-        .serve("127.0.0.1:3000".parse()?)
-        .await?;
+    Server::builder().layer(limit).add_service(health).serve("127.0.0.1:3000".parse()?).await?;
     Ok(())
 }

@@ -123,13 +123,6 @@ impl ManualClock {
         self.0.fetch_add(span.into().get(), Ordering::SeqCst);
     }
 
-    /// Moves this clock and the timers of a tokio runtime whose time is paused
-    /// (`#[tokio::test(start_paused = true)]`), so that requests which wait for a limit go on.
-    pub async fn advance_with_timers(&self, span: std::time::Duration) {
-        self.advance(span);
-        tokio::time::advance(span).await;
-    }
-
     /// Sets the clock to `now`, forward or back.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.as_micros(), Ordering::SeqCst);
@@ -140,9 +133,12 @@ impl ManualClock {
 #[cfg(feature = "test-util")]
 impl Default for ManualClock {
     fn default() -> Self {
-        Self::at(Timestamp::from_micros(1_704_067_200_000_000))
+        Self::at(NEW_YEAR)
     }
 }
+
+#[cfg(feature = "test-util")]
+const NEW_YEAR: Timestamp = Timestamp::from_micros(1_704_067_200_000_000);
 
 #[cfg(feature = "test-util")]
 impl Clock for ManualClock {
@@ -151,9 +147,69 @@ impl Clock for ManualClock {
     }
 }
 
+/// A clock for tests that follows tokio's, also while its time is paused. So requests that wait for
+/// a limit and the store agree about the time.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate_memory::{MemoryStore, TokioClock};
+///
+/// // In a test: `#[tokio::test(start_paused = true)]`.
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let store = MemoryStore::builder().clock(TokioClock::default()).build();
+/// // An hour of quota is refilled within microseconds.
+/// tokio::time::sleep(Duration::from_secs(3_600)).await;
+/// # let _ = store;
+/// # }
+/// ```
+#[cfg(feature = "test-util")]
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    made: tokio::time::Instant,
+    made_at: Timestamp,
+}
+
+#[cfg(feature = "test-util")]
+impl TokioClock {
+    /// Creates a clock that returns `now`, and later times as tokio's time moves on.
+    pub fn at(now: Timestamp) -> Self {
+        Self { made: tokio::time::Instant::now(), made_at: now }
+    }
+}
+
+/// A clock that starts at 2024-01-01 00:00:00 UTC.
+#[cfg(feature = "test-util")]
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::at(NEW_YEAR)
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = saturating(self.made.elapsed().as_micros());
+        self.made_at + tollgate_core::Micros::new(elapsed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Rate;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tokio_clock_follows_paused_time() {
+        let clock = TokioClock::default();
+        assert_eq!(clock.now(), ManualClock::default().now());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_000);
+        tokio::time::advance(Duration::from_micros(7)).await;
+        assert_eq!(clock.now().since(NEW_YEAR).get(), 60_000_007);
+    }
 
     #[test]
     fn ticks_of_any_counter_are_told_to_the_microsecond_for_months() {

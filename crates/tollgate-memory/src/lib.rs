@@ -46,9 +46,9 @@ use tollgate_core::{
 };
 
 pub use self::builder::MemoryStoreBuilder;
-#[cfg(feature = "test-util")]
-pub use self::clock::ManualClock;
 pub use self::clock::{Clock, SystemClock};
+#[cfg(feature = "test-util")]
+pub use self::clock::{ManualClock, TokioClock};
 use self::settled::Settled;
 use self::shard::Shard;
 

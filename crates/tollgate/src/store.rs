@@ -18,6 +18,8 @@ pub use tollgate_core::{
     Breaker, BreakerState, Charge, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId,
     Settlement, Source, Timestamp, Verdict,
 };
+#[cfg(feature = "test-util")]
+pub use tollgate_memory::TokioClock;
 #[cfg(feature = "memory")]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock};
 #[cfg(feature = "redis")]

@@ -9,10 +9,9 @@ use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use tokio::time::Instant;
 use tollgate::body::BodyMode;
 use tollgate::layer::RateLimitLayerBuilder;
-use tollgate::store::{Clock, Timestamp};
+use tollgate::store::TokioClock;
 use tollgate::{
     HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
     RateLimitLayer, Store,
@@ -40,20 +39,9 @@ pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
 /// 2024-01-01 00:00:00 UTC, where the manual clock begins.
 pub(crate) const START: u64 = 1_704_067_200;
 
-/// A clock that goes with tokio's, so that paused sleeps and the store agree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TokioClock(Instant);
-
-impl Clock for TokioClock {
-    fn now(&self) -> Timestamp {
-        let micros = u64::try_from(self.0.elapsed().as_micros()).expect("a short test");
-        Timestamp::from_micros(START * 1_000_000 + micros)
-    }
-}
-
 /// A store on tokio's time.
 pub(crate) fn on_tokio_time() -> MemoryStore<TokioClock> {
-    MemoryStore::builder().clock(TokioClock(Instant::now())).build()
+    MemoryStore::builder().clock(TokioClock::default()).build()
 }
 
 pub(crate) fn seconds(seconds: u64) -> Micros {

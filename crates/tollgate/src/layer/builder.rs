@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[cfg(feature = "memory")]
 use tollgate_core::Quota;
-use tollgate_core::{Cost, Policy, Store};
+use tollgate_core::{Cost, OnStoreError, Policy, Store};
 #[cfg(feature = "memory")]
 use tollgate_memory::MemoryStore;
 
@@ -65,7 +65,13 @@ impl<St: Store> RateLimitLayer<St> {
     /// A layer around a client of another service: each request costs 1 and waits for up to
     /// `max_wait` until the policy allows it. The responses get no rate limit headers.
     ///
-    /// With reqwest, put the layer around a service that calls `Client::execute`:
+    /// While the store cannot decide, requests get a 503 from the layer and are not sent, because the
+    /// other service would see all replicas without a limit. Over a store with
+    /// [`or_local`](crate::StoreExt::or_local), the local store decides instead. A policy with its own
+    /// [`OnStoreError`] keeps it.
+    ///
+    /// `reqwest::Client` is a service for its own request type, and a layer needs `http::Request`. So
+    /// put the layer around a service that calls `Client::execute`:
     ///
     /// ```text
     /// let send = tower::service_fn(move |request: http::Request<reqwest::Body>| {
@@ -82,7 +88,10 @@ impl<St: Store> RateLimitLayer<St> {
     /// # Errors
     /// As [`RateLimitLayerBuilder::build`].
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
-        let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
+        let mut limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
+        if !store.has_local_fallback() {
+            limit.default_on_store_error(OnStoreError::Closed);
+        }
         let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
         Self::builder(store).limit(limit).headers(none).build()
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tollgate::store::{Charge, ReceiptId, Settlement, Source};
 use tollgate::{
-    Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy, Store,
-    StoreExt,
+    Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
+    RateLimitLayer, Store, StoreExt,
 };
 
 use tower::Layer;
@@ -39,6 +39,24 @@ async fn an_open_policy_lets_pass_without_any_field() {
             assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
         }
     }
+}
+
+#[tokio::test]
+async fn a_layer_around_a_client_fails_closed() {
+    let max_wait = Duration::from_secs(1);
+    for (policy, expected) in
+        [(log("granted", 9), 503), (on("granted", 9, OnStoreError::Open), 200)]
+    {
+        let store = remote();
+        store.fail(Fault::NotCharged);
+        let layer = RateLimitLayer::for_client(store, policy.clone(), max_wait).unwrap();
+        assert_eq!(status(&layer.layer(hello())).await, expected);
+    }
+    let store = remote();
+    store.fail(Fault::NotCharged);
+    let store = store.or_local(memory().1);
+    let layer = RateLimitLayer::for_client(store, log("granted", 9), max_wait).unwrap();
+    assert_eq!(status(&layer.layer(hello())).await, 200);
 }
 
 #[tokio::test]

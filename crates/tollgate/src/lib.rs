@@ -41,11 +41,11 @@
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
-//! | `serde` | `store::SentReceipt`: receipts for another process |
+//! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
 //! | `metrics` | counters and durations for the facade of the crate `metrics` |
 //! | `admin` | a router for operators: status, reset, the most denied clients |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
-//! | `test-util` | `ManualClock`, a clock that a test moves |
+//! | `test-util` | `ManualClock`, a clock that a test moves; `store::TokioClock`, which follows tokio's time |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Response};
+use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::{Denial, Members};
 use crate::RequestHead;
@@ -69,11 +69,11 @@ where
 }
 
 /// The return type of a closure in [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied): a
-/// `Response<Bytes>`, or with the feature `axum` any `IntoResponse` whose body is in memory. `Via`
-/// is inferred. Sealed: an implementation elsewhere could make the inference ambiguous.
+/// text, a `Response<Bytes>`, or with the feature `axum` any `IntoResponse` whose body is in memory.
+/// `Via` is inferred. Sealed: an implementation elsewhere could make the inference ambiguous.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
-    note = "return an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
+    note = "return a `String` or an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
 )]
 pub trait IntoDenialResponse<Via>: sealed::Sealed<Via> {
     /// Converts the return value of the closure into a response.
@@ -88,6 +88,9 @@ mod sealed {
 
     impl Sealed<super::ViaBytes> for Response<Bytes> {}
 
+    #[cfg(not(feature = "axum"))]
+    impl<T: super::Text> Sealed<super::ViaText> for T {}
+
     #[cfg(feature = "axum")]
     impl<R: axum::response::IntoResponse> Sealed<super::ViaAxum> for R {}
 }
@@ -101,6 +104,28 @@ impl IntoDenialResponse<ViaBytes> for Response<Bytes> {
         self
     }
 }
+
+/// Marks closures in `on_denied` that return a text. With the feature `axum` axum converts it.
+#[cfg(not(feature = "axum"))]
+#[derive(Debug)]
+pub struct ViaText;
+
+#[cfg(not(feature = "axum"))]
+impl<T: Text> IntoDenialResponse<ViaText> for T {
+    fn into_denial_response(self) -> Response<Bytes> {
+        let mut response = Response::new(self.into());
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, text);
+        response
+    }
+}
+
+#[cfg(not(feature = "axum"))]
+trait Text: Into<Bytes> {}
+#[cfg(not(feature = "axum"))]
+impl Text for String {}
+#[cfg(not(feature = "axum"))]
+impl Text for &'static str {}
 
 /// Marks closures in `on_denied` that return a response of axum.
 #[cfg(feature = "axum")]
@@ -138,7 +163,12 @@ where
     Via: 'static,
 {
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
-        (self.0)(denial).into_denial_response()
+        let mut response = (self.0)(denial).into_denial_response();
+        // A text or a JSON value chooses no status, and a denial with 200 would be taken for success.
+        if response.status() == StatusCode::OK {
+            *response.status_mut() = denial.status();
+        }
+        response
     }
 }
 
@@ -201,7 +231,7 @@ impl Denial<'_> {
 
     /// Makes a response with this body as JSON, and the status of the denial. A body that cannot be
     /// serialised becomes the default [problem](Self::to_problem).
-    #[cfg(feature = "axum")]
+    #[cfg(feature = "serde")]
     pub fn json<T: serde::Serialize + ?Sized>(&self, body: &T) -> Response<Bytes> {
         let Ok(json) = serde_json::to_vec(body) else { return self.to_problem(&Members::new()) };
         let mut response = Response::new(json.into());
@@ -215,7 +245,7 @@ impl Denial<'_> {
     pub fn to_grpc(&self) -> Response<Bytes> {
         let status = match self.status() {
             // The status that gRPC clients expect for 401.
-            http::StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
+            StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
             _ => self.reason().grpc_status(),
         };
         grpc::trailers_only(status, &self.detail())

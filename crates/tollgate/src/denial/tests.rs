@@ -1,5 +1,7 @@
 //! The body and the headers of denials.
 
+use std::marker::PhantomData;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
@@ -45,6 +47,15 @@ fn body(response: &Response<Bytes>) -> Value {
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(body["status"], response.status().as_u16());
     body
+}
+
+#[test]
+fn a_text_is_a_response_with_the_denials_status() {
+    let text = FromFn(|denial: &Denial<'_>| denial.reason().code().to_owned(), PhantomData);
+    let response = Denial::missing_key().respond(ResponseFormat::Http, &text);
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
+    assert_eq!(response.body(), "missing-key");
 }
 
 #[test]

@@ -289,23 +289,24 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets the response of a denial. With the feature `axum` the closure may return any
-    /// `IntoResponse`, otherwise a `Response<Bytes>`. The layer adds the headers. gRPC calls get their
-    /// status as before.
+    /// Sets the response of a denial: a text or a `Response<Bytes>`, or with the feature `axum` any
+    /// `IntoResponse`. The layer adds the headers. gRPC calls get their status as before.
+    ///
+    /// A response with status 200 gets the [status of the denial](Denial::status). To send 200, pass a
+    /// [`DenialResponse`] to [`denial_response`](Self::denial_response).
     ///
     /// ```
     /// # use tollgate::{MemoryStore, RateLimitLayer};
-    /// use axum::http::StatusCode;
     /// use serde_json::json;
     ///
     /// let builder = RateLimitLayer::builder(MemoryStore::new());
-    /// let text = builder.on_denied(|denial| (denial.status(), denial.detail().into_owned()));
+    /// let text = builder.on_denied(|denial| denial.detail().into_owned());
     /// let builder = RateLimitLayer::builder(MemoryStore::new());
     /// let json = builder.on_denied(|denial| {
     ///     let path = denial.request().map(|head| head.uri.path());
     ///     denial.json(&json!({"error": "slow down", "path": path, "wait": denial.retry_after_secs()}))
     /// });
-    /// # let _ = (text, json, StatusCode::OK);
+    /// # let _ = (text, json);
     /// ```
     #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self

@@ -1,8 +1,8 @@
 //! The short forms of the layer, and what closures and handlers may do with little code.
 
-use axum::Router;
 use axum::extract::State;
 use axum::routing::{get as on_get, post};
+use axum::{Json, Router};
 use http::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tollgate::body::InFlight;
 use tollgate::key::{ApiKeys, PathParam};
 use tollgate::tier::{self, TierSource};
 use tollgate::{
-    AnyStore, Key, Limit, OnExceeded, OnMissingKey, Policy, Quota, RateLimitLayer, RequestHead,
-    Reservation, Reserve, StoreExt,
+    AnyStore, Denial, Key, Limit, OnExceeded, OnMissingKey, Policy, Quota, RateLimitLayer,
+    RequestHead, Reservation, Reserve, StoreExt,
 };
 use tower::Layer;
 
@@ -76,6 +76,30 @@ async fn a_closure_may_answer_with_whatever_axum_takes_and_see_the_request() {
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(json(response).await, serde_json::json!({"wait": 60}));
+}
+
+#[tokio::test]
+async fn a_response_without_a_status_gets_the_denials() {
+    let (_, store) = memory();
+    let layer = |name: &str| builder(&store, [Limit::global(log(name, 1))]);
+    let wait = serde_json::json!({"wait": 60});
+    let value = Json(wait.clone());
+    let services = [
+        layer("json").on_denied(move |_| value.clone()),
+        layer("text").on_denied(|_| "slow down"),
+        layer("bytes").on_denied(|_| http::Response::new(bytes::Bytes::from("slow down"))),
+    ];
+    for builder in services {
+        let service = builder.build().unwrap().layer(hello());
+        assert_eq!(status(&service).await, 200);
+        assert_eq!(status(&service).await, 429);
+    }
+    // A type that implements `DenialResponse` may choose 200 nevertheless.
+    let fine = |_: &Denial<'_>| http::Response::new(bytes::Bytes::from("{}"));
+    let service = layer("rpc").denial_response(fine).build().unwrap().layer(hello());
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(text(ask(&service, get()).await).await, "{}");
+    assert_eq!(status(&service).await, 200);
 }
 
 #[tokio::test]

@@ -20,6 +20,13 @@ pub struct FromFn<F> {
 /// // One quota per host name: cloning a header value copies nothing.
 /// let per_host = tollgate::key::from_fn(|head| head.headers.get("host").cloned());
 /// ```
+///
+/// The result must not borrow from the request. Otherwise the compiler reports that a lifetime may
+/// not live long enough; [`from_ref`] takes such a closure:
+///
+/// ```compile_fail
+/// let per_host = tollgate::key::from_fn(|head| head.headers.get("host")?.to_str().ok());
+/// ```
 pub const fn from_fn<F, B>(key: F) -> FromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,

@@ -117,6 +117,15 @@ impl RateLimitLayer<MemoryStore> {
     /// With axum, enable the feature `axum` and serve with
     /// `into_make_service_with_connect_info::<SocketAddr>()`.
     ///
+    /// The quota is checked, so the result becomes a layer with `?`. Without it the compiler reports
+    /// that `Result<RateLimitLayer<..>, LayerError>: Layer<Route>` is not satisfied:
+    ///
+    /// ```compile_fail
+    /// # use axum::Router;
+    /// # use tollgate::{Quota, RateLimitLayer};
+    /// let app: Router = Router::new().layer(RateLimitLayer::per_ip(Quota::per_minute(20)));
+    /// ```
+    ///
     /// # Errors
     /// As [`global`](Self::global).
     pub fn per_ip(quota: Quota) -> Result<Self, LayerError> {

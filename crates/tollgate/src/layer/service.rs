@@ -44,7 +44,7 @@ use crate::{Limit, RequestHead};
 ///
 /// * Put CORS *outside* of this layer (in axum: added after it), so that denials have CORS headers.
 ///   It must expose the [rate limit headers](crate::headers::EXPOSED) to scripts.
-/// * Put authentication for [`key::Extension`](crate::key::Extension) outside too, and a limit by
+/// * Put authentication for [`key::FromExtension`](crate::key::FromExtension) outside too, and a limit by
 ///   address outside of that.
 /// * Nested layers decide one after the other: a charge of the outer layer stands if the inner
 ///   layer denies. Put policies that must be all or none into one layer.

@@ -82,7 +82,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Recorder::None => None,
         Recorder::Prometheus => {
             let mut builder = PrometheusBuilder::new();
-            for (name, buckets) in tollgate::metrics::buckets() {
+            for (name, buckets) in tollgate::observe::buckets() {
                 let matcher = Matcher::Full(name.to_owned());
                 builder = builder.set_buckets_for_metric(matcher, buckets)?;
             }

@@ -42,8 +42,7 @@
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
 //! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
-//! | `metrics` | counters and durations for the facade of the crate `metrics` |
-//! | `admin` | a router for operators: status, reset, the most denied clients |
+//! | `metrics` | counters and durations for the facade of the crate `metrics`, and reports for `tollgate-admin` |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
 //! | `test-util` | `ManualClock`, a clock that a test moves; `store::TokioClock`, which follows tokio's time |
 
@@ -64,8 +63,6 @@ macro_rules! debug_fields {
 }
 
 pub mod access;
-#[cfg(feature = "admin")]
-pub mod admin;
 pub mod body;
 mod cost;
 pub mod denial;
@@ -75,14 +72,10 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
-#[cfg(feature = "metrics")]
-pub mod metrics;
-mod observe;
+pub mod observe;
 mod paths;
 pub mod policy;
 mod settling;
-#[cfg(feature = "metrics")]
-pub mod status;
 pub mod store;
 pub mod tier;
 
@@ -98,8 +91,7 @@ pub use headers::HeaderOptions;
 #[doc(inline)]
 pub use layer::{LayerError, RateLimit, RateLimitLayer, Reservation, WaitQueue};
 pub use limit::{Limit, OnExceeded, OnMissingKey};
-#[cfg(feature = "metrics")]
-pub use observe::Observer;
+
 pub use paths::Paths;
 pub use settling::{Reserve, ResponseHead};
 #[cfg(feature = "calendar")]
@@ -130,13 +122,7 @@ mod readmes {
 }
 
 /// The examples of the documents are compiled and run as well.
-#[cfg(all(
-    doctest,
-    feature = "admin",
-    feature = "calendar",
-    feature = "redis",
-    feature = "test-util"
-))]
+#[cfg(all(doctest, feature = "calendar", feature = "redis", feature = "test-util"))]
 mod documents {
     macro_rules! pages {
         ($($name:ident: $path:literal),+ $(,)?) => {$(
@@ -160,7 +146,6 @@ mod documents {
         Tenants: "how-to/tenants.md",
         Testing: "how-to/testing.md",
         Troubleshooting: "troubleshooting.md",
-        Tutorial: "tutorial.md",
         Uploads: "how-to/uploads.md",
         Webhooks: "how-to/webhooks.md",
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 
 use crate::head::Condition;
-use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource};
+use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, SubjectName};
 use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
 use crate::{Costs, Paths, RequestHead};
@@ -395,6 +395,28 @@ impl Limit {
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)
+    }
+
+    /// Whether this is a [shadow policy](Self::shadow).
+    pub const fn is_shadow(&self) -> bool {
+        !self.enforce
+    }
+
+    /// Whether all clients share one quota.
+    pub fn is_global(&self) -> bool {
+        self.key_of(&SubjectName::Global).is_some_and(|key| key == Key::GLOBAL)
+    }
+
+    /// Returns the key under which requests of this subject are counted, if the key source knows
+    /// the subject without a request.
+    pub fn key_of(&self, name: &SubjectName) -> Option<Key> {
+        match name {
+            SubjectName::Key(key) => Some(key.clone()),
+            SubjectName::Missing => {
+                (self.on_missing_key == Some(OnMissingKey::Share)).then(OnMissingKey::shared_key)
+            }
+            name => self.key.named(name).map(|subject| subject.key),
+        }
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {

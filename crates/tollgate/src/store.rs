@@ -15,8 +15,8 @@
 #[cfg(feature = "serde")]
 pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
-    Breaker, BreakerState, Charge, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId,
-    Settlement, Source, Timestamp, Verdict,
+    Breaker, BreakerState, Charge, Charged, Decision, Fallback, FallbackFuture, Outcome, Receipt,
+    ReceiptId, Settlement, Source, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]
 pub use tollgate_memory::TokioClock;

@@ -8,8 +8,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tollgate::RateLimitLayer;
-use tollgate::admin::Admin;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
+use tollgate_admin::Admin;
 
 use crate::app::ServerId;
 use crate::args::{AdminArgs, Shown};
@@ -18,7 +18,7 @@ use crate::banner::reachable;
 /// Starts to count, for `/metrics` on the admin address.
 pub(crate) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
-    for (name, buckets) in tollgate::metrics::buckets() {
+    for (name, buckets) in tollgate::observe::buckets() {
         builder = builder
             .set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)
             .map_err(|error| error.to_string())?;
@@ -44,9 +44,9 @@ pub(crate) fn router<St: Inspect>(
         .buttons(args.admin_target.clone().unwrap_or_else(public))
         .streams_until(move || stopping.clone().cancelled_owned())
         .show_subjects(match args.admin_subjects {
-            Shown::Hash => tollgate::key::Shown::Hash,
-            Shown::Masked => tollgate::key::Shown::Masked,
-            Shown::Clear => tollgate::key::Shown::Clear,
+            Shown::Hash => tollgate::key::SubjectFormat::Hash,
+            Shown::Masked => tollgate::key::SubjectFormat::Masked,
+            Shown::Clear => tollgate::key::SubjectFormat::Clear,
         });
     if let Some(token) = &args.admin_token {
         admin = admin.token(token.0.clone());

@@ -29,7 +29,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer, StoreExt};
 use tracing_subscriber::EnvFilter;
 

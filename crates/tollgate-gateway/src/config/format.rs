@@ -47,7 +47,7 @@ texts! {
 
     Peer(text) -> String:
         "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
-        match tollgate::admin::check_peer(text) {
+        match tollgate_admin::check_peer(text) {
             Ok(()) => Ok(text.to_owned()),
             Err(_) => Err("write scheme, host and port, and nothing after them".to_owned()),
         };

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 use tower_service::Service;
 
 use super::gateway::{Gateway, History};

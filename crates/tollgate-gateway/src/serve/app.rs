@@ -14,8 +14,9 @@ use tokio_rustls::rustls::ServerConfig;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
-use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Observer, RequestHead, WaitQueue, headers};
+use tollgate::observe::Observer;
+use tollgate::observe::{Inspect, LayerHandle};
+use tollgate::{Denial, RequestHead, WaitQueue, headers};
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use http::header::FORWARDED;
 use http::{HeaderName, Method, StatusCode};
 use tollgate::key::{ClientIp, SubjectName};
-use tollgate::status::{Inspect, LayerHandle};
+use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{
-    Costs, Limit, Observer, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, WaitQueue,
-    headers,
+    Costs, Limit, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, WaitQueue, headers,
 };
 
 use super::client_identity::{ClientIdentity, Found, Identity};

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::ListenerSettings;

@@ -23,7 +23,7 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use serde_json::json;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 use tower_service::Service;
 
 use super::access_log::{AccessLog, Entry};

@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 

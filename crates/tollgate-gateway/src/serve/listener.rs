@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 
 use super::app::{ListenerKey, ListenerSettings};
 use super::connection;

@@ -12,9 +12,9 @@ use axum::Router;
 use axum::routing::get;
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tollgate::admin::{Admin, AdminBuilder};
-use tollgate::key::Shown;
-use tollgate::status::Inspect;
+use tollgate::key::SubjectFormat;
+use tollgate::observe::Inspect;
+use tollgate_admin::{Admin, AdminBuilder};
 
 use super::app::App;
 use super::gateway::{Gateway, History};
@@ -31,7 +31,7 @@ const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 /// registers its metrics when it is made.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
-    for (name, buckets) in tollgate::metrics::buckets() {
+    for (name, buckets) in tollgate::observe::buckets() {
         let matcher = Matcher::Full(name.to_owned());
         let bucketed = builder.set_buckets_for_metric(matcher, buckets);
         builder = bucketed.map_err(|error| error.to_string())?;
@@ -67,9 +67,9 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
         admin = admin.allow_host(host.trim());
     }
     let shown = match variable(SUBJECTS).as_deref() {
-        None | Some("masked") => Shown::Masked,
-        Some("hash") => Shown::Hash,
-        Some("clear") => Shown::Clear,
+        None | Some("masked") => SubjectFormat::Masked,
+        Some("hash") => SubjectFormat::Hash,
+        Some("clear") => SubjectFormat::Clear,
         Some(_) => return Err(format!("{SUBJECTS}: use one of hash, masked, clear")),
     };
     let admin = admin.show_subjects(shown);
@@ -138,7 +138,7 @@ fn servers<St: Inspect>(app: &App<St>) -> String {
     }
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
-        tollgate::metrics::describe();
+        tollgate::observe::describe();
         for (server, is_up) in servers {
             gauge!("tollgate_gateway_upstream_up", "upstream" => server).set(u8::from(is_up));
         }

@@ -19,7 +19,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use metrics::{Counter, counter};
 use tokio::time::{sleep, timeout};
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 use tollgate::store::{Charge, Outcome, Timestamp};
 use tollgate::{Cost, Key, Micros, OnStoreError, StoreError};
 use tonic::Status;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
-use tollgate::status::Inspect;
+use tollgate::observe::Inspect;
 
 use super::gateway::Gateway;
 use super::source::{Contents, Source, files};

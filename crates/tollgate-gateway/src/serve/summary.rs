@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, interval};
-use tollgate::Observer;
-use tollgate::status::Denials;
+
+use tollgate::observe::{Denials, Observer};
 
 use super::token_limit;
 use crate::proxy::Failures;

@@ -204,7 +204,7 @@ impl Listed {
             Self::Allowed => "allow",
             Self::Neither => return,
         };
-        metrics::counter!(crate::metrics::name::LISTED, "list" => list).increment(requests);
+        metrics::counter!(crate::observe::name::LISTED, "list" => list).increment(requests);
     }
 
     #[cfg(not(feature = "metrics"))]

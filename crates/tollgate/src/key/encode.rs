@@ -77,7 +77,6 @@ pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(key)
 }
 
-#[cfg(feature = "admin")]
 pub(super) enum Decoded<'a> {
     Ipv4([u8; 4]),
     /// With the number of bits that count, in whole bytes.
@@ -89,7 +88,6 @@ pub(super) enum Decoded<'a> {
     Tuple(Vec<&'a [u8]>),
 }
 
-#[cfg(feature = "admin")]
 pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
     let (tag, rest) = key.split_first()?;
     let is = |wanted: Tag| *tag == wanted as u8;
@@ -112,7 +110,6 @@ pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
     }
 }
 
-#[cfg(feature = "admin")]
 fn parts(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     while let Some((len, rest)) = bytes.split_first() {

@@ -34,6 +34,7 @@ mod chain;
 mod credentials;
 mod encode;
 mod extension;
+mod format;
 mod from_fn;
 mod header;
 mod ip;
@@ -42,8 +43,6 @@ mod jwt;
 mod name;
 mod path_param;
 pub(crate) mod route;
-#[cfg(feature = "admin")]
-mod shown;
 mod tuple;
 
 use std::error::Error;
@@ -59,6 +58,7 @@ use crate::RequestHead;
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
 pub use extension::FromExtension;
+pub use format::{SubjectFormat, SubjectFormatter};
 pub use from_fn::{FromFn, from_fn, from_ref};
 pub use header::Header;
 pub(crate) use ip::network;
@@ -68,10 +68,6 @@ pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, TokenCheck};
 pub use name::{SubjectName, SubjectNameError};
 pub use path_param::PathParam;
 pub use route::{MatchedRoute, RoutePattern};
-#[cfg(feature = "admin")]
-pub(crate) use shown::Display;
-#[cfg(feature = "admin")]
-pub use shown::Shown;
 
 /// The owner of a quota: a key, and the kind of identity behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -347,7 +347,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// name together.
     #[cfg(feature = "metrics")]
     #[must_use]
-    pub fn observer(mut self, observer: &crate::Observer) -> Self {
+    pub fn observer(mut self, observer: &crate::observe::Observer) -> Self {
         self.options.observed.observer = Some(observer.clone());
         self
     }

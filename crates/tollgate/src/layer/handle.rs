@@ -12,8 +12,7 @@ use super::state::LayerState;
 use super::telemetry::Telemetry;
 use crate::Limit;
 use crate::key::SubjectName;
-use crate::observe::ObservedPolicy;
-use crate::status::{Inspect, StoreReport};
+use crate::observe::{Inspect, ObservedPolicy, StoreReport};
 use crate::tier::Tier;
 
 /// A [`RateLimitLayer`](super::RateLimitLayer) without its types, for admin tools. Clones are
@@ -48,8 +47,9 @@ impl LayerHandle {
         self.0.inspect()
     }
 
-    pub(crate) fn observed(&self, limit: usize) -> &ObservedPolicy {
-        self.0.view().telemetry.policy(limit)
+    /// Returns the counts of the limits' policies, in the order of the limits.
+    pub fn counts(&self) -> impl Iterator<Item = &ObservedPolicy> {
+        self.0.view().telemetry.policies()
     }
 
     /// The decision for `key` under a limit, without a charge. The state is one for all tiers, and the

@@ -125,7 +125,6 @@ impl Telemetry {
                 let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
                 policy.count(subject.kind, cost, timer.endpoint as usize, word, decision);
-                #[cfg(feature = "admin")]
                 if word == Some(Answer::Deny) {
                     policy.denied(&subject.key, subject.kind);
                 }
@@ -175,8 +174,8 @@ impl Telemetry {
     }
 
     #[cfg(feature = "metrics")]
-    pub(super) fn policy(&self, limit: usize) -> &ObservedPolicy {
-        &self.policies[limit]
+    pub(super) fn policies(&self) -> impl Iterator<Item = &ObservedPolicy> {
+        self.policies.iter().map(|policy| &**policy)
     }
 
     #[cfg(feature = "metrics")]

@@ -3,10 +3,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-#[cfg(feature = "admin")]
-use super::Answer;
-use super::ObservedPolicy;
 use super::endpoint::Endpoints;
+use super::metric;
+use super::outcome::Answer;
+use super::policy::ObservedPolicy;
 
 /// Counts the decisions of layers. **Clones share their counts**, and so do layers with clones.
 ///
@@ -36,7 +36,7 @@ impl Observer {
 
     /// Creates an observer with up to `endpoints` names. All others count as `other`.
     pub fn with_endpoints(endpoints: usize) -> Self {
-        crate::metrics::describe();
+        metric::describe();
         let endpoints = Arc::new(Endpoints::new(endpoints));
         Self(Arc::new(Inner { endpoints, policies: Mutex::default() }))
     }
@@ -52,7 +52,6 @@ impl Observer {
     }
 
     /// Returns the denials of each policy so far.
-    #[cfg(feature = "admin")]
     pub fn denials(&self) -> Vec<Denials> {
         let of = |(name, policy): &(Box<str>, Arc<ObservedPolicy>)| {
             let mut denials =
@@ -77,7 +76,6 @@ impl Observer {
 }
 
 /// The denials of a policy since the start.
-#[cfg(feature = "admin")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denials {

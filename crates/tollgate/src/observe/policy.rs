@@ -1,28 +1,24 @@
-#[cfg(feature = "admin")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
-#[cfg(feature = "admin")]
 use parking_lot::Mutex;
-#[cfg(feature = "admin")]
 use tollgate_core::Key;
 use tollgate_core::{Decision, Outcome, Source};
 
 use super::endpoint::Endpoints;
-#[cfg(feature = "admin")]
-use super::top::Top;
-use super::{Answer, source_name};
+use super::metric::name;
+use super::outcome::{Answer, source_name};
+use super::top::{DeniedClient, Top, sum};
 use crate::key::SubjectKind;
-use crate::metrics::name;
 
-/// The counts of one policy, over all layers that have it.
+/// The counts of one policy, over all layers that share an [`Observer`](super::Observer).
 ///
 /// The first event makes the handles of all metrics of a kind. So each counter starts at 0, and
 /// Prometheus sees the rate of its first event.
 #[derive(Debug)]
-pub(crate) struct ObservedPolicy {
+pub struct ObservedPolicy {
     policy: Arc<str>,
     endpoints: Arc<Endpoints>,
     cells: Box<[OnceLock<Box<ByKind>>]>,
@@ -30,10 +26,8 @@ pub(crate) struct ObservedPolicy {
     durations: [OnceLock<Histogram>; 4],
     left: OnceLock<Left>,
     waits: OnceLock<Waits>,
-    #[cfg(feature = "admin")]
-    pub(crate) counts: Counts,
-    #[cfg(feature = "admin")]
-    pub(crate) top: Mutex<Top>,
+    pub(super) counts: Counts,
+    top: Mutex<Top>,
 }
 
 type ByKind = [OnceLock<Cell>; KINDS.len()];
@@ -73,9 +67,7 @@ impl ObservedPolicy {
             durations: Default::default(),
             left: OnceLock::new(),
             waits: OnceLock::new(),
-            #[cfg(feature = "admin")]
             counts: Counts::default(),
-            #[cfg(feature = "admin")]
             top: Mutex::new(Top::new(Instant::now())),
         }
     }
@@ -100,7 +92,6 @@ impl ObservedPolicy {
                 cell.units.increment(cost);
             }
         }
-        #[cfg(feature = "admin")]
         if let Some(answer) = answer {
             self.counts.add(answer);
         }
@@ -112,7 +103,12 @@ impl ObservedPolicy {
         }
     }
 
-    #[cfg(feature = "admin")]
+    /// Returns the number of decisions with each outcome so far, under the names that the label
+    /// `outcome` has.
+    pub fn decisions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counts.read().map(|(answer, count)| (answer.as_str(), count))
+    }
+
     pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
         self.top.lock().count(key.clone(), kind, Instant::now());
     }
@@ -174,17 +170,32 @@ impl ObservedPolicy {
     }
 }
 
-#[cfg(feature = "admin")]
-#[derive(Debug, Default)]
-pub(crate) struct Counts([AtomicU64; Answer::ALL.len()]);
+/// Returns the clients that these policies denied most. A policy that appears more than one time
+/// counts once.
+pub fn most_denied<'a>(
+    policies: impl IntoIterator<Item = &'a ObservedPolicy>,
+    most: usize,
+) -> Vec<DeniedClient> {
+    let mut read = Vec::new();
+    let mut denied = Vec::new();
+    for policy in policies {
+        if !read.iter().any(|known| std::ptr::eq(*known, policy)) {
+            read.push(policy);
+            denied.extend(policy.top.lock().read(Instant::now()));
+        }
+    }
+    sum(denied, most)
+}
 
-#[cfg(feature = "admin")]
+#[derive(Debug, Default)]
+pub(super) struct Counts([AtomicU64; Answer::ALL.len()]);
+
 impl Counts {
     fn add(&self, answer: Answer) {
         self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
+    pub(super) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
         Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
     }
 }

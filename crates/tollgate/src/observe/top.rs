@@ -15,46 +15,52 @@ use tollgate_core::Key;
 use crate::key::SubjectKind;
 
 #[derive(Debug)]
-pub(crate) struct Top {
+pub(super) struct Top {
     current: Summary<(Key, SubjectKind)>,
     previous: Summary<(Key, SubjectKind)>,
     began: Instant,
 }
 
-#[derive(Debug)]
-pub(crate) struct Denied {
-    pub(crate) key: Key,
-    pub(crate) kind: SubjectKind,
-    pub(crate) count: u64,
-    /// The largest possible error of `count`.
-    pub(crate) error: u64,
+/// A client that a policy denied, with the number of denials in the last 10 to 20 minutes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeniedClient {
+    /// The key of the client.
+    pub key: Key,
+    /// The kind of identity behind the key.
+    pub kind: SubjectKind,
+    /// The number of denials.
+    pub count: u64,
+    /// The largest possible error of `count`, which is never too small.
+    pub error: u64,
 }
 
-pub(crate) const SUBJECTS: usize = 128;
+const SUBJECTS: usize = 128;
 
 const SPAN: Duration = Duration::from_secs(600);
 
 impl Top {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         let summary = || Summary::new(SUBJECTS);
         Self { current: summary(), previous: summary(), began: now }
     }
 
-    pub(crate) fn count(&mut self, key: Key, kind: SubjectKind, now: Instant) {
+    pub(super) fn count(&mut self, key: Key, kind: SubjectKind, now: Instant) {
         self.pass(now);
         self.current.count((key, kind));
     }
 
-    pub(crate) fn read(&mut self, most: usize, now: Instant) -> Vec<Denied> {
+    /// All that are known. Their sum over several policies can have another order.
+    pub(super) fn read(&mut self, now: Instant) -> Vec<DeniedClient> {
         self.pass(now);
-        let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| Denied {
+        let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| DeniedClient {
             key: key.clone(),
             kind: *kind,
             count,
             error,
         };
         let both = [&self.current, &self.previous];
-        first(both.into_iter().flat_map(Summary::iter).map(denied), most)
+        both.into_iter().flat_map(Summary::iter).map(denied).collect()
     }
 
     fn pass(&mut self, now: Instant) {
@@ -68,15 +74,16 @@ impl Top {
     }
 }
 
-pub(crate) fn first(all: impl IntoIterator<Item = Denied>, most: usize) -> Vec<Denied> {
+pub(super) fn sum(all: impl IntoIterator<Item = DeniedClient>, most: usize) -> Vec<DeniedClient> {
     let mut sums: HashMap<(Key, SubjectKind), (u64, u64)> = HashMap::new();
-    for Denied { key, kind, count, error } in all {
+    for DeniedClient { key, kind, count, error } in all {
         let sum = sums.entry((key, kind)).or_default();
         *sum = (sum.0 + count, sum.1 + error);
     }
     let sums = sums.into_iter();
-    let mut all: Vec<_> =
-        sums.map(|((key, kind), (count, error))| Denied { key, kind, count, error }).collect();
+    let mut all: Vec<_> = sums
+        .map(|((key, kind), (count, error))| DeniedClient { key, kind, count, error })
+        .collect();
     all.sort_by(|a, b| {
         let by_count = b.count.cmp(&a.count).then(a.error.cmp(&b.error));
         // Equal counts keep their order.

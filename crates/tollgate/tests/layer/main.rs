@@ -5,7 +5,6 @@
     reason = "the lint knows tests by their attribute, helpers have none"
 )]
 
-mod admin;
 mod answers;
 mod charges;
 mod conformance;
@@ -20,7 +19,6 @@ mod lists;
 mod metrics;
 mod nesting;
 mod outages;
-mod page;
 mod penalties;
 mod queue;
 mod readiness;

@@ -12,7 +12,7 @@ use super::{AdminToken, ApiKeyList, Store};
 
 pub(super) fn token(value: &str) -> Result<AdminToken, String> {
     // The router says what is wrong with it, and here it can be said of the flag.
-    let built = tollgate::admin::Admin::builder().token(value).build();
+    let built = tollgate_admin::Admin::builder().token(value).build();
     built.map(|_| AdminToken(value.to_owned())).map_err(|error| error.to_string())
 }
 

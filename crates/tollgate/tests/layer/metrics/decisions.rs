@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use http::{Method, Request};
 use tollgate::key::ClientIp;
+use tollgate::observe::Observer;
 use tollgate::{
-    HeaderOptions, Limit, MemoryStore, Observer, OnStoreError, RateLimitLayer, StoreExt, Strikes,
+    HeaderOptions, Limit, MemoryStore, OnStoreError, RateLimitLayer, StoreExt, Strikes,
 };
 use tower::Layer;
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use tollgate::access::{AccessLists, Listed, SubjectList};
 use tollgate::key::ClientIp;
-use tollgate::metrics::{ALL, Metric, MetricKind};
-use tollgate::status::refresh;
+use tollgate::observe::refresh;
+use tollgate::observe::{METRICS, Metric, MetricKind};
 use tollgate::{Limit, Policy, Quota, RequestHead, StoreExt};
 use tower::Layer;
 
@@ -31,7 +31,7 @@ async fn every_series_is_documented_with_its_labels() {
     let mut found = BTreeSet::new();
     for series in meter.series().into_keys() {
         let (name, labels) = series.split_once('{').unwrap_or((&series, ""));
-        let documented = ALL.iter().find(|metric| match metric.kind {
+        let documented = METRICS.iter().find(|metric| match metric.kind {
             MetricKind::Histogram => {
                 let rest = name.strip_prefix(metric.name);
                 rest.is_some_and(|rest| ["", "_sum", "_count", "_bucket"].contains(&rest))
@@ -49,7 +49,7 @@ async fn every_series_is_documented_with_its_labels() {
     // Those of Redis and of the gateway are tested where they are counted.
     let places = ["_redis_", "_breaker_", "_config_", "_jwks_", "_gateway_", "_trace_"];
     let elsewhere = |name: &str| places.iter().any(|place| name.contains(place));
-    for metric in ALL.iter().filter(|metric| !elsewhere(metric.name)) {
+    for metric in METRICS.iter().filter(|metric| !elsewhere(metric.name)) {
         assert!(found.contains(metric.name), "{} is never counted", metric.name);
     }
 }
@@ -57,7 +57,7 @@ async fn every_series_is_documented_with_its_labels() {
 #[test]
 fn names_follow_the_conventions_of_prometheus() {
     let mut names = BTreeSet::new();
-    for metric in ALL {
+    for metric in METRICS {
         let name = metric.name;
         assert!(names.insert(name), "{name} twice");
         assert!(name.starts_with("tollgate_"), "{name}");
@@ -73,7 +73,7 @@ fn names_follow_the_conventions_of_prometheus() {
 /// All metrics as a table in Markdown.
 fn table() -> String {
     let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
-    for Metric { name, kind, labels, help, .. } in ALL {
+    for Metric { name, kind, labels, help, .. } in METRICS {
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let (kind, labels) = (kind.as_str(), labels.join(", "));
         writeln!(table, "| `{name}` | {kind} | {labels} | {help} |").unwrap();

@@ -1,7 +1,7 @@
 //! Gauges show the current state, with or without requests.
 
 use tollgate::key::ClientIp;
-use tollgate::status::{Inspect, refresh};
+use tollgate::observe::{Inspect, refresh};
 use tollgate::store::BreakerState;
 use tollgate::{Limit, Policy, StoreExt};
 use tower::Layer;
@@ -75,9 +75,9 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
 }
 
 impl<S: tollgate::Store> Inspect for Watched<S> {
-    fn inspect(&self) -> tollgate::status::StoreReport {
+    fn inspect(&self) -> tollgate::observe::StoreReport {
         let state = if self.0.fails() { BreakerState::Down } else { BreakerState::Closed };
-        let mut report = tollgate::status::StoreReport::new("stage", 0);
+        let mut report = tollgate::observe::StoreReport::new("stage", 0);
         (report.breaker, report.is_available) = (Some(state), !state.is_open());
         report
     }

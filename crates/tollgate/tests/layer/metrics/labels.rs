@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use http::Method;
+use tollgate::Limit;
 use tollgate::key::{ApiKey, ClientIp, KeySource, RoutePattern, from_fn};
-use tollgate::{Limit, Observer};
+use tollgate::observe::Observer;
 use tower::Layer;
 
 use super::{Meter, counted};

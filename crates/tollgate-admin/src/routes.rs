@@ -13,10 +13,11 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde::Serialize;
-use tollgate_core::{
-    Charged, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Source, Timestamp,
-    Verdict,
-};
+use tollgate::key::SubjectName;
+use tollgate::observe::{self, DeniedClient, LayerHandle, ObservedPolicy};
+use tollgate::store::{Charged, Decision, Outcome, Receipt, ReceiptId, Source, Timestamp, Verdict};
+use tollgate::tier::Tier;
+use tollgate::{Cost, Key, Limit, Micros, Policy};
 
 use super::State;
 use super::answers::{
@@ -26,11 +27,6 @@ use super::events::Streams;
 use super::peers::EVENTS;
 use super::problem::Problem;
 use super::{page, peers};
-use crate::key::SubjectName;
-use crate::observe::{Denied, ObservedPolicy, SUBJECTS, first};
-use crate::status::{self, LayerHandle};
-use crate::tier::Tier;
-use crate::{Limit, OnMissingKey};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
@@ -70,15 +66,15 @@ async fn check_site(Extract(state): Extract<State>, request: Request, next: Next
     }
 }
 
-type Answer = Result<Response, Problem>;
+type Reply = Result<Response, Problem>;
 
-async fn all(Extract(state): Extract<State>) -> Answer {
+async fn all(Extract(state): Extract<State>) -> Reply {
     json(&status(&state).await)
 }
 
 /// A policy of several layers appears once, with the sum of the decisions.
 pub(super) async fn status(state: &State) -> Status {
-    let (mut shown, mut stores, mut identities) = (Vec::<Shown>::new(), Vec::new(), Vec::new());
+    let (mut shown, mut stores, mut identities) = (Vec::<PolicyRow>::new(), Vec::new(), Vec::new());
     // Kept until the end, because `address` identifies live counters only.
     let layers = state.layers();
     for layer in &layers {
@@ -87,22 +83,21 @@ pub(super) async fn status(state: &State) -> Status {
             identities.push(report.identity);
             stores.push(StoreStatus::new(&report));
         }
-        for (index, limit) in layer.limits().into_iter().enumerate() {
-            let observed = layer.observed(index);
-            let counts = observed.counts.read().map(|(answer, count)| (answer.as_str(), count));
-            let is_same = |shown: &&mut Shown| {
-                shown.policy == *limit.policy() && shown.status.enforced == limit.enforce
+        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
+            let counts = observed.decisions();
+            let is_same = |shown: &&mut PolicyRow| {
+                shown.policy == *limit.policy() && shown.status.enforced != limit.is_shadow()
             };
             if let Some(shown) = shown.iter_mut().find(is_same) {
                 if shown.counters.insert(address(observed)) {
-                    for (answer, count) in counts {
-                        *shown.status.decisions.entry(answer).or_default() += count;
+                    for (outcome, count) in counts {
+                        *shown.status.decisions.entry(outcome).or_default() += count;
                     }
                 }
                 continue;
             }
             let decisions = counts.collect();
-            let global = if status::is_global(limit) {
+            let global = if limit.is_global() {
                 peek(layer, limit, None, &Key::GLOBAL).await.ok()
             } else {
                 None
@@ -113,7 +108,7 @@ pub(super) async fn status(state: &State) -> Status {
             let mut status = PolicyStatus::new(limit, report.name, global, now);
             status.decisions = decisions;
             let counters = [address(observed)].into();
-            shown.push(Shown { policy: limit.policy().clone(), status, counters });
+            shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
         }
     }
     Status { policies: shown.into_iter().map(|shown| shown.status).collect(), stores }
@@ -124,7 +119,7 @@ fn now() -> Timestamp {
     Timestamp::EPOCH + Micros::from(since_epoch)
 }
 
-struct Shown {
+struct PolicyRow {
     policy: Policy,
     status: PolicyStatus,
     /// The counters in its numbers. Layers can share counters.
@@ -136,13 +131,13 @@ fn address(observed: &ObservedPolicy) -> usize {
     std::ptr::from_ref(observed).addr()
 }
 
-async fn read(Found { layer, limit, key, tier }: Found) -> Answer {
+async fn read(Found { layer, limit, key, tier }: Found) -> Reply {
     let limit = layer.limits()[limit];
     let (decision, verdict) = peek(&layer, limit, tier.as_ref(), &key).await?;
     json(&SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()))
 }
 
-async fn reset(Found { layer, limit, key, .. }: Found) -> Answer {
+async fn reset(Found { layer, limit, key, .. }: Found) -> Reply {
     let limit = layer.limits()[limit];
     layer.reset(limit, &key).await?;
     tracing::info!(target: "tollgate", policy = limit.policy().name(), "reset by an operator");
@@ -152,7 +147,7 @@ async fn reset(Found { layer, limit, key, .. }: Found) -> Answer {
 async fn settle(
     Found { layer, limit, key, tier }: Found,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> Reply {
     let policy = layer.limits()[limit].policy_in(tier.as_ref());
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
@@ -178,7 +173,7 @@ async fn settle(
     json(&Settled::from(settled))
 }
 
-async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Answer {
+async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Reply {
     state.0.guard.check_token(&headers)?;
     let most = match parameter(&uri, "most") {
         Some(most) => {
@@ -193,38 +188,32 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
 
 /// The most denied clients of each policy, over all layers.
 pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
-    let (layers, now) = (state.layers(), std::time::Instant::now());
-    let mut policies: Vec<(&str, Vec<Denied>)> = Vec::new();
-    let mut read = BTreeSet::new();
+    let layers = state.layers();
+    let mut policies: Vec<(&str, Vec<&ObservedPolicy>)> = Vec::new();
     for layer in &layers {
-        for (index, limit) in layer.limits().into_iter().enumerate() {
-            let (name, observed) = (limit.policy().name(), layer.observed(index));
-            if !read.insert(address(observed)) {
-                continue;
-            }
-            // All of them, because the sum can have another order.
-            let denied = observed.top.lock().read(2 * SUBJECTS, now);
+        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
+            let name = limit.policy().name();
             match policies.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, all)) => all.extend(denied),
-                None => policies.push((name, denied)),
+                Some((_, all)) => all.push(observed),
+                None => policies.push((name, vec![observed])),
             }
         }
     }
-    let subject = |denied: Denied| TopSubject {
-        subject: state.0.display.of(&denied.key, denied.kind),
+    let subject = |denied: DeniedClient| TopSubject {
+        subject: state.0.subjects.format(&denied.key, denied.kind),
         client: denied.kind.as_str(),
         count: denied.count,
         error: denied.error,
     };
-    let top = |(policy, denied): (&str, Vec<Denied>)| TopOfPolicy {
+    let top = |(policy, observed): (&str, Vec<&ObservedPolicy>)| TopOfPolicy {
         policy: policy.to_owned(),
-        denied: first(denied, most).into_iter().map(subject).collect(),
+        denied: observe::most_denied(observed, most).into_iter().map(subject).collect(),
     };
     policies.into_iter().map(top).collect()
 }
 
 /// Without a token the stream has numbers only. A wrong token is an error.
-async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Answer {
+async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Reply {
     let shows_token = headers.contains_key(AUTHORIZATION);
     if shows_token {
         state.0.guard.check_token(&headers)?;
@@ -232,12 +221,12 @@ async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Answer {
     Streams::open(&state, shows_token)
 }
 
-async fn metrics(Extract(state): Extract<State>) -> Answer {
+async fn metrics(Extract(state): Extract<State>) -> Reply {
     let Some(render) = &state.0.metrics else {
         let detail = "This router was built without `.metrics(..)`.";
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
-    status::refresh(&state.layers()).await;
+    observe::refresh(&state.layers()).await;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, kind)], render()).into_response())
 }
@@ -271,7 +260,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
         let named = |limit: &&Limit| limit.policy().name() == policy;
         is_known |= limits.iter().any(named);
         let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
-        let found = found.filter_map(|(index, limit)| Some((index, key(limit, &name)?))).next();
+        let found = found.filter_map(|(index, limit)| Some((index, limit.key_of(&name)?))).next();
         if let Some((limit, key)) = found {
             let tier = match parameter(uri, "tier") {
                 Some(asked) => Some(known_tier(limits[limit], &asked)?),
@@ -308,16 +297,6 @@ fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
-fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
-    match name {
-        SubjectName::Key(key) => Some(key.clone()),
-        SubjectName::Missing => {
-            (limit.on_missing_key == Some(OnMissingKey::Share)).then(OnMissingKey::shared_key)
-        }
-        name => limit.key.named(name).map(|subject| subject.key),
-    }
-}
-
 async fn peek(
     layer: &LayerHandle,
     limit: &Limit,
@@ -335,7 +314,7 @@ async fn peek(
     }
 }
 
-pub(super) fn json(answer: &impl Serialize) -> Answer {
+pub(super) fn json(answer: &impl Serialize) -> Reply {
     let body = serde_json::to_string_pretty(answer).map_err(|error| {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
     })?;

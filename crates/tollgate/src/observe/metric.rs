@@ -1,24 +1,3 @@
-//! The metrics of Tollgate, with their labels and meanings.
-//!
-//! They go through the facade of the crate [`metrics`](https://docs.rs/metrics) to the recorder of
-//! the program. Counting adds about 100 ns to a request in memory. Install the recorder before
-//! the first request, and give it the [`buckets`] of histograms:
-//!
-//! ```
-//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-//!
-//! let mut builder = PrometheusBuilder::new();
-//! for (name, buckets) in tollgate::metrics::buckets() {
-//!     builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)?;
-//! }
-//! let recorder = builder.build_recorder();
-//! let handle = recorder.handle(); // `handle.render()` is what Prometheus reads.
-//! metrics::set_global_recorder(recorder).ok();
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! No key, path or user becomes a label: the operator's configuration bounds the number of series.
-
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// The name, kind and meaning of a metric that Tollgate records.
@@ -62,12 +41,12 @@ impl MetricKind {
 
 /// Returns the names of the histograms with the upper bounds of their buckets.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
-    ALL.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
+    METRICS.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }
 
 /// Sends the meanings of the metrics to the recorder. Layers call it.
 pub fn describe() {
-    for metric in ALL {
+    for metric in METRICS {
         let Metric { name, kind, help, .. } = *metric;
         let unit = if name.contains("_seconds") { Unit::Seconds } else { Unit::Count };
         match kind {
@@ -112,7 +91,7 @@ macro_rules! metrics {
     (@buckets $buckets:ident) => { $buckets };
     ($($kind:ident $name:expr, [$($label:literal),*] $($buckets:ident)?: $help:literal;)*) => {
         /// All metrics, including those of `tollgate-redis` and the gateway.
-        pub const ALL: &[Metric] = &[$(Metric {
+        pub const METRICS: &[Metric] = &[$(Metric {
             name: $name,
             kind: MetricKind::$kind,
             labels: &[$($label),*],

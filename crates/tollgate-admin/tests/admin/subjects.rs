@@ -2,16 +2,16 @@
 
 use http::{HeaderName, Method};
 use serde_json::json;
-use tollgate::admin::Admin;
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeySource, MatchedRoute,
-    RoutePattern, Shown, SubjectKind, from_fn,
+    RoutePattern, SubjectFormat, SubjectKind, from_fn,
 };
 use tollgate::{Limit, OnMissingKey};
+use tollgate_admin::Admin;
 use tower::Layer;
 
-use super::{TOKEN, admin, operate};
 use crate::support::*;
+use crate::{TOKEN, admin, operate};
 
 #[derive(Clone)]
 struct User(&'static str);
@@ -70,7 +70,7 @@ async fn an_operator_finds_the_key_that_requests_have() {
         let (_, store) = memory();
         let layer = builder(&store, [Limit::new(log(policy, 1), source)]);
         let layer = layer.on_missing_key(OnMissingKey::Share).build().unwrap();
-        let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(Shown::Clear);
+        let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(SubjectFormat::Clear);
         let admin = admin.build().unwrap();
         let service = layer.layer(hello());
         let request = || {
@@ -113,8 +113,8 @@ async fn the_subjects_of_the_top_are_shown_as_the_operator_chose() {
         request.extensions_mut().insert(User("alice"));
         ask(&service, request).await;
     }
-    let top = async |shown: Shown, path: &str| {
-        let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(shown).build();
+    let top = async |format: SubjectFormat, path: &str| {
+        let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(format).build();
         let (_, body) = operate(&admin.unwrap(), "GET", path, "").await;
         let denied = body["policies"][0]["denied"].as_array().unwrap().clone();
         let list = denied
@@ -122,13 +122,13 @@ async fn the_subjects_of_the_top_are_shown_as_the_operator_chose() {
             .map(|it| (it["subject"].as_str().unwrap().to_owned(), it["count"].as_u64().unwrap()));
         list.collect::<Vec<_>>()
     };
-    let clear = top(Shown::Clear, "/top").await;
+    let clear = top(SubjectFormat::Clear, "/top").await;
     assert_eq!(clear[0], ("user:alice".to_owned(), 8));
     assert!(clear.len() == 4 && clear[1] == ("ip:192.0.2.0".to_owned(), 6), "{clear:?}");
-    assert_eq!(top(Shown::Clear, "/top?most=1").await.len(), 1);
-    let masked = top(Shown::Masked, "/top").await;
+    assert_eq!(top(SubjectFormat::Clear, "/top?most=1").await.len(), 1);
+    let masked = top(SubjectFormat::Masked, "/top").await;
     assert_eq!((&*masked[0].0, &*masked[1].0), ("user:al…", "ip:192.0.2.*"));
-    let hashed = top(Shown::Hash, "/top").await;
+    let hashed = top(SubjectFormat::Hash, "/top").await;
     assert!(hashed[0].0.starts_with("user:#") && hashed[0].0.len() == 22, "{hashed:?}");
 }
 

@@ -9,8 +9,8 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tollgate::admin::{Admin, AdminBuilder, AdminError};
 use tollgate::{Limit, RateLimitLayer};
+use tollgate_admin::{Admin, AdminBuilder, AdminError};
 use tower::{Layer, ServiceExt};
 
 use crate::support::*;
@@ -18,7 +18,7 @@ use crate::support::*;
 const TOKEN: &str = "0123456789abcdef";
 const PEER: &str = "http://127.0.0.1:9101";
 
-fn admin<St: tollgate::status::Inspect>(layer: &RateLimitLayer<St>) -> AdminBuilder {
+fn admin<St: tollgate::observe::Inspect>(layer: &RateLimitLayer<St>) -> AdminBuilder {
     Admin::builder().token(TOKEN).layer(layer).name("api1").peer(PEER)
 }
 
@@ -266,7 +266,7 @@ async fn the_documentation_shows_a_line() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
     let event = line(&mut ask(&admin, "GET", "/events", &[]).await).await.unwrap();
-    let example = crate::admin::example("GET /events");
+    let example = crate::example("GET /events");
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&example), names(&event));
 }

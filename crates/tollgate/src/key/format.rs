@@ -12,7 +12,7 @@ use crate::OnMissingKey;
 /// The part of a subject that operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Shown {
+pub enum SubjectFormat {
     /// A hash that differs between processes: enough to compare two lines.
     Hash,
     /// The network of an address, the first two characters of a text. The default.
@@ -23,32 +23,36 @@ pub enum Shown {
     Clear,
 }
 
+/// Writes subjects in a [`SubjectFormat`], under the names that [`SubjectName`](super::SubjectName)
+/// reads where the format allows it.
 #[derive(Debug)]
-pub(crate) struct Display {
-    shown: Shown,
+pub struct SubjectFormatter {
+    format: SubjectFormat,
     /// Otherwise a table of all addresses would reveal the hashed one.
     secret: RandomState,
 }
 
-impl Display {
-    pub(crate) fn new(shown: Shown) -> Self {
-        Self { shown, secret: RandomState::new() }
+impl SubjectFormatter {
+    /// Creates a formatter. Hashes of another formatter differ.
+    pub fn new(format: SubjectFormat) -> Self {
+        Self { format, secret: RandomState::new() }
     }
 
-    pub(crate) fn of(&self, key: &Key, kind: SubjectKind) -> String {
+    /// Returns the text for the subject with this key.
+    pub fn format(&self, key: &Key, kind: SubjectKind) -> String {
         if *key == Key::GLOBAL {
             return "global".to_owned();
         }
         if *key == OnMissingKey::shared_key() {
             return "missing".to_owned();
         }
-        match self.shown {
-            Shown::Hash => {
+        match self.format {
+            SubjectFormat::Hash => {
                 let kind = sort(kind);
                 format!("{kind}:#{:016x}", self.secret.hash_one(&*key.as_bytes()))
             }
-            Shown::Masked => text(&key.as_bytes(), kind, true),
-            Shown::Clear => text(&key.as_bytes(), kind, false),
+            SubjectFormat::Masked => text(&key.as_bytes(), kind, true),
+            SubjectFormat::Clear => text(&key.as_bytes(), kind, false),
         }
     }
 }

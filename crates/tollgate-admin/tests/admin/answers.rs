@@ -1,16 +1,16 @@
 //! Responses of the admin router in every state of the limits and the store.
 
 use serde_json::{Value, json};
-use tollgate::admin::Admin;
-use tollgate::key::{ApiKey, ApiKeys, ClientIp, Shown};
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, SubjectFormat};
+use tollgate::observe::{ServerReport, StoreReport};
 use tollgate::policy::Calendar;
 use tollgate::store::{Outcome, ReceiptId, Timestamp};
-use tollgate::{Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, Store, StoreExt};
+use tollgate::{Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, StoreExt};
+use tollgate_admin::Admin;
 use tower::Layer;
 
-use super::{TOKEN, admin, example, operate};
-use crate::stage::{Fault, Staged};
 use crate::support::*;
+use crate::{TOKEN, admin, example, operate};
 
 #[tokio::test]
 async fn status_reads_without_using() {
@@ -49,7 +49,7 @@ async fn layers_of_one_policy_that_count_apart_are_shown_together() {
     let (one, two) = (layer(&store, limits()), layer(&store, limits()));
     // The second twice: what is counted once is not shown twice.
     let admin = Admin::builder().token(TOKEN).layer(&one).layer(&two).layer(&two);
-    let admin = admin.show_subjects(Shown::Clear).build().unwrap();
+    let admin = admin.show_subjects(SubjectFormat::Clear).build().unwrap();
     let (one, two) = (one.layer(hello()), two.layer(hello()));
     assert_eq!(status(&one).await, 200);
     for service in [&one, &two, &two] {
@@ -131,11 +131,11 @@ async fn a_charge_is_settled_once() {
 #[tokio::test]
 async fn an_outage_is_said_and_counted() {
     let (_, memory_store) = memory();
-    let staged = Staged::new(memory_store.clone());
+    let store = Reported::new(memory_store, StoreReport::new("stage", 0));
     let policy = log("all", 9).with_on_store_error(OnStoreError::Closed);
-    let layer = layer(&Looked(staged.clone()), [Limit::global(policy)]);
+    let layer = layer(&store, [Limit::global(policy)]);
     let admin = admin(&layer);
-    staged.fail(Fault::NotCharged);
+    store.unplug();
     let (code, body) = operate(&admin, "GET", "/status", "").await;
     assert_eq!((code, &body["policies"][0]["remaining"]), (200, &Value::Null));
     for method in ["GET", "DELETE"] {
@@ -145,48 +145,21 @@ async fn an_outage_is_said_and_counted() {
     }
 }
 
-/// A staged store that can be looked at.
-#[derive(Clone)]
-struct Looked<S>(Staged<S>);
-
-impl<S: Store> Store for Looked<S> {
-    type Future<T: Send + 'static> = <Staged<S> as Store>::Future<T>;
-
-    fn decide(
-        &self,
-        charges: &[tollgate::store::Charge<'_>],
-    ) -> Self::Future<tollgate::store::Verdict> {
-        self.0.decide(charges)
-    }
-
-    fn settle(
-        &self,
-        receipt: &tollgate::store::Receipt,
-        actual: tollgate::Cost,
-    ) -> Self::Future<tollgate::store::Settlement> {
-        self.0.settle(receipt, actual)
-    }
-
-    fn renew(
-        &self,
-        receipt: &tollgate::store::Receipt,
-    ) -> Self::Future<Option<tollgate::store::Receipt>> {
-        self.0.renew(receipt)
-    }
-
-    fn reset(&self, policy: &tollgate::Policy, key: &tollgate::Key) -> Self::Future<()> {
-        self.0.reset(policy, key)
-    }
-
-    fn has_local_fallback(&self) -> bool {
-        self.0.has_local_fallback()
-    }
-}
-
-impl<S: Store> tollgate::status::Inspect for Looked<S> {
-    fn inspect(&self) -> tollgate::status::StoreReport {
-        tollgate::status::StoreReport::new("stage", 0)
-    }
+#[tokio::test]
+async fn servers_of_a_store_have_version_and_warnings() {
+    let mut server = ServerReport::default();
+    (server.name, server.version) = (Some("Valkey"), Some("8.1.1".to_owned()));
+    server.warnings = vec!["it evicts keys".to_owned()];
+    let mut report = StoreReport::new("redis", 1);
+    (report.redis, report.servers) = (Some([("calls", 7)].into()), vec![server]);
+    let (_, store) = memory();
+    let admin = admin(&layer(&Reported::new(store, report), [Limit::global(log("all", 9))]));
+    let (_, body) = operate(&admin, "GET", "/status", "").await;
+    let expected = json!({
+        "calls": 7,
+        "servers": [{ "name": "Valkey", "version": "8.1.1", "warnings": ["it evicts keys"] }],
+    });
+    assert_eq!(body["stores"][0]["redis"], expected);
 }
 
 /// The examples of docs/admin-api.md have the members of real answers, and no others.

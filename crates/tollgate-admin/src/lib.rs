@@ -1,4 +1,4 @@
-//! A router for operators: the state of each limit, the most denied clients, and resets.
+//! The admin API of Tollgate, a router for operators: the state of each limit, the most denied clients, and resets.
 //!
 //! Mount the router on an address that only operators can reach. [`Admin::builder`] makes it.
 //!
@@ -13,7 +13,7 @@
 //! | `DELETE /status/{policy}/{subject}` | forgets the units that the client has used | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
 //!
-//! [`SubjectName`](crate::key::SubjectName) has the syntax of subjects. Responses are JSON, errors
+//! [`SubjectName`](tollgate::key::SubjectName) has the syntax of subjects. Responses are JSON, errors
 //! `application/problem+json`; `docs/admin-api.md` of the repository has all members.
 //!
 //! # Attacker
@@ -30,8 +30,8 @@
 //!   page only.
 //!
 //! ```
-//! use tollgate::admin::Admin;
 //! use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+//! use tollgate_admin::Admin;
 //!
 //! let limit = RateLimitLayer::global(Quota::per_minute(100))?;
 //! let admin: axum::Router = Admin::builder()
@@ -50,20 +50,21 @@ mod peers;
 mod problem;
 mod routes;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use http::HeaderValue;
 
-use crate::RateLimitLayer;
-use crate::key::{Display, Shown};
-use crate::status::{Inspect, LayerHandle};
+use tollgate::RateLimitLayer;
+use tollgate::key::{SubjectFormat, SubjectFormatter};
+use tollgate::observe::{Inspect, LayerHandle};
 
 use events::{Ending, Streams};
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
 
-/// Builds the admin router; see the [module](self).
+/// Builds the admin router; see the [crate](self).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Admin;
@@ -82,7 +83,7 @@ pub struct AdminBuilder {
     token: Option<String>,
     numbers_need_token: bool,
     hosts: Vec<String>,
-    shown: Shown,
+    format: SubjectFormat,
     layers: Vec<Layers>,
     metrics: Option<Render>,
     further: axum::Router,
@@ -118,8 +119,8 @@ impl AdminBuilder {
     }
 
     /// Sets how `GET /top` shows the keys of clients: hashed, masked or in clear.
-    pub const fn show_subjects(mut self, shown: Shown) -> Self {
-        self.shown = shown;
+    pub const fn show_subjects(mut self, format: SubjectFormat) -> Self {
+        self.format = format;
         self
     }
 
@@ -194,7 +195,7 @@ impl AdminBuilder {
                 hosts: Hosts::new(self.hosts)?,
                 peers,
             },
-            display: Display::new(self.shown),
+            subjects: SubjectFormatter::new(self.format),
             layers: self.layers,
             metrics: self.metrics,
             target: target.transpose()?,
@@ -247,14 +248,18 @@ pub enum AdminError {
     Target(String),
 }
 
-tollgate_core::debug_as_display!(AdminError);
+impl fmt::Debug for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 #[derive(Clone)]
 struct State(Arc<Shared>);
 
 struct Shared {
     guard: Guard,
-    display: Display,
+    subjects: SubjectFormatter,
     layers: Vec<Layers>,
     metrics: Option<Render>,
     target: Option<HeaderValue>,
@@ -267,4 +272,18 @@ impl State {
     }
 }
 
-debug_fields!(AdminBuilder, hosts, peers, shown);
+/// Without the token and the closures.
+impl fmt::Debug for AdminBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminBuilder")
+            .field("hosts", &self.hosts)
+            .field("peers", &self.peers)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The programs of the tutorial are compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorial.md")]
+struct Tutorial;

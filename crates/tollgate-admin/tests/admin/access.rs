@@ -3,10 +3,10 @@
 use axum::body::Body;
 use http::Request;
 use tollgate::Limit;
-use tollgate::admin::{Admin, AdminError};
+use tollgate_admin::{Admin, AdminError};
 
-use super::{TOKEN, admin, send};
 use crate::support::*;
+use crate::{TOKEN, admin, send};
 
 #[test]
 fn there_is_no_router_without_a_token_that_is_worth_the_name() {

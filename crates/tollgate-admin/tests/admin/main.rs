@@ -1,22 +1,29 @@
-//! The admin router: access and responses.
+//! The admin router: access, responses and the live page.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint knows tests by their attribute, helpers have none"
+)]
 
 mod access;
 mod answers;
+mod page;
 mod subjects;
+mod support;
 
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response};
 use serde_json::Value;
 use tollgate::RateLimitLayer;
-use tollgate::admin::Admin;
+use tollgate_admin::Admin;
 use tower::ServiceExt;
 
 use crate::support::*;
 
 const TOKEN: &str = "0123456789abcdef";
 
-fn admin<St: tollgate::status::Inspect>(layer: &RateLimitLayer<St>) -> Router {
+fn admin<St: tollgate::observe::Inspect>(layer: &RateLimitLayer<St>) -> Router {
     Admin::builder().token(TOKEN).layer(layer).build().unwrap()
 }
 
@@ -39,7 +46,7 @@ async fn send(router: &Router, request: Request<Body>) -> Response<Body> {
 }
 
 /// The example under a heading of docs/admin-api.md.
-pub(crate) fn example(heading: &str) -> Value {
+fn example(heading: &str) -> Value {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin-api.md");
     let document = std::fs::read_to_string(file).unwrap();
     let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Decision, Micros, Policy, Settlement, Source, Timestamp};
-
-use crate::Limit;
-use crate::observe::source_name;
-use crate::status::StoreReport;
-use crate::store::BreakerState;
-use crate::tier::Tier;
+use tollgate::observe::{Counters, StoreReport};
+use tollgate::store::{BreakerState, Decision, Settlement, Source, Timestamp};
+use tollgate::tier::Tier;
+use tollgate::{Limit, Micros, Policy};
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]
@@ -96,8 +93,8 @@ impl PolicyStatus {
             store,
             on_store_error: on_store_error.name(),
             shed: policy.shed().unwrap_or(on_store_error).name(),
-            enforced: limit.enforce,
-            global: crate::status::is_global(limit),
+            enforced: !limit.is_shadow(),
+            global: limit.is_global(),
             remaining: global.map(|decision| decision.remaining),
             reset_after: global.map(|decision| seconds(decision.reset_after)),
             decisions: BTreeMap::new(),
@@ -117,7 +114,7 @@ pub(super) struct StoreStatus {
     store: &'static str,
     available: bool,
     breaker: Option<&'static str>,
-    memory: Option<BTreeMap<&'static str, u64>>,
+    memory: Option<Counters>,
     redis: Option<RedisStatus>,
     local: Option<Box<Self>>,
 }
@@ -128,33 +125,17 @@ impl StoreStatus {
             store: report.name,
             available: report.is_available,
             breaker: report.breaker.map(BreakerState::as_str),
-            memory: memory(report),
-            redis: redis(report),
+            memory: report.memory.clone(),
+            redis: RedisStatus::of(report),
             local: report.local.as_deref().map(|local| Box::new(Self::new(local))),
         }
     }
 }
 
-#[cfg(feature = "memory")]
-fn memory(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
-    let stats = report.memory?;
-    let members = [
-        ("keys", stats.keys as u64),
-        ("bytes", stats.bytes as u64),
-        ("overflowed", stats.overflowed),
-    ];
-    Some(members.into())
-}
-
-#[cfg(not(feature = "memory"))]
-fn memory(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
-    None
-}
-
 #[derive(Debug, Serialize)]
 struct RedisStatus {
     #[serde(flatten)]
-    stats: BTreeMap<&'static str, u64>,
+    counters: Counters,
     /// A server has no name before the first connection.
     servers: Vec<ServerStatus>,
 }
@@ -166,32 +147,15 @@ struct ServerStatus {
     warnings: Vec<String>,
 }
 
-#[cfg(feature = "redis")]
-fn redis(report: &StoreReport) -> Option<RedisStatus> {
-    let stats = report.redis?;
-    let members = [
-        ("calls", stats.calls),
-        ("requests", stats.requests),
-        ("refused", stats.refused),
-        ("lost", stats.lost),
-        ("late", stats.late),
-        ("shed", stats.shed),
-        ("deny_cache_hits", stats.deny_cache_hits),
-        ("leased", stats.leased),
-        ("queued", stats.queued),
-        ("connections", stats.connections),
-    ];
-    let servers = report.servers.iter().map(|server| ServerStatus {
-        name: server.name,
-        version: server.version.clone(),
-        warnings: server.warnings.iter().map(ToString::to_string).collect(),
-    });
-    Some(RedisStatus { stats: members.into(), servers: servers.collect() })
-}
-
-#[cfg(not(feature = "redis"))]
-fn redis(_: &StoreReport) -> Option<RedisStatus> {
-    None
+impl RedisStatus {
+    fn of(report: &StoreReport) -> Option<Self> {
+        let servers = report.servers.iter().map(|server| ServerStatus {
+            name: server.name,
+            version: server.version.clone(),
+            warnings: server.warnings.clone(),
+        });
+        Some(Self { counters: report.redis.clone()?, servers: servers.collect() })
+    }
 }
 
 /// `GET /status/{policy}/{subject}`.
@@ -218,7 +182,7 @@ impl SubjectStatus {
             limit: decision.limit,
             remaining: decision.remaining,
             reset_after: seconds(decision.reset_after),
-            source: source_name(source, "store"),
+            source: name(source),
         }
     }
 }
@@ -281,26 +245,11 @@ fn seconds(span: Micros) -> f64 {
     span.get() as f64 / 1e6
 }
 
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use tollgate_redis::{RedisReport, RedisStats, RedisWarning};
-
-    use super::*;
-
-    #[test]
-    fn a_server_is_shown_with_its_name_its_version_and_its_warnings() {
-        let mut server = RedisReport::default();
-        (server.name, server.version) = (Some("Valkey"), Some("8.1.1".to_owned()));
-        server.warnings = vec![RedisWarning::Cluster];
-        let mut report = StoreReport::new("redis", 1);
-        (report.redis, report.servers) = (Some(RedisStats::default()), vec![server]);
-        let shown = serde_json::to_value(StoreStatus::new(&report)).unwrap();
-        let expected = serde_json::json!([{
-            "name": "Valkey",
-            "version": "8.1.1",
-            "warnings": [RedisWarning::Cluster.to_string()],
-        }]);
-        assert_eq!(shown["redis"]["servers"], expected);
-        assert_eq!(shown["redis"]["calls"], 0);
+const fn name(source: Source) -> &'static str {
+    match source {
+        Source::Store => "store",
+        Source::Local => "local",
+        Source::Cache => "cache",
+        Source::Lease => "lease",
     }
 }

@@ -1,0 +1,150 @@
+//! Helpers: a service behind a layer, requests to it, and a store that fails on command.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::ConnectInfo;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use tollgate::layer::RateLimitLayerBuilder;
+use tollgate::observe::{Inspect, StoreReport};
+use tollgate::store::{Charge, Receipt, Settlement, Verdict};
+use tollgate::{
+    Cost, Key, Limit, ManualClock, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer, Store,
+    StoreError,
+};
+use tower::ServiceExt;
+use tower::util::ServiceFn;
+
+type Hello = ServiceFn<fn(Request<()>) -> Ready<Result<Response<Full<Bytes>>, Infallible>>>;
+
+pub(crate) fn hello() -> Hello {
+    tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
+}
+
+/// A store with a clock that only the test moves. It starts at [`START`].
+pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
+    let clock = ManualClock::default();
+    (clock.clone(), MemoryStore::builder().clock(clock).build())
+}
+
+/// 2024-01-01 00:00:00 UTC, where the manual clock starts.
+pub(crate) const START: u64 = 1_704_067_200;
+
+/// `limit` units in any minute.
+pub(crate) fn log(name: &str, limit: u64) -> Policy {
+    Policy::sliding_window_log(name, Quota::per_minute(limit)).unwrap()
+}
+
+pub(crate) fn layer<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimitLayer<St> {
+    builder(store, limits).build().unwrap()
+}
+
+pub(crate) fn builder<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimitLayerBuilder<St> {
+    let builder = RateLimitLayer::builder(store.clone());
+    limits.into_iter().fold(builder, RateLimitLayerBuilder::limit)
+}
+
+pub(crate) fn request(method: Method, path: &str) -> Request<()> {
+    from_peer(1, Request::builder().method(method).uri(path).body(()).unwrap())
+}
+
+pub(crate) fn get() -> Request<()> {
+    request(Method::GET, "/")
+}
+
+/// The request as if it came from 192.0.2.`last`.
+pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
+    let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, last), 50_000));
+    request.extensions_mut().insert(ConnectInfo(peer));
+    request
+}
+
+pub(crate) async fn ask<St: Store>(
+    service: &RateLimit<Hello, St>,
+    request: Request<()>,
+) -> Response<Full<Bytes>> {
+    service.clone().oneshot(request).await.unwrap()
+}
+
+/// The status of the response to a plain GET.
+pub(crate) async fn status<St: Store>(service: &RateLimit<Hello, St>) -> u16 {
+    ask(service, get()).await.status().as_u16()
+}
+
+pub(crate) async fn text<B>(response: Response<B>) -> String
+where
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+/// A store with this report, which can be unplugged.
+#[derive(Clone, Debug)]
+pub(crate) struct Reported<S> {
+    store: S,
+    report: StoreReport,
+    is_unplugged: Arc<AtomicBool>,
+}
+
+impl<S: Store> Reported<S> {
+    pub(crate) fn new(store: S, report: StoreReport) -> Self {
+        Self { store, report, is_unplugged: Arc::default() }
+    }
+
+    /// Every call fails from now on.
+    pub(crate) fn unplug(&self) {
+        self.is_unplugged.store(true, Ordering::Relaxed);
+    }
+
+    fn call<T: Send + 'static>(&self, call: impl FnOnce(&S) -> S::Future<T>) -> Later<T> {
+        if self.is_unplugged.load(Ordering::Relaxed) {
+            return Box::pin(ready(Err(StoreError::not_charged("stage", "unplugged"))));
+        }
+        Box::pin(call(&self.store))
+    }
+}
+
+type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+impl<S: Store> Store for Reported<S> {
+    type Future<T: Send + 'static> = Later<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Later<Verdict> {
+        self.call(|store| store.decide(charges))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Later<Settlement> {
+        self.call(|store| store.settle(receipt, actual))
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Later<Option<Receipt>> {
+        self.call(|store| store.renew(receipt))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Later<()> {
+        self.call(|store| store.reset(policy, key))
+    }
+
+    fn has_local_fallback(&self) -> bool {
+        self.store.has_local_fallback()
+    }
+}
+
+impl<S: Store> Inspect for Reported<S> {
+    fn inspect(&self) -> StoreReport {
+        self.report.clone()
+    }
+}

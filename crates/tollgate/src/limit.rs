@@ -31,6 +31,7 @@ pub struct Limit {
     pub(crate) policy: Policy,
     pub(crate) key: Arc<dyn KeySource>,
     pub(crate) enforce: bool,
+    pub(crate) hides_headers: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
     pub(crate) on_exceeded: OnExceeded,
@@ -132,6 +133,7 @@ impl Limit {
             policy,
             key: Arc::new(key),
             enforce: true,
+            hides_headers: false,
             costs,
             on_missing_key: None,
             on_exceeded: OnExceeded::Reject,
@@ -177,6 +179,23 @@ impl Limit {
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.enforce = false;
+        self
+    }
+
+    /// Leaves the policy out of the rate limit headers, for example a limit that protects the service
+    /// and is no promise to clients. If it denies a request, the response has `Retry-After`, and its
+    /// body names the policy.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// let all = Limit::global(Policy::token_bucket("all", Quota::per_second(5_000))?).hide_headers();
+    /// # let _ = all;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub const fn hide_headers(mut self) -> Self {
+        self.hides_headers = true;
         self
     }
 

@@ -35,6 +35,8 @@ pub(crate) fn write_limit(
     }
     if !limit.enforce {
         write!(out, ", only watching")?;
+    } else if limit.hide_headers {
+        write!(out, ", not in headers")?;
     }
     writeln!(out)?;
     let everybody: Vec<_> =

@@ -76,6 +76,8 @@ pub struct LimitPlan {
     pub whose: Whose,
     pub costs: Arc<CostTable>,
     pub enforce: bool,
+    /// Whether the rate limit headers leave its policies out.
+    pub hide_headers: bool,
     pub excess: OnExceeded,
     /// Which responses count; all without it.
     pub counts: Option<Vec<Statuses>>,

@@ -232,6 +232,7 @@ impl<St: Inspect> Parts<'_, St> {
 }
 
 fn enforced(limit: Limit, plan: &LimitPlan) -> Limit {
+    let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
     if plan.enforce { limit } else { limit.shadow() }
 }
 

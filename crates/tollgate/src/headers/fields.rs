@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
 
+use super::by_policy::Names;
 use super::digits::{self, Line};
 use super::intern::interned;
 use super::{RATELIMIT, RATELIMIT_POLICY, Row, recent};
@@ -16,6 +17,8 @@ pub(crate) struct PolicyFields {
     /// How the member of `RateLimit` begins: `"name";r=`.
     item: Option<HeaderValue>,
     limit_value: Option<HeaderValue>,
+    /// The names of the headers for this policy alone.
+    names: Option<Names>,
     full_after: Micros,
     terms: Terms,
 }
@@ -51,9 +54,23 @@ impl PolicyFields {
             quota: interned(quota.as_slice()),
             item: interned(item.as_slice()),
             limit_value: interned(most.to_string().as_bytes()),
+            names: Names::of(policy.name()),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             terms,
         }
+    }
+
+    /// Leaves the policy out of all headers except `Retry-After`.
+    pub(crate) fn hidden(self, is_hidden: bool) -> Self {
+        if is_hidden { Self { quota: None, item: None, names: None, ..self } } else { self }
+    }
+
+    pub(super) const fn is_hidden(&self) -> bool {
+        self.quota.is_none()
+    }
+
+    pub(super) const fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
     }
 
     pub(crate) const fn policy(&self) -> &Policy {
@@ -128,10 +145,15 @@ pub(super) fn append(headers: &mut HeaderMap, rows: &[Row<'_>]) {
 
 fn append_several(headers: &mut HeaderMap, rows: &[Row<'_>]) {
     let mut state = Line::new();
-    for (place, (fields, decision)) in rows.iter().enumerate() {
-        let Some(item) = &fields.item else { return };
-        state.push(if place == 0 { b"" } else { b", " });
+    let mut separator: &[u8] = b"";
+    for (fields, decision) in rows {
+        let Some(item) = &fields.item else { continue };
+        state.push(separator);
+        separator = b", ";
         push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
+    }
+    if state.as_slice().is_empty() {
+        return;
     }
     let quotas = || rows.iter().filter_map(|(fields, _)| fields.quota.as_ref());
     let make = || {

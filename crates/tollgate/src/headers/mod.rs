@@ -33,6 +33,7 @@
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
 
+mod by_policy;
 mod digits;
 mod fields;
 mod intern;
@@ -94,6 +95,8 @@ enum SendOn {
     Nothing,
     Denials,
     All,
+    /// All responses, with three headers for each policy.
+    ByPolicy,
 }
 
 impl Default for HeaderOptions {
@@ -123,6 +126,24 @@ impl HeaderOptions {
         self
     }
 
+    /// Sends the three `X-RateLimit` headers of each policy, on all responses, instead of those of one
+    /// policy. The APIs of language models have such headers:
+    ///
+    /// ```text
+    /// x-ratelimit-limit-tokens: 10000
+    /// x-ratelimit-remaining-tokens: 4000
+    /// x-ratelimit-reset-tokens: 6m0s
+    /// ```
+    ///
+    /// Here `tokens` is the name of the policy; a character that a header name cannot have becomes
+    /// `-`. The reset is the time until the quota is full again.
+    /// [`Limit::hide_headers`](crate::Limit::hide_headers) leaves a policy out.
+    #[must_use]
+    pub const fn x_ratelimit_by_policy(mut self) -> Self {
+        self.x_ratelimit = SendOn::ByPolicy;
+        self
+    }
+
     /// Adds up to this time to `Retry-After`, in whole seconds, so that clients that were denied
     /// together return at different times. A key has one value per window: another request gets no
     /// shorter wait.
@@ -145,17 +166,20 @@ impl HeaderOptions {
                 shown.push(row);
             }
         }
-        let [first, others @ ..] = &*shown else { return };
-        if self.ratelimit {
+        if self.ratelimit && !shown.is_empty() {
             fields::append(headers, &shown);
         }
-        if self.sends_x_ratelimit(is_denial) {
-            let mut tightest = *first;
-            for row in others {
-                if is_tighter(*row, tightest) {
-                    tightest = *row;
-                }
-            }
+        if !self.sends_x_ratelimit(is_denial) {
+            return;
+        }
+        let shown = shown.iter().filter(|(fields, _)| !fields.is_hidden());
+        if self.x_ratelimit == SendOn::ByPolicy {
+            return shown.for_each(|row| by_policy::write(headers, *row));
+        }
+        let tightest = shown
+            .copied()
+            .reduce(|tightest, row| if is_tighter(row, tightest) { row } else { tightest });
+        if let Some(tightest) = tightest {
             write_x_ratelimit(headers, decided_at, tightest);
         }
     }
@@ -164,7 +188,7 @@ impl HeaderOptions {
         match self.x_ratelimit {
             SendOn::Nothing => false,
             SendOn::Denials => is_denial,
-            SendOn::All => true,
+            SendOn::All | SendOn::ByPolicy => true,
         }
     }
 
@@ -242,7 +266,7 @@ fn number(value: &HeaderValue) -> Option<u64> {
 }
 
 /// All headers that a layer sends, for `Access-Control-Expose-Headers`: scripts of other origins
-/// need it.
+/// need it. Add the headers of [`HeaderOptions::x_ratelimit_by_policy`] by their names.
 pub const EXPOSED: [HeaderName; 7] = [
     RATELIMIT_POLICY,
     RATELIMIT,

@@ -249,6 +249,47 @@ fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
 }
 
 #[test]
+fn each_policy_has_headers_of_its_name() {
+    let requests = Policy::token_bucket("requests", Quota::per_minute(60)).unwrap();
+    let tokens = Policy::token_bucket("chat tokens", Quota::per_hour(10_000)).unwrap();
+    let wait = decision(&tokens, deny(500_000), 40, 360_000_000);
+    let rows = [(requests.clone(), decision(&requests, ALLOW, 59, 1_000_000)), (tokens, wait)];
+    let options = HeaderOptions::default().ratelimit(false).x_ratelimit_by_policy();
+    let expected = [
+        "x-ratelimit-limit-requests: 60",
+        "x-ratelimit-remaining-requests: 59",
+        "x-ratelimit-reset-requests: 1s",
+        "x-ratelimit-limit-chat-tokens: 10000",
+        "x-ratelimit-remaining-chat-tokens: 40",
+        "x-ratelimit-reset-chat-tokens: 6m0s",
+        "retry-after: 1",
+    ];
+    assert_eq!(rendered(options, &rows), expected);
+    assert_eq!(rendered(options, &rows[..1]), expected[..3]);
+}
+
+#[test]
+fn a_hidden_policy_has_no_headers() {
+    let policy = |name: &str| Policy::token_bucket(name, Quota::per_minute(60)).unwrap();
+    let [shown, hidden] = ["shown", "hidden"].map(policy);
+    let decisions = [decision(&shown, ALLOW, 59, 1_000_000), decision(&hidden, ALLOW, 1, 1)];
+    let fields = [PolicyFields::new(&shown), PolicyFields::new(&hidden).hidden(true)];
+    for options in [HeaderOptions::all(), HeaderOptions::default().x_ratelimit_by_policy()] {
+        let write = |rows: &[usize]| {
+            let mut headers = HeaderMap::new();
+            let rows = rows.iter().map(|row| (&fields[*row], &decisions[*row]));
+            options.write(&mut headers, NOW, false, rows);
+            lines(&headers)
+        };
+        assert_eq!(write(&[1, 0]), write(&[0]));
+        assert_eq!(write(&[0, 1]).len(), 5);
+        for rows in [&[1][..], &[1, 1]] {
+            assert_eq!(write(rows), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
 fn a_service_inside_that_has_denied_keeps_its_set() {
     let mut headers = HeaderMap::new();
     for (name, value) in

@@ -18,9 +18,10 @@ pub(super) struct CompiledLimit {
 
 impl CompiledLimit {
     pub(super) fn new(limit: Limit, tiers: Option<&Tiers>) -> Self {
-        let in_tier = |tier: &Tier| PolicyFields::new(limit.policy_in(Some(tier)));
+        let fields = |policy| PolicyFields::new(policy).hidden(limit.hides_headers);
+        let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
-        let base = PolicyFields::new(&limit.policy);
+        let base = fields(&limit.policy);
         Self { base, in_tiers: in_tiers.unwrap_or_default(), limit }
     }
 

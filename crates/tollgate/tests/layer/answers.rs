@@ -161,6 +161,21 @@ async fn a_closure_replaces_the_body_and_still_gets_the_fields() {
 }
 
 #[tokio::test]
+async fn a_hidden_limit_denies_without_headers_of_its_own() {
+    let (_, store) = memory();
+    let limits = [Limit::global(log("hidden", 1)).hide_headers(), Limit::global(log("shown", 9))];
+    let service = limited(&store, limits);
+    let response = ask(&service, get()).await;
+    assert_eq!(field(response.headers(), "ratelimit").unwrap(), r#""shown";r=8;t=54"#);
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "60");
+    assert_eq!(field(response.headers(), "ratelimit-policy").unwrap(), r#""shown";q=9;w=60"#);
+    assert_eq!(field(response.headers(), "x-ratelimit-limit").unwrap(), "9");
+    assert_eq!(json(response).await["violated-policies"], serde_json::json!(["hidden"]));
+}
+
+#[tokio::test]
 async fn a_service_adds_members_of_its_own_to_the_problem() {
     let (_, store) = memory();
     let members = Members::new().with("server_id", "api1").unwrap().with("shard", 7).unwrap();

@@ -169,6 +169,7 @@ impl Maker<'_, '_> {
             whose,
             costs,
             enforce,
+            hide_headers: rules.hide_headers.value()?,
             excess,
             counts,
             reserve: reserve?,

@@ -174,7 +174,8 @@ fn headers(limiter: &RateLimiter) -> Checked<HeaderOptions> {
     let keys = limiter.headers.get()?;
     let headers = HeaderOptions::all().ratelimit(keys.rate_limit.value()?);
     let headers = headers.x_ratelimit(keys.x_rate_limit.value()?);
-    Ok(headers.retry_jitter(keys.retry_jitter.value()?))
+    let headers = headers.retry_jitter(keys.retry_jitter.value()?);
+    Ok(if keys.per_policy.value()? { headers.x_ratelimit_by_policy() } else { headers })
 }
 
 fn members(limiter: &RateLimiter) -> Checked<Members> {

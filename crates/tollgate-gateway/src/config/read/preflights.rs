@@ -31,6 +31,7 @@ pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
         enforce: !limiter.shadow.value()?,
+        hide_headers: false,
         excess: OnExceeded::Reject,
         counts: None,
         reserve: None,

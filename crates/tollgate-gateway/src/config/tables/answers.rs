@@ -10,6 +10,10 @@ section! {
         default rate_limit: Flag = "true",
         /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
         default x_rate_limit: Flag = "true",
+        /// Sends the `X-RateLimit` headers of every policy, with the policy name at the end:
+        /// `X-RateLimit-Remaining-client`. The reset is a duration such as `6m0s`. It replaces
+        /// `xRateLimit`.
+        default per_policy: Flag = "false",
         /// Adds a random time up to this value to `Retry-After`. Denied clients then retry at
         /// different times.
         default retry_jitter: Time = "0s",

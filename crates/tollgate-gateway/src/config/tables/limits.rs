@@ -133,6 +133,8 @@ section! {
         optional shed: OnError,
         /// Makes the policy count without denying any request. Default: `rateLimiter.shadow`.
         optional shadow: Flag,
+        /// Leaves the policy out of the rate limit headers. Denials still name it.
+        default hide_headers: Flag = "false",
         /// Additional quotas that apply at the same time, with the same algorithm. The second quota
         /// is the policy `NAME/2`, and so on.
         optional also: List<Bandwidth>,

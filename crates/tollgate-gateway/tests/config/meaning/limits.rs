@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::policy::{Algorithm, LeakyMode, Refill};
-use tollgate::{Cost, Micros, OnExceeded};
+use tollgate::{Cost, HeaderOptions, Micros, OnExceeded};
 use tollgate_gateway::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};
@@ -251,6 +251,23 @@ fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
     let everybody: Vec<_> = daily.iter().map(|it| limit(&it.everybody)).collect();
     assert_eq!(everybody, [second("daily/2", 90), second("daily/3", 900)]);
     assert!(daily.iter().all(|it| it.tiers.is_empty()));
+}
+
+#[test]
+fn headers_show_the_policies_that_the_file_shows() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  headers: {rateLimit: false, perPolicy: true, retryJitter: 2s}
+  global: {limit: 5000, window: 1s, hideHeaders: true}
+  client: {limit: 50, windowSeconds: 60}
+",
+    );
+    let headers = HeaderOptions::all().ratelimit(false).x_ratelimit_by_policy();
+    assert_eq!(plan.headers, headers.retry_jitter(Duration::from_secs(2)));
+    let limits = &plan.routes[0].limits;
+    assert!(limits.global.as_ref().unwrap().hide_headers);
+    assert!(!limits.client.as_ref().unwrap().hide_headers);
 }
 
 #[test]

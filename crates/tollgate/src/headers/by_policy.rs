@@ -1,0 +1,83 @@
+//! `X-RateLimit` headers of each policy, as the APIs of language models send them.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate_core::Micros;
+
+use super::{Row, digits};
+
+/// `x-ratelimit-limit-NAME` and the other two.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    limit: HeaderName,
+    remaining: HeaderName,
+    reset: HeaderName,
+}
+
+impl Names {
+    /// Characters of the policy's name that a header name cannot have become `-`.
+    pub(super) fn of(policy: &str) -> Option<Self> {
+        let suffix: String = policy.chars().map(|c| if is_token(c) { c } else { '-' }).collect();
+        let name = |field: &str| format!("x-ratelimit-{field}-{suffix}").parse().ok();
+        Some(Self { limit: name("limit")?, remaining: name("remaining")?, reset: name("reset")? })
+    }
+}
+
+pub(super) fn write(headers: &mut HeaderMap, row: Row<'_>) {
+    let (fields, decision) = row;
+    let Some(names) = fields.names() else { return };
+    headers.insert(&names.limit, digits::integer(decision.limit));
+    headers.insert(&names.remaining, digits::integer(decision.remaining));
+    if let Ok(reset) = HeaderValue::try_from(duration(fields.reset_after(decision))) {
+        headers.insert(&names.reset, reset);
+    }
+}
+
+/// `6m0s`, `1.5s`, `20ms`: rounded up to milliseconds.
+fn duration(span: Micros) -> String {
+    let millis = span.get().div_ceil(1_000);
+    let (hours, minutes, rest) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);
+    let (seconds, fraction) = (rest / 1_000, rest % 1_000);
+    let mut seconds = match fraction {
+        0 => seconds.to_string(),
+        _ => format!("{seconds}.{fraction:03}").trim_end_matches('0').to_owned(),
+    };
+    seconds.push('s');
+    match (hours, minutes) {
+        (0, 0) if (1..1_000).contains(&millis) => format!("{millis}ms"),
+        (0, 0) => seconds,
+        (0, _) => format!("{minutes}m{seconds}"),
+        _ => format!("{hours}h{minutes}m{seconds}"),
+    }
+}
+
+const fn is_token(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_units_that_they_need() {
+        for (micros, expected) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (20_000, "20ms"),
+            (999_001, "1s"),
+            (1_500_000, "1.5s"),
+            (8_640_000, "8.64s"),
+            (360_000_000, "6m0s"),
+            (4_320_000_000, "1h12m0s"),
+            (90_000_007_000, "25h0m0.007s"),
+        ] {
+            assert_eq!(duration(Micros::new(micros)), expected);
+        }
+    }
+
+    #[test]
+    fn other_characters_become_hyphens() {
+        let names = Names::of(r#"Chat "a/b""#).unwrap();
+        assert_eq!(names.reset, "x-ratelimit-reset-chat--a-b-");
+    }
+}

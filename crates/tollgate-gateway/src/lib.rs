@@ -12,6 +12,7 @@ pub mod files;
 mod flow;
 pub mod log;
 mod meter;
+pub mod metric;
 pub mod plan;
 pub mod proxy;
 pub mod replay;

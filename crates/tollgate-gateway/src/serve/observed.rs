@@ -13,12 +13,13 @@ use axum::routing::get;
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tollgate::key::SubjectFormat;
-use tollgate::observe::Inspect;
+use tollgate::observe::{Inspect, Metric};
 use tollgate_admin::{Admin, AdminBuilder};
 
 use super::app::App;
 use super::gateway::{Gateway, History};
 use super::{access_log, admin, slots};
+use crate::metric;
 use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
@@ -31,12 +32,13 @@ const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 /// registers its metrics when it is made.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
-    for (name, buckets) in tollgate::observe::buckets() {
-        let matcher = Matcher::Full(name.to_owned());
-        let bucketed = builder.set_buckets_for_metric(matcher, buckets);
+    for metric in metric::all().filter(|metric| !metric.buckets.is_empty()) {
+        let matcher = Matcher::Full(metric.name.to_owned());
+        let bucketed = builder.set_buckets_for_metric(matcher, metric.buckets);
         builder = bucketed.map_err(|error| error.to_string())?;
     }
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
+    metric::all().for_each(Metric::describe);
     // A counter that starts at zero shows its first event as a change.
     for counter in [slots::FULL, slots::REFUSED, access_log::DROPPED] {
         counter!(counter).increment(0);
@@ -138,7 +140,7 @@ fn servers<St: Inspect>(app: &App<St>) -> String {
     }
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
-        tollgate::observe::describe();
+        metric::all().for_each(Metric::describe);
         for (server, is_up) in servers {
             gauge!("tollgate_gateway_upstream_up", "upstream" => server).set(u8::from(is_up));
         }

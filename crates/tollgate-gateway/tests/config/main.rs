@@ -8,6 +8,7 @@ mod containers;
 mod corpus;
 mod documentation;
 mod meaning;
+mod metrics;
 mod named_files;
 #[cfg(unix)]
 mod rate_limits;

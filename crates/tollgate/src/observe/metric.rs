@@ -1,6 +1,6 @@
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// The name, kind and meaning of a metric that Tollgate records.
+/// The name, kind and meaning of a metric.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
@@ -28,6 +28,41 @@ pub enum MetricKind {
     Histogram,
 }
 
+type Texts = &'static [&'static str];
+
+impl Metric {
+    /// Describes a counter with these labels.
+    pub const fn counter(name: &'static str, labels: Texts, help: &'static str) -> Self {
+        Self { name, kind: MetricKind::Counter, labels, help, buckets: &[] }
+    }
+
+    /// Describes a gauge with these labels.
+    pub const fn gauge(name: &'static str, labels: Texts, help: &'static str) -> Self {
+        Self { name, kind: MetricKind::Gauge, labels, help, buckets: &[] }
+    }
+
+    /// Describes a histogram with these labels and upper bounds of buckets.
+    pub const fn histogram(
+        name: &'static str,
+        labels: Texts,
+        buckets: &'static [f64],
+        help: &'static str,
+    ) -> Self {
+        Self { name, kind: MetricKind::Histogram, labels, help, buckets }
+    }
+
+    /// Sends the meaning of the metric to the recorder.
+    pub fn describe(&self) {
+        let Self { name, kind, help, .. } = *self;
+        let unit = if name.contains("_seconds") { Unit::Seconds } else { Unit::Count };
+        match kind {
+            MetricKind::Counter => describe_counter!(name, unit, help),
+            MetricKind::Gauge => describe_gauge!(name, unit, help),
+            MetricKind::Histogram => describe_histogram!(name, unit, help),
+        }
+    }
+}
+
 impl MetricKind {
     /// Returns the name of this kind of metric.
     pub const fn as_str(self) -> &'static str {
@@ -44,17 +79,9 @@ pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
     METRICS.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }
 
-/// Sends the meanings of the metrics to the recorder. Layers call it.
+/// Sends the meanings of [`METRICS`] to the recorder. Layers call it.
 pub fn describe() {
-    for metric in METRICS {
-        let Metric { name, kind, help, .. } = *metric;
-        let unit = if name.contains("_seconds") { Unit::Seconds } else { Unit::Count };
-        match kind {
-            MetricKind::Counter => describe_counter!(name, unit, help),
-            MetricKind::Gauge => describe_gauge!(name, unit, help),
-            MetricKind::Histogram => describe_histogram!(name, unit, help),
-        }
-    }
+    METRICS.iter().for_each(Metric::describe);
 }
 
 pub(crate) mod name {
@@ -79,107 +106,93 @@ const DECIDING: &[f64] = &[
     0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.5,
 ];
-/// From a service in memory to one that is about to be given up.
-const SERVING: &[f64] =
-    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const WAITS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// The kind, the name, the labels, and the buckets of a histogram; below them the meaning.
-macro_rules! metrics {
-    (@buckets) => { &[] };
-    (@buckets $buckets:ident) => { $buckets };
-    ($($kind:ident $name:expr, [$($label:literal),*] $($buckets:ident)?: $help:literal;)*) => {
-        /// All metrics, including those of `tollgate-redis` and the gateway.
-        pub const METRICS: &[Metric] = &[$(Metric {
-            name: $name,
-            kind: MetricKind::$kind,
-            labels: &[$($label),*],
-            help: $help,
-            buckets: metrics!(@buckets $($buckets)?),
-        }),*];
-    };
-}
-
-metrics! {
-    Counter name::DECISIONS, ["policy", "client", "endpoint", "outcome"]:
-        "Decisions per policy. outcome: allow, deny, shadow_deny (a shadow policy would have denied), failed_open and failed_closed (the store could not decide), local (the local fallback decided). client: user, api_key, ip, global, other. If one policy allows a request and another denies it, only the second counts it.";
-    Counter name::UNITS, ["policy", "client", "endpoint"]:
-        "Units charged, before refunds.";
-    Counter name::LISTED, ["list"]:
-        "Requests from listed clients, which no policy decides. list: deny (rejected with 403), allow (never limited).";
-    Histogram name::DECISION_DURATION, ["policy", "store"] DECIDING:
-        "Duration of a decision by the store, including errors. store: its name, local, cache (a remembered denial) or lease (leased units). In memory, one decision in eight is timed.";
-    Gauge name::WAITING, ["policy"]:
-        "Requests in the wait queue of a leaky bucket or another limit.";
-    Histogram name::WAIT, ["policy"] WAITS:
-        "Time that requests spent in the wait queue, including requests that their clients cancelled.";
-    Gauge name::REMAINING, ["policy"]:
-        "Remaining units of a quota that all clients share, at the last decision or refresh.";
-    Gauge name::LIMIT, ["policy"]:
-        "Maximum units that such a quota grants immediately.";
-    Gauge name::AVAILABLE, ["store"]:
-        "1 if the store is connected and no breaker is open.";
-    Gauge name::BREAKER, ["store"]:
-        "1 while a breaker of the store is open.";
-    Gauge name::KEYS, ["store"]:
-        "Keys in memory. store: memory, or local for a fallback.";
-    Gauge name::BYTES, ["store"]:
-        "Maximum bytes that these keys use.";
-    Counter name::OVERFLOWED, ["store"]:
-        "Requests with new keys that found no space in memory and shared an overflow entry.";
-    Counter "tollgate_redis_calls_total", ["outcome"]:
-        "Calls to Redis. outcome: answered, refused (not charged), lost (possibly charged).";
-    Histogram "tollgate_redis_batch_requests", [] BATCHES:
-        "Requests per call.";
-    Histogram "tollgate_redis_call_duration_seconds", [] DECIDING:
-        "Duration of a call, from sending it to the reply.";
-    Gauge name::REDIS_QUEUED, ["store"]:
-        "Requests that wait for a call.";
-    Counter "tollgate_redis_deny_cache_hits_total", []:
-        "Requests denied from the deny cache, without a call.";
-    Counter "tollgate_redis_connections_total", []:
-        "Connections made to Redis.";
-    Counter "tollgate_redis_late_requests_total", []:
-        "Requests that Redis did not execute because their deadline had passed.";
-    Counter "tollgate_redis_shed_requests_total", []:
-        "Requests that the store shed before sending them, because the answer would have been too late.";
-    Gauge "tollgate_config_version", []:
-        "Version of the active configuration.";
-    Gauge "tollgate_config_loaded_timestamp_seconds", []:
-        "Time when the active configuration was loaded, in seconds since 1970.";
-    Gauge "tollgate_config_current", []:
-        "0 if the last reload failed, otherwise 1.";
-    Counter "tollgate_config_reload_failures_total", []:
-        "Reloads that failed.";
-    Counter "tollgate_jwks_fetches_total", ["outcome"]:
-        "Fetches of a key set by URL. outcome: fetched, or failed (the previous keys remain).";
-    Gauge "tollgate_jwks_fetched_timestamp_seconds", []:
-        "Time when the current key set was fetched, in seconds since 1970.";
-    Gauge "tollgate_gateway_connections", []:
-        "Open client connections.";
-    Counter "tollgate_gateway_full_total", []:
-        "Times that a listener reached its connection limit and new connections had to wait.";
-    Counter "tollgate_gateway_refused_total", []:
-        "Connections closed because their address reached its connection limit.";
-    Counter "tollgate_gateway_access_log_dropped_total", []:
-        "Access log lines that were dropped because the queue was full or writing failed.";
-    Gauge "tollgate_gateway_tunnels", []:
-        "Open upgraded connections.";
-    Counter "tollgate_gateway_requests_total", ["route", "status"]:
-        "Answered requests per route. status: 1xx to 5xx.";
-    Histogram "tollgate_gateway_request_duration_seconds", ["route"] SERVING:
-        "Time from a request's header to the header of the response.";
-    Counter "tollgate_gateway_upstream_requests_total", ["upstream", "status"]:
-        "Requests that an upstream server answered. status: 1xx to 5xx.";
-    Histogram "tollgate_gateway_upstream_duration_seconds", ["upstream"] SERVING:
-        "Time until an upstream server sent the header of its response.";
-    Counter "tollgate_gateway_upstream_failures_total", ["upstream"]:
-        "Requests without a valid response from an upstream server.";
-    Gauge "tollgate_gateway_upstream_up", ["upstream"]:
-        "0 while an upstream server receives no requests because of failures or health checks.";
-    Counter "tollgate_gateway_rate_limit_service_total", ["domain", "outcome"]:
-        "Answers to Envoy per domain. outcome: ok, over_limit, error.";
-    Counter "tollgate_trace_spans_total", ["outcome"]:
-        "Spans of the gateway. outcome: exported, dropped (the queue was full), failed (the collector did not accept the span).";
-}
+/// All metrics of this crate and of `tollgate-redis`.
+pub const METRICS: &[Metric] = &[
+    Metric::counter(
+        name::DECISIONS,
+        &["policy", "client", "endpoint", "outcome"],
+        "Decisions per policy. outcome: allow, deny, shadow_deny (a shadow policy would have denied), failed_open and failed_closed (the store could not decide), local (the local fallback decided). client: user, api_key, ip, global, other. If one policy allows a request and another denies it, only the second counts it.",
+    ),
+    Metric::counter(
+        name::UNITS,
+        &["policy", "client", "endpoint"],
+        "Units charged, before refunds.",
+    ),
+    Metric::counter(
+        name::LISTED,
+        &["list"],
+        "Requests from listed clients, which no policy decides. list: deny (rejected with 403), allow (never limited).",
+    ),
+    Metric::histogram(
+        name::DECISION_DURATION,
+        &["policy", "store"],
+        DECIDING,
+        "Duration of a decision by the store, including errors. store: its name, local, cache (a remembered denial) or lease (leased units). In memory, one decision in eight is timed.",
+    ),
+    Metric::gauge(
+        name::WAITING,
+        &["policy"],
+        "Requests in the wait queue of a leaky bucket or another limit.",
+    ),
+    Metric::histogram(
+        name::WAIT,
+        &["policy"],
+        WAITS,
+        "Time that requests spent in the wait queue, including requests that their clients cancelled.",
+    ),
+    Metric::gauge(
+        name::REMAINING,
+        &["policy"],
+        "Remaining units of a quota that all clients share, at the last decision or refresh.",
+    ),
+    Metric::gauge(name::LIMIT, &["policy"], "Maximum units that such a quota grants immediately."),
+    Metric::gauge(
+        name::AVAILABLE,
+        &["store"],
+        "1 if the store is connected and no breaker is open.",
+    ),
+    Metric::gauge(name::BREAKER, &["store"], "1 while a breaker of the store is open."),
+    Metric::gauge(
+        name::KEYS,
+        &["store"],
+        "Keys in memory. store: memory, or local for a fallback.",
+    ),
+    Metric::gauge(name::BYTES, &["store"], "Maximum bytes that these keys use."),
+    Metric::counter(
+        name::OVERFLOWED,
+        &["store"],
+        "Requests with new keys that found no space in memory and shared an overflow entry.",
+    ),
+    Metric::counter(
+        "tollgate_redis_calls_total",
+        &["outcome"],
+        "Calls to Redis. outcome: answered, refused (not charged), lost (possibly charged).",
+    ),
+    Metric::histogram("tollgate_redis_batch_requests", &[], BATCHES, "Requests per call."),
+    Metric::histogram(
+        "tollgate_redis_call_duration_seconds",
+        &[],
+        DECIDING,
+        "Duration of a call, from sending it to the reply.",
+    ),
+    Metric::gauge(name::REDIS_QUEUED, &["store"], "Requests that wait for a call."),
+    Metric::counter(
+        "tollgate_redis_deny_cache_hits_total",
+        &[],
+        "Requests denied from the deny cache, without a call.",
+    ),
+    Metric::counter("tollgate_redis_connections_total", &[], "Connections made to Redis."),
+    Metric::counter(
+        "tollgate_redis_late_requests_total",
+        &[],
+        "Requests that Redis did not execute because their deadline had passed.",
+    ),
+    Metric::counter(
+        "tollgate_redis_shed_requests_total",
+        &[],
+        "Requests that the store shed before sending them, because the answer would have been too late.",
+    ),
+];

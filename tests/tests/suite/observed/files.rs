@@ -66,7 +66,7 @@ fn every_alert_has_a_test_and_is_documented() {
 
 #[test]
 fn whatever_is_asked_for_is_counted() {
-    let known: BTreeSet<_> = tollgate::observe::METRICS.iter().map(|metric| metric.name).collect();
+    let known: BTreeSet<_> = tollgate_gateway::metric::all().map(|metric| metric.name).collect();
     let rules = fs::read_to_string(file("prometheus/rules.yml")).unwrap();
     let queries: Vec<_> = queries().into_iter().map(|(_, query)| query).collect();
     let all = format!("{rules}\n{}", queries.join("\n"));

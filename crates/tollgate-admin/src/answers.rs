@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tollgate::observe::{Counters, StoreReport};
-use tollgate::store::{BreakerState, Decision, Settlement, Source, Timestamp};
+use tollgate::store::{Decision, Settlement, Source, Timestamp};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Micros, Policy};
 
@@ -124,7 +124,7 @@ impl StoreStatus {
         Self {
             store: report.name,
             available: report.is_available,
-            breaker: report.breaker.map(BreakerState::as_str),
+            breaker: report.breaker,
             memory: report.memory.clone(),
             redis: RedisStatus::of(report),
             local: report.local.as_deref().map(|local| Box::new(Self::new(local))),

@@ -1,8 +1,9 @@
 //! A store of a type that is chosen at run time.
 
-use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::pin::Pin;
 
 use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
 

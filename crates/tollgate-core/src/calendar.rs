@@ -1,10 +1,12 @@
 //! Windows that are not all of one length: days, weeks and months of some place.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+#[cfg(feature = "std")]
+mod known;
 
-use crate::math::fnv1a;
+use alloc::boxed::Box;
+use core::fmt;
+use core::hash::{Hash, Hasher};
+
 use crate::{Micros, Timestamp};
 
 /// The periods of a calendar, such as the days of Berlin, two of which have 23 and 25 hours in a
@@ -51,49 +53,6 @@ pub struct Period {
 impl Calendar {
     /// The longest name of a calendar, in bytes.
     pub const MAX_NAME: usize = 128;
-
-    /// Creates the calendar of this name, a noun such as "day in Europe/Berlin", whose periods
-    /// begin at these instants. The time before the first instant is a period, and so is the time
-    /// after the last.
-    ///
-    /// If the process already has a calendar with this name and these periods, it is returned.
-    ///
-    /// # Errors
-    /// See [`CalendarError`]. A calendar with this name and other periods is an error too: states
-    /// contain the name only, so both would use one table.
-    pub fn new(
-        name: impl Into<String>,
-        starts: impl IntoIterator<Item = Timestamp>,
-    ) -> Result<Self, CalendarError> {
-        let name = name.into();
-        check_name(&name)?;
-        let starts: Box<[Timestamp]> = starts.into_iter().collect();
-        let lengths = starts.windows(2).map(|pair| pair[1].since(pair[0]));
-        let longest = lengths.max().ok_or(CalendarError::TooFew { count: starts.len() })?;
-        if let Some(index) = starts.windows(2).position(|pair| pair[0] >= pair[1]) {
-            return Err(CalendarError::Order { index: index + 1 });
-        }
-        // A panic cannot leave the list half changed, because it only grows.
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(calendar) = known.iter().find(|it| it.name() == name) {
-            return if calendar.0.starts == starts {
-                Ok(*calendar)
-            } else {
-                Err(CalendarError::NameInUse)
-            };
-        }
-        let id = id_of(&name);
-        let table = Table { name: name.into(), id, starts, longest };
-        let calendar = Self(Box::leak(Box::new(table)));
-        known.push(calendar);
-        Ok(calendar)
-    }
-
-    /// Returns the calendar of this name, if the process has created it.
-    pub fn named(name: &str) -> Option<Self> {
-        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().find(|it| it.name() == name).copied()
-    }
 
     /// Returns the name of the calendar.
     pub fn name(&self) -> &'static str {
@@ -155,7 +114,7 @@ impl Period {
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         // There is one table to a name.
-        std::ptr::eq(self.0, other.0)
+        core::ptr::eq(self.0, other.0)
     }
 }
 
@@ -207,24 +166,6 @@ pub enum CalendarError {
 }
 
 crate::debug_as_display!(CalendarError);
-
-/// All calendars that were ever made. There are as many as configuration has named.
-static KNOWN: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
-
-fn check_name(name: &str) -> Result<(), CalendarError> {
-    let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    if name.is_empty() || name.len() > Calendar::MAX_NAME || !printable {
-        return Err(CalendarError::Name);
-    }
-    Ok(())
-}
-
-/// FNV-1a of the name, folded to 48 bits. Two names of one number would only let a state
-/// of one finish its period under the other.
-fn id_of(name: &str) -> u64 {
-    let hash = fnv1a(name);
-    ((hash >> 48 ^ hash) & ((1 << 48) - 1)).max(1)
-}
 
 #[cfg(test)]
 mod tests {
@@ -285,7 +226,7 @@ mod tests {
         assert_ne!(one, Calendar::new("twice", [1, 2].map(at)).unwrap());
         assert_eq!(Calendar::named("never"), None);
         // Processes and versions share states by it.
-        assert_eq!(id_of("day in Europe/Berlin"), 0xd5eb_35b4_b8a2);
+        assert_eq!(known::id_of("day in Europe/Berlin"), 0xd5eb_35b4_b8a2);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The keys of quotas.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::ops::Deref;
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::ops::Deref;
 
 /// The name under which a quota is stored: a client address, a user, an API key, or all clients.
 ///

@@ -31,7 +31,7 @@
 //! refills in intervals can have more room: there an instant decides about the turns of others, or
 //! begins an interval. [`Policy::with_lease`](crate::Policy::with_lease) refuses both.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use smallvec::SmallVec;
 

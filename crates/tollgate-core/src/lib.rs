@@ -29,14 +29,21 @@
 //! assert_eq!(denied.retry_after(), Some(Micros::new(1_000_000)));
 //! # Ok::<(), tollgate_core::PolicyError>(())
 //! ```
+//!
+//! Without the default feature `std` the crate needs only `alloc`, for WebAssembly and embedded
+//! systems. [`Fallback`] and the making of a [`Calendar`] need `std`, because they hold locks.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
 
 pub mod algorithm;
 mod any_store;
-mod breaker;
 mod calendar;
 mod charge;
 mod cost;
 mod decision;
+#[cfg(feature = "std")]
 mod fallback;
 mod key;
 mod lease;
@@ -54,20 +61,20 @@ pub use algorithm::{Algorithm, AnyRule, Form, Kind, LeakyMode, Refill, Resolutio
 #[macro_export]
 macro_rules! debug_as_display {
     ($error:ty) => {
-        impl ::std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                ::std::fmt::Display::fmt(self, f)
+        impl ::core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Display::fmt(self, f)
             }
         }
     };
 }
 
 pub use any_store::AnyStore;
-pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
 pub use cost::{Cost, NegativeCost};
 pub use decision::{Decision, Outcome, Source, Verdict};
+#[cfg(feature = "std")]
 pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;
 pub use lease::{Granted, Hold, Holds, Lease};

@@ -1,7 +1,7 @@
 //! How much, per how long, how much at once.
 
-use std::fmt;
-use std::time::Duration;
+use core::fmt;
+use core::time::Duration;
 
 use crate::{Calendar, Micros};
 

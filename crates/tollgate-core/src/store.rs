@@ -1,8 +1,15 @@
 //! The store of states: one trait and its contract.
 
-use std::fmt;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt;
 
-use crate::{Charge, Cost, Fallback, Key, Micros, Policy, Receipt, Settlement, Verdict};
+#[cfg(feature = "std")]
+use crate::Fallback;
+use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
 
 /// The store of the states of all keys.
 ///
@@ -154,6 +161,7 @@ pub trait StoreExt: Store {
 
     /// This store, or `local` for as long as this store cannot decide: each process then grants
     /// half of each quota by itself. See [`Fallback`] for other shares, and for how much may pass.
+    #[cfg(feature = "std")]
     fn or_local<L: Store>(self, local: L) -> Fallback<Self, L> {
         Fallback::new(self, local)
     }
@@ -169,7 +177,7 @@ pub struct StoreError {
     reason: String,
     fault: Fault,
     retry_after: Option<Micros>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Box<dyn core::error::Error + Send + Sync>>,
 }
 
 crate::debug_as_display!(StoreError);
@@ -213,7 +221,7 @@ impl StoreError {
     #[must_use]
     pub fn with_source(
         mut self,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+        source: impl Into<Box<dyn core::error::Error + Send + Sync>>,
     ) -> Self {
         self.source = Some(source.into());
         self

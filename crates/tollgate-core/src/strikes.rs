@@ -1,6 +1,6 @@
 //! The strikes of a penalty, and its blocks.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::algorithm::penalty::Terms;
 use crate::{Micros, Quota};

@@ -1,7 +1,7 @@
 //! Instants and spans of time, in whole microseconds.
 
-use std::fmt;
-use std::time::Duration;
+use core::fmt;
+use core::time::Duration;
 
 /// An instant, as microseconds since the Unix epoch.
 ///
@@ -36,7 +36,7 @@ impl Timestamp {
     }
 }
 
-impl std::ops::Add<Micros> for Timestamp {
+impl core::ops::Add<Micros> for Timestamp {
     type Output = Self;
 
     /// At most [`Timestamp::MAX`], like every other way to make an instant.
@@ -45,7 +45,7 @@ impl std::ops::Add<Micros> for Timestamp {
     }
 }
 
-impl std::ops::Sub<Micros> for Timestamp {
+impl core::ops::Sub<Micros> for Timestamp {
     type Output = Self;
 
     /// Saturates at the epoch instead of wrapping.

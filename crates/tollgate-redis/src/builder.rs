@@ -174,7 +174,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets whether requests fail at once while a server does not answer, instead of each waiting
-    /// for the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
+    /// for the timeout. Default: yes. Each server has a [`Breaker`](crate::Breaker) of its
     /// own, so a node of a Cluster that is down delays no request for other nodes.
     pub const fn breaker(mut self, breaker: bool) -> Self {
         self.has_breaker = breaker;

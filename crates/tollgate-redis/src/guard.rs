@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tollgate_core::{Breaker, BreakerState, Micros, StoreError, Timestamp};
+use tollgate_core::{Micros, StoreError, Timestamp};
 
+use crate::breaker::{Breaker, BreakerState};
 use crate::failure::STORE;
 use crate::node::Node;
 

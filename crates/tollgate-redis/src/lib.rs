@@ -63,6 +63,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod address;
+mod breaker;
 mod builder;
 mod bytes;
 mod check;
@@ -97,12 +98,12 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    BreakerState, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError,
-    Verdict,
+    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
 };
 
 use self::address::Address;
 pub use self::address::UrlError;
+pub use self::breaker::{Breaker, BreakerState};
 pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::check::{RedisReport, RedisWarning};
 use self::combiner::Combiner;

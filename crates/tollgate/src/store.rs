@@ -9,14 +9,14 @@
 //!   needs both or neither: the local store, and a policy that uses it.
 //! * [`Policy::with_shed`](crate::Policy::with_shed) is the failure policy of requests that the
 //!   store refused before it sent them, because no answer could come in time.
-//! * A [`Breaker`] stops calls to a server that is down, so that few requests wait for the timeout.
-//!   `RedisStore` has one for each server. The type has no I/O and fits stores of your own.
+//! * A `Breaker` of the `RedisStore` stops calls to a server that is down, so that few requests wait
+//!   for the timeout. The store has one for each server.
 
 #[cfg(feature = "serde")]
 pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
-    Breaker, BreakerState, Charge, Charged, Decision, Fallback, FallbackFuture, Outcome, Receipt,
-    ReceiptId, Settlement, Source, Timestamp, Verdict,
+    Charge, Charged, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId, Settlement,
+    Source, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]
 pub use tollgate_memory::TokioClock;
@@ -24,5 +24,6 @@ pub use tollgate_memory::TokioClock;
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock};
 #[cfg(feature = "redis")]
 pub use tollgate_redis::{
-    ConnectError, RedisFuture, RedisReport, RedisStats, RedisStoreBuilder, RedisWarning,
+    Breaker, BreakerState, ConnectError, RedisFuture, RedisReport, RedisStats, RedisStoreBuilder,
+    RedisWarning,
 };

@@ -19,6 +19,8 @@
 //! only the first two, it cannot change anything. The verbs after them correct a
 //! charge and carry a state over to another quota.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 pub mod calendar_window_counter;
 pub mod concurrent_requests;
 pub mod fixed_window_counter;
@@ -28,8 +30,8 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
-use std::fmt;
-use std::str::FromStr;
+use core::fmt;
+use core::str::FromStr;
 
 use self::calendar_window_counter::CalendarWindowCounter;
 use self::concurrent_requests::ConcurrentRequests;

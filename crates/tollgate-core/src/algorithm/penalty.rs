@@ -8,7 +8,7 @@
 //!
 //! Strikes while a key is blocked do not count, so requests do not extend a block.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use super::{Form, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};

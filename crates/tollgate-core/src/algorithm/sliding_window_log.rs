@@ -9,7 +9,7 @@
 //! Entries have running totals, so that the sum of a window is one subtraction, and the instant at
 //! which enough units have aged is found by bisection.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use super::{Form, Resolution, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};

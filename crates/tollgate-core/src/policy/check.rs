@@ -1,6 +1,9 @@
 //! The checks of a policy.
 
-use std::time::Duration;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
 
 use super::Policy;
 use crate::algorithm::concurrent_requests::ConcurrentRequests;

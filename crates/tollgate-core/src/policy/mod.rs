@@ -1,10 +1,12 @@
 //! A named quota with its algorithm, checked once so that nothing has to be later.
 
+use alloc::boxed::Box;
+use alloc::string::String;
 mod check;
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
 
 pub use self::check::PolicyError;
 pub(crate) use self::check::check_share;
@@ -299,6 +301,7 @@ impl Policy {
 
     /// Returns the address of the policy. While both exist, two policies have equal addresses only if
     /// they [are the same](Self::is_same).
+    #[cfg(feature = "std")]
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

@@ -55,7 +55,7 @@ impl Gauges {
     fn add(&mut self, report: &StoreReport) {
         self.away |= !report.is_available;
         if let Some(state) = report.breaker {
-            *self.breaker.get_or_insert_default() |= state.is_open();
+            *self.breaker.get_or_insert_default() |= state != "closed";
         }
         for (counter, count) in report.memory.iter().chain(&report.redis).flatten() {
             *self.counters.entry(counter).or_default() += count;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::Store;
 
-use crate::store::{BreakerState, Fallback};
+use crate::store::Fallback;
 
 /// A store that returns a report of its state.
 pub trait Inspect: Store {
@@ -20,8 +20,8 @@ pub struct StoreReport {
     pub identity: usize,
     /// Whether the store can be called: it is connected, and no breaker is open.
     pub is_available: bool,
-    /// The state of its breaker, if it has one.
-    pub breaker: Option<BreakerState>,
+    /// The state of its breaker, if it has one: `closed` while calls go to the server.
+    pub breaker: Option<&'static str>,
     /// The counters of a store in memory, by name: `keys`, `bytes`, `overflowed`.
     pub memory: Option<Counters>,
     /// The counters of a Redis store, by the names of `RedisStats`.
@@ -97,7 +97,7 @@ impl Inspect for tollgate_redis::RedisStore {
         ];
         StoreReport {
             is_available: self.is_connected() && !self.breaker().is_open(),
-            breaker: Some(self.breaker()),
+            breaker: Some(self.breaker().as_str()),
             redis: Some(counters.into()),
             servers: self.reports().into_iter().map(ServerReport::from).collect(),
             ..StoreReport::new(self.name(), self.identity())

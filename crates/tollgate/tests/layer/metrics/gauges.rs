@@ -2,7 +2,6 @@
 
 use tollgate::key::ClientIp;
 use tollgate::observe::{Inspect, refresh};
-use tollgate::store::BreakerState;
 use tollgate::{Limit, Policy, StoreExt};
 use tower::Layer;
 
@@ -76,9 +75,9 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
 
 impl<S: tollgate::Store> Inspect for Watched<S> {
     fn inspect(&self) -> tollgate::observe::StoreReport {
-        let state = if self.0.fails() { BreakerState::Down } else { BreakerState::Closed };
+        let state = if self.0.fails() { "down" } else { "closed" };
         let mut report = tollgate::observe::StoreReport::new("stage", 0);
-        (report.breaker, report.is_available) = (Some(state), !state.is_open());
+        (report.breaker, report.is_available) = (Some(state), !self.0.fails());
         report
     }
 }

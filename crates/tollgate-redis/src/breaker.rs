@@ -1,6 +1,6 @@
 //! When to stop calling a server that does not answer.
 
-use crate::{Micros, Timestamp};
+use tollgate_core::{Micros, Timestamp};
 
 /// A circuit breaker: decides from past calls to a server whether to send further calls.
 ///

@@ -59,17 +59,10 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Numbers below `count` in random order, the same in every run (xorshift, Fisher–Yates).
+/// Numbers below `count` in random order, the same in every run.
 pub(crate) fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     let mut numbers: Vec<_> = (0..count).collect();
-    let mut random = seed;
-    for last in (1..numbers.len()).rev() {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let other = random % (last as u64 + 1);
-        numbers.swap(last, usize::try_from(other).unwrap_or(last));
-    }
+    fastrand::Rng::with_seed(seed).shuffle(&mut numbers);
     numbers
 }
 

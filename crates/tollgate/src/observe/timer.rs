@@ -1,9 +1,9 @@
-use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Times each decision, but only one in [`ONE_IN`] of a store in memory, at random: two reads of
-/// the clock would cost a tenth of such a decision, and recording them more.
+/// Times each decision, but only one in [`ONE_IN`] of a store in memory: two reads of the clock would
+/// cost a tenth of such a decision, and recording them more. It chooses at random, because two layers
+/// that take turns would defeat a count.
 pub(crate) struct Timer {
     clock: quanta::Clock,
     is_quick: AtomicBool,
@@ -23,7 +23,7 @@ impl Default for Timer {
 impl Timer {
     #[inline]
     pub(crate) fn start(&self) -> Option<Started> {
-        let is_timed = !self.is_quick.load(Ordering::Relaxed) || chance();
+        let is_timed = !self.is_quick.load(Ordering::Relaxed) || fastrand::u32(..ONE_IN) == 0;
         if is_timed { NonZeroU64::new(self.clock.raw()).map(Started) } else { None }
     }
 
@@ -35,23 +35,6 @@ impl Timer {
         let seconds = nanos as f64 * 1e-9;
         seconds
     }
-}
-
-/// One time in [`ONE_IN`] (xorshift). Two layers that take turns would defeat a count.
-#[inline]
-fn chance() -> bool {
-    thread_local! {
-        // Any seed but zero.
-        static RANDOM: Cell<u32> = const { Cell::new(0x9e37_79b9) };
-    }
-    RANDOM.with(|random| {
-        let mut next = random.get();
-        next ^= next << 13;
-        next ^= next >> 17;
-        next ^= next << 5;
-        random.set(next);
-        next.is_multiple_of(ONE_IN)
-    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::panic::catch_unwind;
 use jsonwebtoken::errors::Error;
 use jsonwebtoken::{DecodingKey, DecodingKeyKind, crypto};
 
+use pkcs1::RsaPublicKey;
+
 use super::JwtKeyError;
 
 /// The algorithm of a key. A key has only one: a public key for one algorithm must not be a secret
@@ -117,8 +119,10 @@ impl JwtKey {
 fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
     let modulus = match key.kind() {
         DecodingKeyKind::RsaModulusExponent { n, .. } => n,
+        // A private key has more integers, and is an error too.
         DecodingKeyKind::SecretOrDer(der) => {
-            modulus(der).ok_or_else(|| unusable(Algorithm::Rs256))?
+            let key = RsaPublicKey::try_from(&**der).map_err(|_| unusable(Algorithm::Rs256))?;
+            key.modulus.as_bytes()
         }
     };
     let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
@@ -128,32 +132,6 @@ fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
     };
     // The upper end is the crate's own: it refuses each token of a larger key.
     if (2048..=4096).contains(&bits) { Ok(()) } else { Err(JwtKeyError::RsaSize { bits }) }
-}
-
-/// The modulus of a public key (RFC 8017 §A.1.1). A private key has more integers.
-fn modulus(der: &[u8]) -> Option<&[u8]> {
-    const SEQUENCE: u8 = 0x30;
-    const INTEGER: u8 = 0x02;
-    let (integers, _) = element(SEQUENCE, der)?;
-    let (modulus, rest) = element(INTEGER, integers)?;
-    let (_, rest) = element(INTEGER, rest)?;
-    rest.is_empty().then_some(modulus)
-}
-
-/// The content of a DER element with this tag, and the bytes after it.
-fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let [found, length, rest @ ..] = der else { return None };
-    let (length, rest) = match *length {
-        short @ 0..0x80 => (usize::from(short), rest),
-        long => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
-            let length = bytes.iter().try_fold(0_usize, |length, byte| {
-                length.checked_mul(256)?.checked_add(usize::from(*byte))
-            });
-            (length?, rest)
-        }
-    };
-    if *found == tag { rest.split_at_checked(length) } else { None }
 }
 
 fn unusable(algorithm: Algorithm) -> JwtKeyError {

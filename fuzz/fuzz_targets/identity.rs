@@ -7,8 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Request};
 use libfuzzer_sys::fuzz_target;
-use tollgate::RequestHead;
-use tollgate::key::{ClientIp, KeySource, TrustedProxies};
+use tollgate::key::{ClientIp, KeySource, RequestHead, TrustedProxies};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, rest)) = data.split_first() else { return };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tollgate::observe::{Counters, StoreReport};
-use tollgate::store::{Decision, Settlement, Source, Timestamp};
+use tollgate::store::{Decision, Micros, Settlement, Source, Timestamp};
 use tollgate::tier::Tier;
-use tollgate::{Limit, Micros, Policy};
+use tollgate::{Limit, Policy};
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]

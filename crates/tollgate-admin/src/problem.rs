@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{StatusCode, header};
 use serde_json::json;
-use tollgate::StoreError;
+use tollgate::store::StoreError;
 
 #[derive(Debug)]
 pub(super) struct Problem {

@@ -13,11 +13,14 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde::Serialize;
-use tollgate::key::SubjectName;
+use tollgate::key::{Key, SubjectName};
 use tollgate::observe::{self, DeniedClient, LayerHandle, ObservedPolicy};
-use tollgate::store::{Charged, Decision, Outcome, Receipt, ReceiptId, Source, Timestamp, Verdict};
+use tollgate::policy::Cost;
+use tollgate::store::{
+    Charged, Decision, Micros, Outcome, Receipt, ReceiptId, Source, Timestamp, Verdict,
+};
 use tollgate::tier::Tier;
-use tollgate::{Cost, Key, Limit, Micros, Policy};
+use tollgate::{Limit, Policy};
 
 use super::State;
 use super::answers::{

@@ -7,10 +7,12 @@ use axum::response::Response;
 use axum::routing::get;
 use http::HeaderValue;
 use tollgate::headers::{
-    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    HeaderOptions, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET,
 };
 use tollgate::key::ClientIp;
-use tollgate::{HeaderOptions, Limit, MemoryStore, Micros, Policy, Quota, RateLimitLayer};
+use tollgate::store::Micros;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::layer::util::Identity;
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;

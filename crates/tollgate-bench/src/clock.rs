@@ -4,8 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::Micros;
-use tollgate::store::{Clock, SystemClock, Timestamp};
+use tollgate::store::{Clock, Micros, SystemClock, Timestamp};
 
 /// A clock that advances by one step at each read. A step of 1 µs gives a log one entry per
 /// decision; a longer step refills the charged units. Each read also reads the real clock, so that

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tollgate::key::Key;
+use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision};
-use tollgate::{Cost, Key, MemoryStore, Policy, Quota, Store};
+use tollgate::{MemoryStore, Policy, Quota, Store};
 
 use crate::memory::side::{Side, Text, text, write_text};
 use crate::memory::sides::{Bucket, Governor};

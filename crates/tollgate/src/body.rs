@@ -256,7 +256,7 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the layer cannot return responses with the body type `{Self}` unchanged",
-    note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
+    note = "call `.any_body()` on the layer: responses then carry a `tollgate::body::Body` around the \
             body of the service",
     note = "for the bodies of axum and tonic enable the feature `axum` or `tonic` of tollgate",
     note = "or implement `tollgate::body::HoldPermits` for your own body type"

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_core::Cost;
 
-use crate::RequestHead;
 use crate::grpc::GrpcServices;
+use crate::head::RequestHead;
 use crate::key::route;
 
 /// The rule that gives each request its cost, in units of a quota. By default every request costs 1.

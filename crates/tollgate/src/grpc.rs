@@ -8,7 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::head::Condition;
-use crate::{Paths, RequestHead};
+use crate::head::RequestHead;
+use crate::paths::Paths;
 
 /// The gRPC services behind a layer, as the program declares them. The request alone cannot show it:
 /// a client can write any content type, and `/api.v1/items` has the form of a gRPC path.

@@ -71,7 +71,7 @@ mod head;
 pub mod headers;
 pub mod key;
 pub mod layer;
-mod limit;
+pub mod limit;
 pub mod observe;
 mod paths;
 pub mod policy;
@@ -79,38 +79,27 @@ mod settling;
 pub mod store;
 pub mod tier;
 
-// At most 45 names, which a test counts. The others are in modules by theme.
-#[doc(inline)]
-pub use body::Body;
+// At most 20 names with the modules, which a test counts. The others are in modules by theme.
 pub use cost::Costs;
 #[doc(inline)]
-pub use denial::Denial;
-pub use head::RequestHead;
+pub use layer::RateLimitLayer;
 #[doc(inline)]
-pub use headers::HeaderOptions;
+pub use limit::Limit;
 #[doc(inline)]
-pub use layer::{LayerError, RateLimit, RateLimitLayer, Reservation, WaitQueue};
-pub use limit::{Limit, OnExceeded, OnMissingKey};
-
-pub use paths::Paths;
-pub use settling::{Reserve, ResponseHead};
-#[cfg(feature = "calendar")]
-#[doc(inline)]
-pub use tollgate_calendar as calendar;
-#[doc(inline)]
-pub use tollgate_core::{
-    AnyStore, Cost, Key, Micros, OnStoreError, Policy, PolicyError, Quota, Store, StoreError,
-    StoreExt, Strikes,
-};
-#[cfg(feature = "test-util")]
-#[doc(inline)]
-pub use tollgate_memory::ManualClock;
+pub use tollgate_core::{Policy, Quota, Store, StoreExt};
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use tollgate_memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use tollgate_redis::RedisStore;
+
+// For the files of the layer, which use them together.
+pub(crate) use head::RequestHead;
+pub(crate) use headers::HeaderOptions;
+pub(crate) use limit::{OnExceeded, OnMissingKey};
+pub(crate) use paths::Paths;
+pub(crate) use settling::ResponseHead;
 
 /// The examples of both READMEs are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "memory", feature = "redis"))]

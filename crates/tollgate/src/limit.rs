@@ -1,19 +1,25 @@
+//! Limits: a policy with its key, its costs and its conditions, and what happens at its edges.
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 
+use crate::cost::Costs;
 use crate::head::Condition;
+use crate::head::RequestHead;
 use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource, SubjectName};
-use crate::settling::{Reserve, ResponseHead, Settling};
+pub use crate::paths::{Paths, PathsError};
+use crate::settling::Settling;
+pub use crate::settling::{Reserve, ResponseHead};
 use crate::tier::Tier;
-use crate::{Costs, Paths, RequestHead};
 
 /// A policy with its key, its costs and its conditions, as a layer applies it.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-/// use tollgate::{Limit, OnMissingKey, Paths, Policy, Quota};
+/// use tollgate::limit::{OnMissingKey, Paths};
+/// use tollgate::{Limit, Policy, Quota};
 ///
 /// let everybody = Limit::global(Policy::sliding_window_log("global", Quota::per_minute(100))?);
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
@@ -44,20 +50,21 @@ pub struct Limit {
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
-/// use tollgate::{Limit, OnMissingKey, Policy, Quota};
+/// use tollgate::limit::OnMissingKey;
+/// use tollgate::{Limit, Policy, Quota};
 ///
 /// let keys = ApiKeys::from_keys(["k-7f3a", "k-91bc"]);
 /// let policy = Policy::token_bucket("customer", Quota::per_minute(100))?;
 /// let limit = Limit::new(policy, ApiKey::in_x_api_key().one_of(keys))
 ///     .on_missing_key(OnMissingKey::Deny);
 /// # let _ = limit;
-/// # Ok::<(), tollgate::PolicyError>(())
+/// # Ok::<(), tollgate::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMissingKey {
     /// The layer rejects the request with 403, or with the status that the response of the layer
-    /// chooses ([`Denial::with_status`](crate::Denial::with_status)), and charges no policy. If
+    /// chooses ([`Denial::with_status`](crate::denial::Denial::with_status)), and charges no policy. If
     /// keys could be guessed, put a limit by address into a layer outside of this layer.
     Deny,
     /// The request passes this policy. The other policies of the layer still apply.
@@ -79,12 +86,13 @@ impl OnMissingKey {
 /// ```
 /// use std::time::Duration;
 ///
-/// use tollgate::{Limit, OnExceeded, Policy, Quota};
+/// use tollgate::limit::OnExceeded;
+/// use tollgate::{Limit, Policy, Quota};
 ///
 /// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
 /// let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) });
 /// # let _ = limit;
-/// # Ok::<(), tollgate::PolicyError>(())
+/// # Ok::<(), tollgate::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -105,12 +113,12 @@ pub enum OnExceeded {
     /// limit delays no other client at a global limit. Later it takes its place by arrival among
     /// the requests that wait for the global limit.
     ///
-    /// The order holds in one process, among limits that share a [`WaitQueue`](crate::WaitQueue). A
+    /// The order holds in one process, among limits that share a [`WaitQueue`](crate::layer::WaitQueue). A
     /// request that costs 0 under a key does not wait for the key.
     ///
     /// # Bounds
     ///
-    /// The [`WaitQueue`](crate::WaitQueue) bounds the number and the bytes of waiting requests. A
+    /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting requests. A
     /// client that closes its connection leaves the queue and takes no units. A request that finds
     /// no place, or whose time is over, gets the time until the quota is full again as
     /// `Retry-After`, because an earlier time is not known. A request that costs more than the
@@ -191,7 +199,7 @@ impl Limit {
     ///
     /// let all = Limit::global(Policy::token_bucket("all", Quota::per_second(5_000))?).hide_headers();
     /// # let _ = all;
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
     #[must_use]
     pub const fn hide_headers(mut self) -> Self {
@@ -254,14 +262,15 @@ impl Limit {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Limit, Policy, Quota, Reserve, headers};
+    /// use tollgate::limit::Reserve;
+    /// use tollgate::{Limit, Policy, Quota, headers};
     ///
     /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
     /// let tokens = Limit::new(tokens, ClientIp::peer())
     ///     .cost(500)
     ///     .reserve(Reserve::by_handler().or_by_header(headers::COST));
     /// # let _ = tokens;
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
     #[must_use]
     pub fn reserve(mut self, reserve: Reserve) -> Self {
@@ -286,7 +295,7 @@ impl Limit {
     /// let logins = Limit::new(logins, ClientIp::peer())
     ///     .count_only(|response| response.status == 401);
     /// # let _ = logins;
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
     #[must_use]
     pub fn count_only(
@@ -320,7 +329,8 @@ impl Limit {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Limit, Paths, Policy, Quota};
+    /// use tollgate::limit::Paths;
+    /// use tollgate::{Limit, Policy, Quota};
     ///
     /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
     /// let client = Limit::new(free, ClientIp::peer())
@@ -363,7 +373,8 @@ impl Limit {
     /// use std::time::Duration;
     ///
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Limit, Policy, Quota, Strikes};
+    /// use tollgate::policy::Strikes;
+    /// use tollgate::{Limit, Policy, Quota};
     ///
     /// let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
     /// let client = Limit::new(Policy::token_bucket("client", Quota::per_second(10))?, ClientIp::peer());
@@ -372,7 +383,7 @@ impl Limit {
     /// let failures = Strikes::of_failures(5, minute).block(minute).growing(4, day);
     /// let locked = client.penalty("locked", failures)?.count_only(|response| response.status == 401);
     /// # let _ = (banned, locked);
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
     ///
     /// # Errors

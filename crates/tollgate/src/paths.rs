@@ -24,7 +24,7 @@ use std::borrow::Cow;
 /// for `/login`, put the layer on the route instead.
 ///
 /// ```
-/// use tollgate::Paths;
+/// use tollgate::limit::Paths;
 ///
 /// let paths = Paths::new(["/healthz", "/static/*", "/검색"])?;
 /// assert!(paths.surely_contains("/healthz") && paths.surely_contains("/static/app.css"));
@@ -79,7 +79,7 @@ impl Paths {
     /// Returns whether servers read this spelling of a path in different ways.
     ///
     /// ```
-    /// use tollgate::Paths;
+    /// use tollgate::limit::Paths;
     ///
     /// for path in ["//login", "/static/..%2Flogin", "/login;x", "/%252e%252e/login", "/%FF"] {
     ///     assert!(Paths::is_ambiguous(path));

@@ -1,10 +1,13 @@
-//! The parts of a [`Policy`](crate::Policy): algorithms and their settings, leases and calendars;
-//! and the error of a [`Cost`](crate::Cost).
+//! The parts of a [`Policy`](crate::Policy): algorithms and their settings, leases, calendars and
+//! costs.
 //!
 //! Most programs need only the constructors of [`Policy`](crate::Policy), for example
 //! [`Policy::token_bucket`](crate::Policy::token_bucket). This module has the types behind them.
 
+#[cfg(feature = "calendar")]
+#[doc(inline)]
+pub use tollgate_calendar as calendar;
 pub use tollgate_core::{
-    Algorithm, Calendar, CalendarError, Kind, LeakyMode, Lease, NegativeCost, Period, Refill,
-    Resolution,
+    Algorithm, Calendar, CalendarError, Cost, Kind, LeakyMode, Lease, NegativeCost, OnStoreError,
+    Period, PolicyError, Refill, Resolution, Strikes,
 };

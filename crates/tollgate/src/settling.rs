@@ -8,7 +8,7 @@ use tollgate_core::{Cost, Micros, Receipt};
 
 /// The way in which an estimated cost is corrected. See [`Limit::reserve`](crate::Limit::reserve).
 ///
-/// * The handler settles them with its [`Reservation`](crate::Reservation), or with a
+/// * The handler settles them with its [`Reservation`](crate::layer::Reservation), or with a
 ///   [`Tally`](crate::layer::Tally).
 /// * Or the service states the cost in a header of its response
 ///   ([`or_by_header`](Self::or_by_header)).
@@ -22,14 +22,15 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// and cannot be corrected.
 ///
 /// ```
-/// use tollgate::{Limit, Policy, Quota, Reserve, headers};
+/// use tollgate::limit::Reserve;
+/// use tollgate::{Limit, Policy, Quota, headers};
 ///
 /// // Up to 500 tokens of a language model; the response has the actual number in `X-Tollgate-Cost`.
 /// let policy = Policy::token_bucket("tokens", Quota::per_hour(100_000))?;
 /// let reserve = Reserve::by_handler().or_by_header(headers::COST);
 /// let limit = Limit::global(policy).cost(500).reserve(reserve);
 /// # let _ = limit;
-/// # Ok::<(), tollgate::PolicyError>(())
+/// # Ok::<(), tollgate::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {

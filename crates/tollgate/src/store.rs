@@ -1,6 +1,6 @@
 //! Stores, their decisions, and what a layer does while a store cannot decide.
 //!
-//! Each policy has an [`OnStoreError`](crate::OnStoreError) for that time: `Open` lets requests
+//! Each policy has an [`OnStoreError`](crate::policy::OnStoreError) for that time: `Open` lets requests
 //! pass unlimited, `Closed` rejects them with 503, and `Local` lets a second store in this process
 //! decide with a share of the quota.
 //!
@@ -15,13 +15,13 @@
 #[cfg(feature = "serde")]
 pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
-    Charge, Charged, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId, Settlement,
-    Source, Timestamp, Verdict,
+    AnyStore, Charge, Charged, Decision, Fallback, FallbackFuture, Micros, Outcome, Receipt,
+    ReceiptId, Settlement, Source, StoreError, Timestamp, Verdict,
 };
-#[cfg(feature = "test-util")]
-pub use tollgate_memory::TokioClock;
 #[cfg(feature = "memory")]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock};
+#[cfg(feature = "test-util")]
+pub use tollgate_memory::{ManualClock, TokioClock};
 #[cfg(feature = "redis")]
 pub use tollgate_redis::{
     Breaker, BreakerState, ConnectError, RedisFuture, RedisReport, RedisStats, RedisStoreBuilder,

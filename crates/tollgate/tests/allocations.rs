@@ -10,8 +10,10 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::Full;
+use tollgate::headers::HeaderOptions;
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, HeaderOptions, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::Layer as _;
 use tower::Service;
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use tollgate::denial::{Members, Problem};
+use tollgate::headers::HeaderOptions;
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Global, JwtKeys, JwtUser, JwtVerifier, KeySource, TrustedProxies,
     chain,
 };
-use tollgate::policy::Algorithm;
-use tollgate::{
-    Costs, HeaderOptions, LayerError, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota,
-    RateLimitLayer, Store,
-};
+use tollgate::layer::LayerError;
+use tollgate::limit::{OnMissingKey, Paths};
+use tollgate::policy::{Algorithm, OnStoreError};
+use tollgate::{Costs, Limit, Policy, Quota, RateLimitLayer, Store};
 
 use crate::args::{Args, CostsBy, KeyBy};
 

@@ -4,8 +4,7 @@
 
 use http::Request;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use tollgate::RequestHead;
-use tollgate::key::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, KeySource};
+use tollgate::key::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier, KeySource, RequestHead};
 
 const SECRET: &[u8] = b"at least thirty-two random bytes";
 

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use tollgate::key::Key;
+use tollgate::layer::Reservation;
+use tollgate::limit::{OnExceeded, Reserve};
+use tollgate::policy::{Cost, Strikes};
 use tollgate::tier::{self, Tier};
-use tollgate::{
-    Cost, Costs, Key, Limit, OnExceeded, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    Reserve, Store, StoreExt, Strikes,
-};
+use tollgate::{Costs, Limit, Policy, Quota, RateLimitLayer, RedisStore, Store, StoreExt};
 use tollgate_test_servers::{Redis, until_async};
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, SubjectFormat};
+use tollgate::limit::OnMissingKey;
 use tollgate::observe::{ServerReport, StoreReport};
-use tollgate::policy::Calendar;
-use tollgate::store::{Outcome, ReceiptId, Timestamp};
-use tollgate::{Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, StoreExt};
+use tollgate::policy::{Calendar, OnStoreError};
+use tollgate::store::{Micros, Outcome, ReceiptId, Timestamp};
+use tollgate::{Limit, MemoryStore, StoreExt};
 use tollgate_admin::Admin;
 use tower::Layer;
 
@@ -104,7 +105,7 @@ async fn a_charge_is_settled_once() {
     let (_, store) = memory();
     let policy = log("all", 9);
     let admin = admin(&layer(&store, [Limit::global(policy.clone())]));
-    let verdict = store.charge(&policy, &tollgate::Key::GLOBAL, 6.into()).await.unwrap();
+    let verdict = store.charge(&policy, &tollgate::key::Key::GLOBAL, 6.into()).await.unwrap();
     let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome else { panic!() };
     let settle = |id: &str| {
         json!({"id": id, "cost": 6, "charged_at": charged_at.as_micros(), "actual": 2}).to_string()

@@ -2,11 +2,12 @@
 
 use http::{HeaderName, Method};
 use serde_json::json;
+use tollgate::Limit;
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeySource, MatchedRoute,
     RoutePattern, SubjectFormat, SubjectKind, from_fn,
 };
-use tollgate::{Limit, OnMissingKey};
+use tollgate::limit::OnMissingKey;
 use tollgate_admin::Admin;
 use tower::Layer;
 

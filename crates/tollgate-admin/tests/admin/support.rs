@@ -11,13 +11,12 @@ use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use tollgate::layer::RateLimitLayerBuilder;
+use tollgate::key::Key;
+use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
 use tollgate::observe::{Inspect, StoreReport};
-use tollgate::store::{Charge, Receipt, Settlement, Verdict};
-use tollgate::{
-    Cost, Key, Limit, ManualClock, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer, Store,
-    StoreError,
-};
+use tollgate::policy::Cost;
+use tollgate::store::{Charge, ManualClock, Receipt, Settlement, StoreError, Verdict};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::ServiceExt;
 use tower::util::ServiceFn;
 

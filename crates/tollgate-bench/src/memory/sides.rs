@@ -8,9 +8,10 @@ use std::time::Duration;
 use governor::clock::DefaultClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
-use tollgate::policy::Algorithm;
-use tollgate::store::{Charge, Clock, SystemClock, Verdict};
-use tollgate::{Cost, Key, MemoryStore, Micros, Policy, Quota, Store};
+use tollgate::key::Key;
+use tollgate::policy::{Algorithm, Cost};
+use tollgate::store::{Charge, Clock, Micros, SystemClock, Verdict};
+use tollgate::{MemoryStore, Policy, Quota, Store};
 
 use super::side::{Side, Text};
 use crate::Failure;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use fred::prelude::Client;
 use tokio::task::JoinSet;
-use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota, RedisStore, StoreExt};
 
 use crate::Failure;
 use crate::redis::load::{self, Ask};

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tokio::task::coop::consume_budget;
-use tollgate::policy::Lease;
+use tollgate::key::Key;
+use tollgate::policy::{Cost, Lease};
 use tollgate::store::Charge;
-use tollgate::{Cost, Key, Policy, Quota, RedisStore, Store};
+use tollgate::{Policy, Quota, RedisStore, Store};
 
 use crate::Failure;
 use crate::redis::goals::Goal;

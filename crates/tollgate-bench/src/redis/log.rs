@@ -5,9 +5,9 @@ use std::time::Duration;
 use fred::interfaces::{ClientLike, LuaInterface};
 use fred::prelude::{Client, Value};
 use fred::types::CustomCommand;
-use tollgate::policy::{Algorithm, Resolution};
+use tollgate::policy::{Algorithm, Cost, Resolution};
 use tollgate::store::Timestamp;
-use tollgate::{Cost, Policy, Quota, RedisStore};
+use tollgate::{Policy, Quota, RedisStore};
 use tollgate_redis::protocol::{Batch, Line, Row, SHA1, TEXT};
 
 use crate::Failure;

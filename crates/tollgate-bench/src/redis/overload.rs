@@ -7,7 +7,10 @@ use fred::interfaces::{ClientLike, LuaInterface};
 use fred::prelude::{Client, Value};
 use fred::types::InfoKind;
 use tokio::task::{JoinHandle, JoinSet};
-use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreError, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::store::StoreError;
+use tollgate::{Policy, Quota, RedisStore, StoreExt};
 
 use crate::Failure;
 use crate::redis::load::{self, Ask};

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use fred::interfaces::{KeysInterface, LuaInterface};
 use fred::prelude::{Client, Value};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
 use tollgate::store::Charge;
-use tollgate::{Cost, Key, Policy, RedisStore, Store};
+use tollgate::{Policy, RedisStore, Store};
 use tollgate_redis::protocol::{Batch, Line, Reply, Row, SHA1, TEXT};
 
 use crate::Failure;

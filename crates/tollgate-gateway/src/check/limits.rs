@@ -2,8 +2,10 @@
 
 use std::fmt::{self, Write as _};
 
-use tollgate::policy::{Algorithm, Kind, LeakyMode, Refill};
-use tollgate::{Micros, OnExceeded, OnStoreError, Policy};
+use tollgate::Policy;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, Kind, LeakyMode, OnStoreError, Refill};
+use tollgate::store::Micros;
 
 use crate::plan::{CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose};
 
@@ -56,7 +58,7 @@ pub(crate) fn write_limit(
     }
     write_beside(out, plan, limit)?;
     write_outcome(out, limit)?;
-    if *limit.costs != CostTable::flat(tollgate::Cost::ONE) {
+    if *limit.costs != CostTable::flat(tollgate::policy::Cost::ONE) {
         writeln!(out, "    {}", costs(&limit.costs))?;
     }
     Ok(())

@@ -5,7 +5,7 @@ mod limits;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use tollgate::OnMissingKey;
+use tollgate::limit::OnMissingKey;
 
 use self::limits::span;
 pub(crate) use self::limits::{amount, write_limit};

@@ -3,9 +3,10 @@ use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, HeaderValue, Method as HttpMethod};
+use tollgate::RedisStore;
 use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
-use tollgate::{RedisStore, calendar};
+use tollgate::policy::calendar;
 
 use super::typed::texts;
 use super::{spec, typed};

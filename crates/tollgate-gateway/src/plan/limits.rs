@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::{Cost, OnExceeded, OnStoreError, Policy};
+use tollgate::Policy;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Cost, OnStoreError};
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
@@ -192,7 +194,7 @@ impl CostTable {
         let cost = |method: &Method| {
             let mut request = http::Request::new(());
             method.clone_into(request.method_mut());
-            costs.of(&tollgate::RequestHead::of(&request))
+            costs.of(&tollgate::key::RequestHead::of(&request))
         };
         let methods = ["GET", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
         let methods = methods.iter().filter_map(|name| name.parse().ok());

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use http::StatusCode;
 use http::uri::Authority;
 use tollgate::denial::Members;
+use tollgate::headers::HeaderOptions;
 use tollgate::key::TrustedProxies;
-use tollgate::{HeaderOptions, OnMissingKey, Paths};
+use tollgate::limit::{OnMissingKey, Paths};
 
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{

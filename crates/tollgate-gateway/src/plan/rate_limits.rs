@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::key::Key;
+use tollgate::policy::{OnStoreError, PolicyError};
 use tollgate::store::{Decision, Timestamp};
-use tollgate::{Key, OnStoreError, Policy, PolicyError, Quota};
+use tollgate::{Policy, Quota};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitsPlan {

@@ -19,7 +19,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct Body {
         #[pin]
-        kind: tollgate::Body<Timed<Source>>,
+        kind: tollgate::body::Body<Timed<Source>>,
         // These three are dropped before the last frame is returned: the client may read the end
         // before hyper drops the body.
         watch: Option<Box<dyn Watch>>,
@@ -52,7 +52,7 @@ pub(crate) trait Watch: fmt::Debug + Send {
 }
 
 impl Body {
-    const fn new(kind: tollgate::Body<Timed<Source>>) -> Self {
+    const fn new(kind: tollgate::body::Body<Timed<Source>>) -> Self {
         Self { kind, watch: None, in_flight: None, request: None, hides_cost: false, grpc: None }
     }
 
@@ -68,11 +68,11 @@ impl Body {
     }
 
     pub const fn empty() -> Self {
-        Self::new(tollgate::Body::empty())
+        Self::new(tollgate::body::Body::empty())
     }
 
     pub(super) const fn of(body: Timed<Source>) -> Self {
-        Self::new(tollgate::Body::inner(body))
+        Self::new(tollgate::body::Body::inner(body))
     }
 
     /// The body of a response. At its end, the body of its request is dropped.
@@ -90,7 +90,7 @@ impl From<tonic::body::Body> for Body {
 
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self::new(tollgate::Body::full(data))
+        Self::new(tollgate::body::Body::full(data))
     }
 }
 

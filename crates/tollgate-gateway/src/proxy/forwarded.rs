@@ -8,7 +8,7 @@ use http::header::{
     self, Entry, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA,
 };
 use http::{Request, Version};
-use tollgate::{RequestHead, key};
+use tollgate::key::{self, RequestHead};
 
 use super::{Connection, hop, protocol};
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tollgate::Policy;
 use tollgate::policy::Algorithm;
-use tollgate::store::Timestamp;
-use tollgate::{Policy, StoreError};
+use tollgate::store::{StoreError, Timestamp};
 use tollgate_replay::html::{self, ClientLimit};
 use tollgate_replay::log::{Format, Input, Options, ReadError, Record, Records};
 use tollgate_replay::{Answer, Bounds, Report};

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::Micros;
+use tollgate::store::Micros;
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest, Suggestion};
 
 use super::words::Count;

@@ -12,11 +12,11 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::access::{AccessLists, Listed};
-use tollgate::denial::{Problem, ResponseFormat};
-use tollgate::key::TrustedProxies;
-use tollgate::observe::Observer;
-use tollgate::observe::{Inspect, LayerHandle};
-use tollgate::{Denial, RequestHead, WaitQueue, headers};
+use tollgate::denial::{Denial, Problem, ResponseFormat};
+use tollgate::headers;
+use tollgate::key::{RequestHead, TrustedProxies};
+use tollgate::layer::WaitQueue;
+use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use http::header::FORWARDED;
 use http::{HeaderName, Method, StatusCode};
-use tollgate::key::{ClientIp, SubjectName};
+use tollgate::key::{ClientIp, RequestHead, SubjectName};
+use tollgate::layer::WaitQueue;
+use tollgate::limit::Reserve;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
+use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
-use tollgate::{
-    Costs, Limit, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, WaitQueue, headers,
-};
+use tollgate::{Costs, Limit, Policy, RateLimitLayer, headers};
 
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;

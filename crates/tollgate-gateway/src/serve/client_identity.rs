@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tollgate::RequestHead;
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, Subject,
-    SubjectKind, SubjectName, TrustedProxies, UnverifiedApiKey,
+    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
+    RequestHead, Subject, SubjectKind, SubjectName, TrustedProxies, UnverifiedApiKey,
 };
 
 use super::error::BuildError;

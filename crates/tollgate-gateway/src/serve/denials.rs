@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Response, StatusCode};
-use tollgate::Denial;
-use tollgate::denial::{DenialResponse, Members, Problem, Reason};
+use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
 
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
 

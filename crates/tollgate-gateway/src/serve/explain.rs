@@ -8,9 +8,11 @@ use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::access::Listed;
-use tollgate::key::Subject;
+use tollgate::key::{Key, RequestHead, Subject};
+use tollgate::limit::OnMissingKey;
+use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
-use tollgate::{Cost, Key, OnMissingKey, Policy, RequestHead, Store};
+use tollgate::{Policy, Store};
 
 use super::client_identity::Identity;
 use super::keys::KeySets;

@@ -11,9 +11,14 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
+use tollgate::Policy;
 use tollgate::access::{AccessLists, Listed};
-use tollgate::key::{ClientIp, KeySource as _, Subject, SubjectKind, TrustedProxies, UnixPeer};
-use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError};
+use tollgate::key::{
+    ClientIp, Key, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
+};
+use tollgate::limit::{OnExceeded, OnMissingKey};
+use tollgate::policy::Cost;
+use tollgate::store::{Micros, StoreError};
 use tollgate_replay::log::{Record, Visible};
 use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
 

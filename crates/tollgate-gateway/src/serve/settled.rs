@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, TE};
 use http::{Request, Response, StatusCode};
-use tollgate::{Cost, Reservation, headers};
+use tollgate::headers;
+use tollgate::layer::Reservation;
+use tollgate::policy::Cost;
 use tower_service::Service;
 
 use crate::plan::{LimitPlan, SettleBy};

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use http::Response;
-use tollgate::denial::{Members, Problem, ResponseFormat};
-use tollgate::key::{ClientIp, JwtUser, KeyError, KeySource, Subject, SubjectName, TokenCheck};
-use tollgate::store::Verdict;
-use tollgate::{
-    Cost, Denial, Key, MemoryStore, Micros, Policy, Quota, RequestHead, StoreError, StoreExt,
+use tollgate::denial::{Denial, Members, Problem, ResponseFormat};
+use tollgate::key::{
+    ClientIp, JwtUser, Key, KeyError, KeySource, RequestHead, Subject, SubjectName, TokenCheck,
 };
+use tollgate::policy::Cost;
+use tollgate::store::{Micros, StoreError, Verdict};
+use tollgate::{MemoryStore, Policy, Quota, StoreExt};
 
 use super::denials::Denied;
 use super::error::BuildError;

@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use http::HeaderMap;
 use http::header::COOKIE;
 use percent_encoding::percent_decode_str;
-use tollgate::RequestHead;
-use tollgate::key::{KeySource, from_fn};
+use tollgate::key::{KeySource, RequestHead, from_fn};
 
 use crate::plan::{ValuePlace, ValuePlan};
 
@@ -72,8 +71,7 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use http::Request;
-    use tollgate::Key;
-    use tollgate::key::TrustedProxies;
+    use tollgate::key::{Key, TrustedProxies};
 
     use super::*;
 

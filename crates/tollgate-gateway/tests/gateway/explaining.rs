@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use clap::Parser;
-use tollgate::{Cost, Key, OnMissingKey, Policy, Quota, RedisStore, StoreExt};
+use tollgate::key::Key;
+use tollgate::limit::OnMissingKey;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota, RedisStore, StoreExt};
 use tollgate_gateway::cli::{Cli, Command};
 use tollgate_gateway::config::{Source, read};
 use tollgate_gateway::serve::explain;

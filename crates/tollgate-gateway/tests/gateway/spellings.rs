@@ -88,7 +88,7 @@ async fn a_path_that_is_escaped_twice_or_is_not_utf8_is_not_exempt() {
     let gateway = Gateway::start(&lines(&upstream, "reject"));
     let client = Client::new(gateway.address);
     for path in ["/static/..%252Flogin", "/static/%252e%252e/login", "/static/..%C0%AFlogin"] {
-        assert!(tollgate::Paths::is_ambiguous(path));
+        assert!(tollgate::limit::Paths::is_ambiguous(path));
         let answer = client.get(path).await;
         assert_ne!(answer.header("x-ratelimit-limit"), "", "{path}");
     }

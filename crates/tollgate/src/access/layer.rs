@@ -12,12 +12,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{AccessLists, Listed};
-use crate::Paths;
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
 use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem, ResponseFormat};
 use crate::grpc::GrpcServices;
 use crate::head::RequestHead;
 use crate::key::FaultLog;
+use crate::paths::Paths;
 
 /// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)),
 /// and marks requests on the allowlist.

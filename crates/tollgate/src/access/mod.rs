@@ -17,7 +17,7 @@ use tollgate_core::Key;
 pub use self::layer::{Access, AccessFuture, AccessLayer, is_allowed};
 use self::networks::Networks;
 pub use self::subjects::{SubjectList, SubjectListError};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 
 /// A blocklist and an allowlist. The layer forbids clients on the blocklist with 403, and applies

@@ -37,7 +37,7 @@ pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
 pub(crate) use self::respond::FromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
 /// The reason why a request is denied, with the numbers for its response.
@@ -206,8 +206,7 @@ impl<'a> Denial<'a> {
     /// ```
     /// use http::header::WWW_AUTHENTICATE;
     /// use http::{HeaderValue, StatusCode};
-    /// use tollgate::Denial;
-    /// use tollgate::denial::{Members, Reason};
+    /// use tollgate::denial::{Denial, Members, Reason};
     ///
     /// fn unauthorized(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
     ///     if denial.reason() != Reason::MissingKey {

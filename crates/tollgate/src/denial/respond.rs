@@ -7,8 +7,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::{Denial, Members};
-use crate::RequestHead;
 use crate::grpc::{self, GrpcServices};
+use crate::head::RequestHead;
 
 /// The format of a denial: HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tollgate_core::{Calendar, Decision, Policy, Quota};
 
 use super::*;
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
 
 /// 2026-09-21T14:13:20.5Z

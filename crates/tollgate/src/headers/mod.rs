@@ -77,7 +77,7 @@ pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 /// ```
 /// use std::time::Duration;
 ///
-/// use tollgate::HeaderOptions;
+/// use tollgate::headers::HeaderOptions;
 ///
 /// // Without the `X-RateLimit` headers, and with up to 5 s more in `Retry-After`.
 /// let headers = HeaderOptions::default().x_ratelimit(false).retry_jitter(Duration::from_secs(5));
@@ -278,7 +278,7 @@ pub const EXPOSED: [HeaderName; 7] = [
 ];
 
 /// The header `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
-/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). The layer removes it, so clients never
+/// [`Reserve::or_by_header`](crate::limit::Reserve::or_by_header). The layer removes it, so clients never
 /// see it.
 pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
 /// The header `RateLimit-Policy`: the quota of each policy.

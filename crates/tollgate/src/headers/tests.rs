@@ -5,7 +5,7 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill};
 
 use super::*;
-use crate::Denial;
+use crate::denial::Denial;
 
 /// 2026-09-21T14:13:20.5Z
 const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_500_000);

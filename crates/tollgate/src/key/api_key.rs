@@ -9,7 +9,7 @@ use super::credentials::{authorization, only_text};
 use super::encode::{Tag, hashed};
 use super::name::unhex;
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: the API key of a request, if a verifier accepts it.
 ///

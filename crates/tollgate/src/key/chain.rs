@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{KeyError, KeySource, Subject, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: a second source where the first finds no key. Made by [`KeySource::or`].
 ///

@@ -5,7 +5,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: the user that an authentication layer has put into the extensions of the request.
 ///

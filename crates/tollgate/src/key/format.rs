@@ -7,7 +7,7 @@ use tollgate_core::Key;
 
 use super::SubjectKind;
 use super::encode::{Decoded, decode};
-use crate::OnMissingKey;
+use crate::limit::OnMissingKey;
 
 /// The part of a subject that operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: a closure. Made by [`from_fn`].
 #[derive(Clone, Copy)]

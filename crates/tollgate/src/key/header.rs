@@ -3,7 +3,7 @@ use http::HeaderName;
 use super::credentials::only_value;
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: the text of a header, without verification.
 ///

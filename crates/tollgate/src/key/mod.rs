@@ -53,7 +53,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 pub use tollgate_core::Key;
 
-use crate::RequestHead;
+pub use crate::head::RequestHead;
 
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
@@ -140,7 +140,7 @@ pub trait KeySource: Send + Sync + 'static {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
     /// Whether [`subject`](Self::subject) can return `Ok(None)`: `true` by default. A layer then
-    /// needs an [`OnMissingKey`](crate::OnMissingKey).
+    /// needs an [`OnMissingKey`](crate::limit::OnMissingKey).
     fn can_be_missing(&self) -> bool {
         true
     }

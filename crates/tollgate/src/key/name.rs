@@ -9,7 +9,7 @@ use tollgate_core::Key;
 /// | name | source |
 /// |---|---|
 /// | `global` | [`Global`](super::Global) |
-/// | `missing` | limits with [`OnMissingKey::Share`](crate::OnMissingKey) |
+/// | `missing` | limits with [`OnMissingKey::Share`](crate::limit::OnMissingKey) |
 /// | `ip:203.0.113.7`, `ip:2001:db8::/64` | [`ClientIp`](super::ClientIp) |
 /// | `api-key:k-7f3a` | [`ApiKey`](super::ApiKey), if its verifier accepts the key |
 /// | `user:alice`, `user:https://issuer.example alice` | `JwtUser`, with the issuer if the verifier has none; [`FromExtension`](super::FromExtension) |

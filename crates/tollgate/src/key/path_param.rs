@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Key source: a parameter of the matched route, such as `tenant` of `/tenants/{tenant}/orders`.
 /// Each value has its own quota.

@@ -4,7 +4,7 @@ use http::Extensions;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Request extension: the pattern of the matched route (`/users/{id}`), for any router. With the
 /// feature `axum`, `MatchedPath` has the same effect.

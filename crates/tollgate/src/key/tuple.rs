@@ -7,7 +7,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
     let kind = |wanted: fn(SubjectKind) -> bool| {

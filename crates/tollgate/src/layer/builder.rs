@@ -40,8 +40,10 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | labels of [metrics] |
 ///
 /// ```
+/// use tollgate::headers::HeaderOptions;
 /// use tollgate::key::ClientIp;
-/// use tollgate::{HeaderOptions, Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
+/// use tollgate::limit::Paths;
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// let client = Policy::token_bucket("client", Quota::per_minute(100).burst(20))?;
 /// let layer = RateLimitLayer::builder(MemoryStore::new())

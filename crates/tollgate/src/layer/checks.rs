@@ -153,7 +153,7 @@ pub enum LayerError {
     #[error("two policies are named `{0}`: give each a name of its own")]
     SameName(String),
 
-    /// The key can be missing, and the limit has no [`OnMissingKey`](crate::OnMissingKey).
+    /// The key can be missing, and the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).
     #[error(
         "policy `{0}`: the key can be missing from a request; choose \
          `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
@@ -161,7 +161,7 @@ pub enum LayerError {
     )]
     MissingKeyUndecided(String),
 
-    /// The limit has an [`OnMissingKey`](crate::OnMissingKey), and its key cannot be missing.
+    /// The limit has an [`OnMissingKey`](crate::limit::OnMissingKey), and its key cannot be missing.
     #[error(
         "policy `{0}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
          in every request or fails: remove it from the limit, or put it on the layer's builder as \

@@ -65,4 +65,3 @@ pub use self::settlement::Reservation;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
 pub use self::wait_queue::WaitQueue;
-pub use crate::paths::PathsError;

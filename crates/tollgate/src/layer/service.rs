@@ -31,14 +31,14 @@ use crate::{Limit, RequestHead};
 ///   one denies, none is charged.
 /// * A denied request gets a response of the layer ([`denial`](crate::denial)). Errors of the
 ///   service are unchanged.
-/// * A leaky bucket in queue mode, and a limit with [`OnExceeded::Wait`](crate::OnExceeded), hold
+/// * A leaky bucket in queue mode, and a limit with [`OnExceeded::Wait`](crate::limit::OnExceeded), hold
 ///   requests back. This needs a tokio runtime with its timer enabled.
 /// * A request holds its permits
 ///   ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)) until its response has
 ///   ended, is dropped, or fails. A task renews them. A request that upgrades its connection (a
 ///   WebSocket) ends with the response, unless the handler keeps its
 ///   [`InFlight`](crate::body::InFlight).
-/// * While the store cannot decide, each policy follows its [`OnStoreError`](crate::OnStoreError).
+/// * While the store cannot decide, each policy follows its [`OnStoreError`](crate::policy::OnStoreError).
 ///
 /// # Deployment
 ///
@@ -73,7 +73,7 @@ impl<St: Store> RateLimitLayer<St> {
 
     /// The same layer for services whose body does not implement
     /// [`HoldPermits`](crate::body::HoldPermits), such as hyper's `Incoming`. Responses then have a
-    /// [`Body`](crate::Body) around the body of the service.
+    /// [`Body`](crate::body::Body) around the body of the service.
     #[must_use]
     pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {
         RateLimitLayer { state: self.state, mode: PhantomData }

@@ -23,7 +23,7 @@ use crate::{Limit, ResponseHead};
 /// of all layers.
 ///
 /// ```
-/// use tollgate::Reservation;
+/// use tollgate::layer::Reservation;
 ///
 /// async fn chat(reservation: Reservation) -> String {
 ///     let (answer, tokens) = ("42".to_owned(), 7);

@@ -23,7 +23,7 @@ use crate::body::is_last;
 /// ```
 /// use bytes::Bytes;
 /// use http_body_util::Full;
-/// use tollgate::Reservation;
+/// use tollgate::layer::Reservation;
 ///
 /// fn answer(reservation: Reservation) -> impl http_body::Body<Data = Bytes> {
 ///     // A unit for each token, as many as words here.

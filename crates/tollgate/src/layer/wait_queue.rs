@@ -13,10 +13,10 @@ use tollgate_core::Key;
 use super::lanes::{Arrival, LaneKey, Lanes, Member};
 use crate::RequestHead;
 
-/// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), and its bounds.
+/// The wait queue for limits with [`OnExceeded::Wait`](crate::limit::OnExceeded), and its bounds.
 ///
 /// **Clones are one queue** with one set of bounds. A new bound applies to later requests. Layers
-/// with one `WaitQueue` have one order, see [`OnExceeded::Wait`](crate::OnExceeded).
+/// with one `WaitQueue` have one order, see [`OnExceeded::Wait`](crate::limit::OnExceeded).
 ///
 /// # Memory
 ///
@@ -30,7 +30,9 @@ use crate::RequestHead;
 /// ```
 /// use std::time::Duration;
 ///
-/// use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer, WaitQueue};
+/// use tollgate::layer::WaitQueue;
+/// use tollgate::limit::OnExceeded;
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// let queue = WaitQueue::new().max_requests(200).max_bytes(16 << 20);
 /// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;

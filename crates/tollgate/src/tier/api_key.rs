@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::{Tier, TierSource};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
 /// Tier source: the tier of the first list that has the API key of the request.

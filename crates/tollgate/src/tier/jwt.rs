@@ -1,5 +1,5 @@
 use super::{Tier, TierSource};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::JwtUser;
 
 /// Tier source: the tier in a claim of a verified token, if the claim is a text. A token with the

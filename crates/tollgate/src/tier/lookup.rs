@@ -12,7 +12,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Tier;
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Tower layer that looks up the tier of a client, for example in a database, and puts it into the
 /// extensions of the request for [`in_extensions`](super::in_extensions).

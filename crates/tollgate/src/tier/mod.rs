@@ -51,7 +51,7 @@ pub use self::api_key::ApiKeyTiers;
 pub use self::jwt::JwtTier;
 #[cfg(feature = "tier-lookup")]
 pub use self::lookup::{LookedUp, TierLookup};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::SubjectName;
 
 /// The name of a tier. A clone is cheap, and a static name costs nothing.

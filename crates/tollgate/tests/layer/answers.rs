@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
-use tollgate::denial::{Members, Problem, Reason};
-use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Store};
+use tollgate::denial::{Denial, Members, Problem, Reason};
+use tollgate::headers::HeaderOptions;
+use tollgate::layer::RateLimit;
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, Store};
 use tower::Layer;
 
 use crate::support::*;
@@ -78,7 +81,7 @@ async fn a_wait_below_a_second_is_a_second() {
     let (clock, store) = memory();
     let service = limited(&store, [Limit::global(log("global", 1))]);
     assert_eq!(status(&service).await, 200);
-    clock.advance(tollgate::Micros::new(59_900_000));
+    clock.advance(tollgate::store::Micros::new(59_900_000));
     let response = ask(&service, get()).await;
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "1");

@@ -8,16 +8,16 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::key::ClientIp;
-use tollgate::layer::Verdicts;
-use tollgate::{
-    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, Strikes,
-};
+use tollgate::layer::{LayerError, RateLimit, Verdicts};
+use tollgate::limit::Paths;
+use tollgate::policy::{Cost, Strikes};
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota};
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;
 use crate::support::*;
 
-type Counted = Staged<MemoryStore<tollgate::ManualClock>>;
+type Counted = Staged<MemoryStore<tollgate::store::ManualClock>>;
 
 fn counted() -> Counted {
     Staged::new(memory().1)

@@ -1,6 +1,7 @@
 //! Stores around stores keep the contract of all stores.
 
-use tollgate::{AnyStore, ManualClock, Micros, StoreExt};
+use tollgate::StoreExt;
+use tollgate::store::{AnyStore, ManualClock, Micros};
 use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
 use tollgate_store_tests::{Harness, store_tests};
 

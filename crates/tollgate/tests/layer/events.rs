@@ -7,10 +7,11 @@ use std::time::Duration;
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
 use tollgate::access::{AccessLayer, AccessLists, SubjectList};
-use tollgate::key::{ApiKey, ClientIp, FromExtension, Header, KeySource};
-use tollgate::{
-    Costs, Key, LayerError, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, StoreExt,
-};
+use tollgate::key::{ApiKey, ClientIp, FromExtension, Header, Key, KeySource};
+use tollgate::layer::LayerError;
+use tollgate::limit::{OnMissingKey, Paths};
+use tollgate::policy::OnStoreError;
+use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

@@ -10,12 +10,11 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
-use tollgate::key::ClientIp;
-use tollgate::policy::{Algorithm, LeakyMode};
-use tollgate::{
-    Cost, Costs, Key, Limit, OnExceeded, OnStoreError, Policy, Quota, RateLimit, Store, StoreExt,
-    WaitQueue,
-};
+use tollgate::key::{ClientIp, Key};
+use tollgate::layer::{RateLimit, WaitQueue};
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, Cost, LeakyMode, OnStoreError};
+use tollgate::{Costs, Limit, Policy, Quota, Store, StoreExt};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -17,7 +17,8 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
-use tollgate::{Limit, ManualClock, MemoryStore, RateLimitLayer, Store};
+use tollgate::store::ManualClock;
+use tollgate::{Limit, MemoryStore, RateLimitLayer, Store};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 use crate::support::*;
@@ -76,7 +77,7 @@ async fn it_fits_one_method_of_a_route() {
 async fn a_nested_router_sees_its_own_part_of_the_path() {
     let limits = [Limit::global(log("global", 1))];
     let exempt = |paths: [&str; 1]| {
-        let paths = tollgate::Paths::new(paths).unwrap();
+        let paths = tollgate::limit::Paths::new(paths).unwrap();
         builder(&memory().1, limits.clone()).exempt_paths(paths).build().unwrap()
     };
     for (path, inside, expected) in [

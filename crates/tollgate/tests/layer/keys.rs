@@ -10,12 +10,12 @@ use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeyError, KeySource, MatchedRoute,
-    Subject, chain,
+    RequestHead, Subject, chain,
 };
-use tollgate::{
-    LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RequestHead,
-    StoreExt, Strikes,
-};
+use tollgate::layer::LayerError;
+use tollgate::limit::OnMissingKey;
+use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::{Limit, Policy, Quota, RateLimitLayer, StoreExt};
 use tower::Layer;
 
 use crate::stage::Staged;
@@ -324,8 +324,8 @@ async fn the_store_of_a_layer_can_be_read_and_reset() {
     let layer = builder(&store, [Limit::global(policy.clone())]).build().unwrap();
     let service = layer.layer(hello());
     assert_eq!((status(&service).await, status(&service).await), (200, 429));
-    tollgate::Store::reset(layer.store(), &policy, &tollgate::Key::GLOBAL).await.unwrap();
-    let left = layer.store().peek(&policy, &tollgate::Key::GLOBAL).await.unwrap();
+    tollgate::Store::reset(layer.store(), &policy, &tollgate::key::Key::GLOBAL).await.unwrap();
+    let left = layer.store().peek(&policy, &tollgate::key::Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 1);
     assert_eq!(layer.limits().map(|limit| limit.policy().name()).collect::<Vec<_>>(), ["global"]);
     assert_eq!(status(&service).await, 200);

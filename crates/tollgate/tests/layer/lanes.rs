@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
-use tollgate::key::{ClientIp, KeySource};
-use tollgate::{
-    Cost, Costs, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
-    RateLimit, RequestHead, Store, StoreExt, WaitQueue,
-};
+use tollgate::key::{ClientIp, Key, KeySource, RequestHead};
+use tollgate::layer::{RateLimit, WaitQueue};
+use tollgate::limit::OnExceeded;
+use tollgate::policy::Cost;
+use tollgate::store::{ManualClock, Micros};
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, Store, StoreExt};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -1,9 +1,10 @@
 //! Blocklists and allowlists.
 
 use http::{Method, Request};
+use tollgate::Limit;
 use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-use tollgate::{Limit, Paths};
+use tollgate::limit::Paths;
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;

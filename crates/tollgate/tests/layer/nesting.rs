@@ -4,9 +4,11 @@ use axum::Router;
 use axum::routing::get as on_get;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
+use tollgate::denial::Denial;
 use tollgate::key::{ClientIp, Header};
+use tollgate::limit::OnMissingKey;
 use tollgate::policy::{Algorithm, LeakyMode, Refill};
-use tollgate::{Denial, Limit, OnMissingKey, Policy, Quota};
+use tollgate::{Limit, Policy, Quota};
 use tower::{Layer, ServiceExt};
 
 use crate::support::*;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use tollgate::store::{Charge, ReceiptId, Settlement, Source};
-use tollgate::{
-    Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
-    RateLimitLayer, Store, StoreExt,
-};
+use tollgate::key::Key;
+use tollgate::layer::LayerError;
+use tollgate::policy::{Cost, OnStoreError};
+use tollgate::store::{Charge, ManualClock, Micros, ReceiptId, Settlement, Source};
+use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer, Store, StoreExt};
 
 use tower::Layer;
 

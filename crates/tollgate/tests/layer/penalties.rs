@@ -8,10 +8,11 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
 use serde_json::json;
-use tollgate::key::ClientIp;
-use tollgate::{
-    Key, LayerError, Limit, OnExceeded, OnStoreError, Policy, Quota, Reserve, StoreExt, Strikes,
-};
+use tollgate::key::{ClientIp, Key};
+use tollgate::layer::LayerError;
+use tollgate::limit::{OnExceeded, Reserve};
+use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::{Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::stage::{Fault, Staged};

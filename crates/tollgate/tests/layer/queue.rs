@@ -9,8 +9,10 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
+use tollgate::key::Key;
 use tollgate::policy::{Algorithm, LeakyMode};
-use tollgate::{Key, Limit, Micros, Policy, Quota, StoreExt};
+use tollgate::store::Micros;
+use tollgate::{Limit, Policy, Quota, StoreExt};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
@@ -102,7 +104,7 @@ async fn a_waiting_request_shows_the_fields_of_its_decision() {
 
 /// `count` requests that wait, after one that went at once.
 async fn crowd<St: tollgate::Store>(
-    service: &tollgate::RateLimit<Hello, St>,
+    service: &tollgate::layer::RateLimit<Hello, St>,
     count: usize,
 ) -> Vec<JoinHandle<Result<Answer, std::convert::Infallible>>> {
     assert_eq!(status(service).await, 200);

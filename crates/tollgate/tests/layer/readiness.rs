@@ -126,7 +126,7 @@ async fn a_store_that_fails_later_is_as_one_that_fails_at_once() {
     store.fail(Fault::NotCharged);
     store.hold();
     let open = Limit::global(log("open", 1));
-    let closed = log("closed", 1).with_on_store_error(tollgate::OnStoreError::Closed);
+    let closed = log("closed", 1).with_on_store_error(tollgate::policy::OnStoreError::Closed);
     for (limit, expected) in [(open, 200), (Limit::global(closed), 503)] {
         let service = limited(&store, [limit]);
         let answer = tokio::spawn(service.oneshot(get()));
@@ -168,6 +168,6 @@ async fn a_request_that_the_service_gives_up_is_given_up_inside() {
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     respond.send_response(ok());
-    let left = store.peek(&policy, &tollgate::Key::GLOBAL).await.unwrap();
+    let left = store.peek(&policy, &tollgate::key::Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 4);
 }

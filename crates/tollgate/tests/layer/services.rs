@@ -16,11 +16,11 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tollgate::body::InFlight;
-use tollgate::key::{self, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};
+use tollgate::key::{self, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, Key, KeySource};
+use tollgate::layer::Reservation;
+use tollgate::limit::{OnMissingKey, Paths, Reserve};
 use tollgate::tier::JwtTier;
-use tollgate::{
-    Key, Limit, OnMissingKey, Paths, Policy, Quota, RateLimitLayer, Reservation, Reserve, StoreExt,
-};
+use tollgate::{Limit, Policy, Quota, RateLimitLayer, StoreExt};
 
 use crate::support::*;
 
@@ -125,7 +125,7 @@ async fn live_data_of_workspaces() -> Result<(), Box<dyn std::error::Error>> {
     };
     assert_eq!(ask_router(&app, request(Method::POST, "/graphql")).await.status(), 403);
     assert_eq!(send(Method::POST, "/graphql", "{ users { name } }").await.status(), 200);
-    let subject = workspace().subject(&tollgate::RequestHead::of(
+    let subject = workspace().subject(&tollgate::key::RequestHead::of(
         &Request::builder().header("x-workspace", "acme").body(()).unwrap(),
     ))?;
     let acme: Key = subject.expect("a key").key;

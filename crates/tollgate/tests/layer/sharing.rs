@@ -13,8 +13,9 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::key::ClientIp;
-use tollgate::{Body, Key, Limit, MemoryStore, Policy, Quota, RateLimitLayer, StoreExt};
+use tollgate::body::Body;
+use tollgate::key::{ClientIp, Key};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, StoreExt};
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;

@@ -8,12 +8,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::body::InFlight;
-use tollgate::key::{ApiKeys, PathParam};
+use tollgate::denial::Denial;
+use tollgate::key::{ApiKeys, Key, PathParam, RequestHead};
+use tollgate::layer::Reservation;
+use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
+use tollgate::store::AnyStore;
 use tollgate::tier::{self, TierSource};
-use tollgate::{
-    AnyStore, Denial, Key, Limit, OnExceeded, OnMissingKey, Policy, Quota, RateLimitLayer,
-    RequestHead, Reservation, Reserve, StoreExt,
-};
+use tollgate::{Limit, Policy, Quota, RateLimitLayer, StoreExt};
 use tower::Layer;
 
 use crate::support::*;

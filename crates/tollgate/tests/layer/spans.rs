@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tollgate::key::ClientIp;
-use tollgate::{Costs, Limit, MemoryStore, OnStoreError, StoreExt};
+use tollgate::policy::OnStoreError;
+use tollgate::{Costs, Limit, MemoryStore, StoreExt};
 use tower::Layer;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use tollgate::store::{Charge, Receipt, Settlement, Verdict};
-use tollgate::{Cost, Key, Policy, Store, StoreError};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::store::{Charge, Receipt, Settlement, StoreError, Verdict};
+use tollgate::{Policy, Store};
 
 /// `store`, on a stage: it counts calls, and fails or hesitates on command. Clones share
 /// the stage.
@@ -34,7 +36,7 @@ pub(crate) enum Fault {
     /// It decides, and the answer is lost.
     MaybeCharged,
     /// It cannot be reached, and says when to ask again.
-    RetryAfter(tollgate::Micros),
+    RetryAfter(tollgate::store::Micros),
     /// It refuses the request, because no answer could come in time.
     Overloaded,
     /// It thinks that the request makes no sense.

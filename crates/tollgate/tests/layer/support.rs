@@ -10,12 +10,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::body::BodyMode;
-use tollgate::layer::RateLimitLayerBuilder;
-use tollgate::store::TokioClock;
-use tollgate::{
-    HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
-    RateLimitLayer, Store,
-};
+use tollgate::headers::HeaderOptions;
+use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
+use tollgate::store::{ManualClock, Micros, TokioClock};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};
 

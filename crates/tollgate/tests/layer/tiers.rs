@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::key::Header;
-use tollgate::policy::Lease;
 #[cfg(feature = "tier-lookup")]
+use tollgate::layer::{LayerError, RateLimit};
+use tollgate::limit::Paths;
+use tollgate::policy::Cost;
+use tollgate::policy::Lease;
 use tollgate::tier::{self, Tier, TierLookup};
-use tollgate::{
-    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
-    Store,
-};
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::Layer;
 
 use crate::stage::Staged;
@@ -28,7 +28,7 @@ fn account() -> Limit {
 /// The tier that the request's extensions say.
 fn tiered<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> RateLimit<Hello, St> {
     builder(store, limits)
-        .on_missing_key(tollgate::OnMissingKey::Share)
+        .on_missing_key(tollgate::limit::OnMissingKey::Share)
         .costs(Costs::flat(Cost::ONE))
         .tiers(tier::in_extensions())
         .build()
@@ -177,7 +177,7 @@ async fn all_quotas_of_a_tier_are_one_question_to_source_and_store() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
     let service = builder(&store, [account(), account().fraction("ai", 1, 5).unwrap()])
-        .on_missing_key(tollgate::OnMissingKey::Share)
+        .on_missing_key(tollgate::limit::OnMissingKey::Share)
         .tiers(tier::from_fn(move |_| {
             counter.fetch_add(1, Ordering::SeqCst);
             Some("pro")
@@ -245,7 +245,7 @@ impl Plans {
                 Ok(plans.plan.lock().map(Tier::from))
             }
         };
-        let name = |head: &tollgate::RequestHead<'_>| {
+        let name = |head: &tollgate::key::RequestHead<'_>| {
             head.headers.get(NAME)?.to_str().ok().map(str::to_owned)
         };
         TierLookup::bounded(name, look_up, 100, time)

@@ -18,9 +18,8 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
-use tollgate::OnStoreError;
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::policy::{Algorithm, Lease};
+use tollgate::policy::{Algorithm, Lease, OnStoreError};
 use tollgate::store::RedisStoreBuilder;
 
 use self::errors::one_line;

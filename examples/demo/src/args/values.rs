@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::policy::{Algorithm, Lease};
-use tollgate::{OnStoreError, Policy, RedisStore};
+use tollgate::policy::{Algorithm, Lease, OnStoreError};
+use tollgate::{Policy, RedisStore};
 
 use super::{AdminToken, ApiKeyList, Store};
 

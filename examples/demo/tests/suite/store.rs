@@ -8,8 +8,10 @@ use axum::body::Body;
 use demo::args::Args;
 use demo::{app, limits};
 use http::{Request, Response};
-use tollgate::store::{Charge, Receipt, Settlement, Verdict};
-use tollgate::{Cost, Key, OnStoreError, Policy, Store, StoreError};
+use tollgate::key::Key;
+use tollgate::policy::{Cost, OnStoreError};
+use tollgate::store::{Charge, Receipt, Settlement, StoreError, Verdict};
+use tollgate::{Policy, Store};
 use tower::ServiceExt;
 
 #[derive(Clone)]

@@ -10,7 +10,8 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, calendar};
+use tollgate::policy::calendar;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

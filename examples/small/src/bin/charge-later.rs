@@ -18,7 +18,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Reserve};
+use tollgate::layer::Reservation;
+use tollgate::limit::Reserve;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 /// Speaks a word at a time. A client that hangs up pays for what it was sent.
 async fn chat(reservation: Reservation) -> Body {

@@ -8,8 +8,10 @@ use std::error::Error;
 use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
+use tollgate::limit::Paths;
 use tollgate::policy::{Algorithm, LeakyMode};
-use tollgate::{Limit, MemoryStore, Micros, Paths, Policy, Quota, RateLimitLayer};
+use tollgate::store::Micros;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::policy::{Algorithm, LeakyMode, Lease};
-use tollgate::{Limit, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore};
+use tollgate::policy::{Algorithm, LeakyMode, Lease, OnStoreError};
+use tollgate::{Limit, Policy, Quota, RateLimitLayer, RedisStore};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -13,7 +13,8 @@ use axum::routing::post;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, OnStoreError, Policy, RateLimitLayer, Strikes};
+use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer};
 
 async fn login(password: String) -> (StatusCode, &'static str) {
     if password == "open sesame" {

@@ -11,7 +11,8 @@ use axum::routing::post;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer};
+use tollgate::policy::OnStoreError;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 async fn login(password: String) -> (StatusCode, &'static str) {
     if password == "open sesame" {

@@ -13,10 +13,10 @@ use axum::extract::{Path, Request};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
-use tollgate::RateLimitLayer;
 use tollgate::key::FromExtension;
+use tollgate::limit::OnMissingKey;
 use tollgate::tier::{self, Tier, TierLookup};
-use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[derive(Clone)]
 struct Account(String);

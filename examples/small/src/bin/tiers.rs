@@ -10,8 +10,9 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
+use tollgate::limit::Paths;
 use tollgate::tier::ApiKeyTiers;
-use tollgate::{Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

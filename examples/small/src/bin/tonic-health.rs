@@ -5,7 +5,8 @@
 use std::error::Error;
 
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tonic::transport::Server;
 
 #[tokio::main]

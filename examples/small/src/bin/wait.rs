@@ -11,7 +11,8 @@ use axum::Router;
 use axum::routing::post;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer};
+use tollgate::limit::OnExceeded;
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

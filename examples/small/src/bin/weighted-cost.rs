@@ -10,7 +10,9 @@ use axum::routing::{get, post};
 use http::Method;
 use http::header::CONTENT_LENGTH;
 use tokio::net::TcpListener;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, RequestHead};
+use tollgate::key::RequestHead;
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 /// An upload takes 5 units and one for each KiB; without a length as much as it may have.
 fn upload(head: &RequestHead<'_>) -> Option<Cost> {

@@ -4,8 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate::key::Key;
+use tollgate::policy::Cost;
 use tollgate::store::Timestamp;
-use tollgate::{Cost, Key, Policy, Quota};
+use tollgate::{Policy, Quota};
 use tollgate_replay::html::{self, ClientLimit};
 use tollgate_replay::{Ask, Client, Replay, Report, Request};
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::policy::{Algorithm, LeakyMode, Lease};
-use tollgate::{OnExceeded, Policy, Strikes};
+use tollgate::Policy;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
 use super::super::tables::{self, Penalty, Rules};
 use super::super::typed::{Checked, Either, Mark, Spot, defaults};

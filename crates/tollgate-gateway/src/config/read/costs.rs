@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tollgate::Cost;
+use tollgate::policy::Cost;
 
 use super::super::tables;
 use super::super::typed::{Checked, Either, Key, Kind};

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use tollgate::policy::Algorithm;
-use tollgate::{Cost, OnStoreError, Policy};
+use tollgate::Policy;
+use tollgate::policy::{Algorithm, Cost, OnStoreError};
 
 use super::super::tables::{Api, Policy as PolicyKeys, Route};
 use super::super::typed::{Checked, Item, Key, Mark, Spot};

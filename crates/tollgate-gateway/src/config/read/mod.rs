@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
-use tollgate::{HeaderOptions, OnMissingKey};
+use tollgate::headers::HeaderOptions;
+use tollgate::limit::OnMissingKey;
 
 use self::identity::Identity;
 use self::policy::Names;

@@ -2,8 +2,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::policy::{Algorithm, Calendar, LeakyMode};
-use tollgate::{Micros, OnStoreError, Policy, PolicyError, Quota};
+use tollgate::policy::{Algorithm, Calendar, LeakyMode, OnStoreError, PolicyError};
+use tollgate::store::Micros;
+use tollgate::{Policy, Quota};
 
 use super::super::format;
 use super::super::tables::{
@@ -224,7 +225,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     }
     let unit = keys.calendar.value()?.ok_or(Reported)?;
     let zone = keys.time_zone.value()?;
-    let calendar = tollgate::calendar::calendar(unit, zone.as_deref().unwrap_or("UTC"));
+    let calendar = tollgate::policy::calendar::calendar(unit, zone.as_deref().unwrap_or("UTC"));
     calendar.map(Some).map_err(|_| Reported)
 }
 

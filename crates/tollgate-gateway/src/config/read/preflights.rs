@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use tollgate::{Cost, OnExceeded, Policy, Quota};
+use tollgate::limit::OnExceeded;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota};
 
 use super::super::format::PreflightWord;
 use super::super::typed::Checked;
@@ -16,7 +18,7 @@ pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
     };
     shared.names.take(Preflights::NAME, &limiter.preflights.spot());
     let policy = Policy::sliding_window_counter(Preflights::NAME, Quota::per_minute(per_minute));
-    let wrong = |error: tollgate::PolicyError| {
+    let wrong = |error: tollgate::policy::PolicyError| {
         limiter.preflights.error(error.to_string(), "write a number from 1 to 1000000")
     };
     let mut policy = policy.map_err(wrong)?.with_on_store_error(limiter.on_store_error.value()?);

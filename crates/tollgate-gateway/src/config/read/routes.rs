@@ -1,7 +1,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tollgate::{OnExceeded, Policy};
+use tollgate::Policy;
+use tollgate::limit::OnExceeded;
 
 use super::super::tables::{self, File, RateLimiter};
 use super::super::typed::{Checked, Spot};

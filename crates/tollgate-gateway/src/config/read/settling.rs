@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::policy::Algorithm;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, OnStoreError};
 use tollgate::store::Receipt;
-use tollgate::{OnExceeded, OnStoreError};
 
 use super::super::tables::{CountOnly, Rules};
 use super::super::typed::{Checked, Either, Mark, values};

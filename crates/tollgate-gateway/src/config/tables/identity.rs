@@ -1,4 +1,4 @@
-use tollgate::OnMissingKey;
+use tollgate::limit::OnMissingKey;
 
 use super::super::{format, spec, typed};
 use typed::{Hidden, List, OneOrMore, Time, Whole, Written, section, words};

@@ -1,5 +1,4 @@
-use tollgate::calendar::Unit;
-use tollgate::policy::{LeakyMode, Refill, Resolution};
+use tollgate::policy::{LeakyMode, Refill, Resolution, calendar::Unit};
 
 use crate::plan::Whose;
 

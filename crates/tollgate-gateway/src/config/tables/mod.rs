@@ -34,8 +34,7 @@ pub(super) use self::store::{Redis, Store};
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub(super) use self::telemetry::{AccessLog, Log, Tracing};
 
-use tollgate::OnStoreError;
-use tollgate::policy::{Algorithm, LeakyMode, Refill, Resolution};
+use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 
 use super::spec::{self, Section};
 use super::{format, typed};

@@ -4,7 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use http::Method;
-use tollgate::{OnMissingKey, OnStoreError};
+use tollgate::limit::OnMissingKey;
+use tollgate::policy::OnStoreError;
 use tollgate_gateway::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
 use tollgate_gateway::proxy::Address;
 use tollgate_gateway::proxy::path::Ambiguous;

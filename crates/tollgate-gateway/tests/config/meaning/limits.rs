@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use http::Method;
-use tollgate::policy::{Algorithm, LeakyMode, Refill};
-use tollgate::{Cost, HeaderOptions, Micros, OnExceeded};
+use tollgate::headers::HeaderOptions;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
+use tollgate::store::Micros;
 use tollgate_gateway::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};
@@ -167,7 +169,7 @@ fn costs_by_method_are_those_of_the_library() {
     let usual = tollgate::Costs::by_method();
     for method in ["GET", "HEAD", "SEARCH", "QUERY", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let request = http::Request::builder().method(method).body(()).unwrap();
-        let expected = usual.of(&tollgate::RequestHead::of(&request)).get();
+        let expected = usual.of(&tollgate::key::RequestHead::of(&request)).get();
         assert_eq!(cost("  costs: byMethod\n", method), expected, "{method}");
         assert_eq!(cost("", method), 1, "{method}");
     }

@@ -1,6 +1,6 @@
 //! A pattern of a path has one meaning, in the file as in the layer.
 
-use tollgate::Paths;
+use tollgate::limit::Paths;
 
 use super::with;
 

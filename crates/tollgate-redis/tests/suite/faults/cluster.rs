@@ -1,7 +1,9 @@
 //! A node of a Cluster fails, or its slots go elsewhere.
 
 use tokio::task::block_in_place;
-use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, Proxy, until_async};
 

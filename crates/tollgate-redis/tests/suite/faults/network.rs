@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Flow, Proxy, Redis};
 

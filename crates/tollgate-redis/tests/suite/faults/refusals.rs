@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::block_in_place;
-use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::Cost;
+use tollgate::{Policy, Quota, StoreExt};
 use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, skip, until};
 

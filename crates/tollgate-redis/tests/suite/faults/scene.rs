@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Request, Response};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate::{
-    Cost, HeaderOptions, Key, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
-    Store, StoreExt,
-};
+use tollgate::headers::HeaderOptions;
+use tollgate::key::Key;
+use tollgate::policy::{Cost, OnStoreError};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tollgate_test_servers::until_async;
 use tower::{Layer, ServiceExt};

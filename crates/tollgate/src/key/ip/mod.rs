@@ -13,7 +13,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, plain};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 use address::{Address, Masks};
 use forwarding::Forwarding;
@@ -168,7 +168,8 @@ impl ClientIp {
     ///
     /// ```
     /// use tollgate::key::ClientIp;
-    /// use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota, RateLimitLayer};
+    /// use tollgate::limit::OnMissingKey;
+    /// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// let client = Policy::token_bucket("client", Quota::per_minute(60))?;
     /// let network = Policy::token_bucket("network", Quota::per_minute(600))?;

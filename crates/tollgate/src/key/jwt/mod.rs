@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 use keys::Algorithm;
 use refused::RefusedTokens;

@@ -5,7 +5,11 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Cost, Costs, Key, LayerError, Limit, OnExceeded, Policy, Quota, Reserve, StoreExt};
+use tollgate::key::Key;
+use tollgate::layer::LayerError;
+use tollgate::limit::{OnExceeded, Reserve};
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt};
 
 use super::{Slow, at_once, left, limited, settle_down};

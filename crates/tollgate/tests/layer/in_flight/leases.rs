@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::{advance, sleep};
-use tollgate::{Cost, Key, Limit, OnStoreError, Store, StoreExt};
+use tollgate::key::Key;
+use tollgate::policy::{Cost, OnStoreError};
+use tollgate::{Limit, Store, StoreExt};
 use tower::{Layer, ServiceExt};
 
 use super::{LEASE, Slow, at_once, left, limited, settle_down};
@@ -39,9 +41,9 @@ fn what_dies_with_its_process_comes_back_after_the_lease() {
     };
     // The runtime ends with its renewal task, and the response is never dropped.
     std::mem::forget(run(ask(&service, get())));
-    clock.advance(tollgate::Micros::new(29_999_999));
+    clock.advance(tollgate::store::Micros::new(29_999_999));
     assert_eq!(run(ask(&service, get())).status(), 429);
-    clock.advance(tollgate::Micros::new(1));
+    clock.advance(tollgate::store::Micros::new(1));
     assert_eq!(run(ask(&service, get())).status(), 200);
 }
 

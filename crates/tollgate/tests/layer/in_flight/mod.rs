@@ -14,7 +14,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Notify;
 use tollgate::body::AnyBody;
-use tollgate::{Key, Limit, Policy, RateLimit, Store, StoreExt};
+use tollgate::key::Key;
+use tollgate::layer::RateLimit;
+use tollgate::{Limit, Policy, Store, StoreExt};
 use tower::{Layer, Service, service_fn};
 
 use crate::support::*;

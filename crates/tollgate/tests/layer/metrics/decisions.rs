@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
+use tollgate::headers::HeaderOptions;
 use tollgate::key::ClientIp;
 use tollgate::observe::Observer;
-use tollgate::{
-    HeaderOptions, Limit, MemoryStore, OnStoreError, RateLimitLayer, StoreExt, Strikes,
-};
+use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::{Limit, MemoryStore, RateLimitLayer, StoreExt};
 use tower::Layer;
 
 use super::{Meter, counted};

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use tollgate::access::{AccessLists, Listed, SubjectList};
-use tollgate::key::ClientIp;
-use tollgate::observe::refresh;
-use tollgate::observe::{METRICS, MetricKind};
-use tollgate::{Limit, Policy, Quota, RequestHead, StoreExt};
+use tollgate::key::{ClientIp, RequestHead};
+use tollgate::observe::{METRICS, MetricKind, refresh};
+use tollgate::{Limit, Policy, Quota, StoreExt};
 use tower::Layer;
 
 use super::Meter;

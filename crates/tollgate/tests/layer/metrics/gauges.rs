@@ -52,7 +52,7 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
     fn settle(
         &self,
         receipt: &tollgate::store::Receipt,
-        actual: tollgate::Cost,
+        actual: tollgate::policy::Cost,
     ) -> Self::Future<tollgate::store::Settlement> {
         self.0.settle(receipt, actual)
     }
@@ -64,7 +64,7 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         self.0.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &tollgate::Key) -> Self::Future<()> {
+    fn reset(&self, policy: &Policy, key: &tollgate::key::Key) -> Self::Future<()> {
         self.0.reset(policy, key)
     }
 

@@ -50,7 +50,7 @@ async fn a_flood_of_clients_adds_no_series() {
     let ip = from_fn(|head| head.extensions.get::<Ipv4Addr>().map(Ipv4Addr::octets));
     let limit = || {
         let limit = Limit::new(log("flood", 1), ip);
-        limit.on_missing_key(tollgate::OnMissingKey::Deny)
+        limit.on_missing_key(tollgate::limit::OnMissingKey::Deny)
     };
     let observer = Observer::with_endpoints(10);
     let layer = builder(&store, [limit()]).observer(&observer).build().unwrap();

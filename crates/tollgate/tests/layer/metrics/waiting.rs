@@ -38,7 +38,7 @@ async fn an_excess_that_waits_is_measured_and_decided_once() {
     let meter = Meter::start();
     let quota = Quota::every(Duration::from_secs(10));
     let policy = Policy::sliding_window_log("patient", quota).unwrap();
-    let excess = tollgate::OnExceeded::Wait { max: Duration::from_secs(60) };
+    let excess = tollgate::limit::OnExceeded::Wait { max: Duration::from_secs(60) };
     let service = limited(&on_tokio_time(), [Limit::global(policy).on_exceeded(excess)]);
     let tasks: Vec<_> = (0..3)
         .map(|_| {

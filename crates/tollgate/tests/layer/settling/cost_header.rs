@@ -6,8 +6,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
+use tollgate::headers::{self, HeaderOptions};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{Cost, Costs, HeaderOptions, Limit, OnMissingKey, Paths, Policy, Reserve, headers};
+use tollgate::limit::{OnMissingKey, Paths, Reserve};
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, Policy};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::left;

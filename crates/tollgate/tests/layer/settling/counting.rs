@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::{Cost, Costs, Limit, Policy, Store};
+use tollgate::policy::Cost;
+use tollgate::{Costs, Limit, Policy, Store};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::left;

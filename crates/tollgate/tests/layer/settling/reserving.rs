@@ -9,8 +9,12 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
+use tollgate::key::Key;
+use tollgate::layer::Reservation;
+use tollgate::limit::Reserve;
+use tollgate::policy::{Cost, Strikes};
 use tollgate::store::{Charge, Receipt, SentReceipt, Settlement, Verdict};
-use tollgate::{Cost, Costs, Key, Limit, Policy, Reservation, Reserve, Store, Strikes, headers};
+use tollgate::{Costs, Limit, Policy, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::left;
@@ -69,7 +73,7 @@ async fn what_was_estimated_too_low_is_owed_up_to_one_capacity() {
     let denied = service.clone().oneshot(get()).await.unwrap();
     assert_eq!(denied.status(), 429);
     assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("11"));
-    clock.advance(tollgate::Micros::new(10_100_000));
+    clock.advance(tollgate::store::Micros::new(10_100_000));
     assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
 }
 

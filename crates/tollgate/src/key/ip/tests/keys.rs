@@ -1,7 +1,7 @@
 //! Which addresses are one key.
 
 use super::{address, behind, by_peer, request};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ClientIp, KeySource};
 
 #[test]

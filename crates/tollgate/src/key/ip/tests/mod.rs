@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderName, HeaderValue, Request};
 use tollgate_core::Key;
 
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ClientIp, KeySource};
 
 const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.66"];

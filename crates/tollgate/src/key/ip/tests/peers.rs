@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request};
 
 use super::{PROXIES, address, behind};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ClientIp, KeyError, TrustedProxies, UnixPeer};
 
 #[test]

@@ -5,7 +5,7 @@ use jsonwebtoken::Algorithm as Alg;
 use serde_json::{Value, json};
 
 use super::{after, believes, claims, claims_with, header, sign, subject, token, verifier};
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::jwt::Claims;
 use crate::key::{JwtUser, KeySource};
 

@@ -11,7 +11,7 @@ use http::Request;
 use jsonwebtoken::{Algorithm as Alg, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource, Subject};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes: ok";

@@ -9,7 +9,7 @@ use super::{
     Alg, SECRET, after, believes, claims, claims_with, header, sign, subject, token, verifier,
     verifier_keys,
 };
-use crate::RequestHead;
+use crate::head::RequestHead;
 use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind, TokenCheck};
 
 #[test]

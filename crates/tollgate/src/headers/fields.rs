@@ -6,7 +6,11 @@ use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
 use super::by_policy::Names;
 use super::digits::{self, Line};
 use super::intern::interned;
-use super::{RATELIMIT, RATELIMIT_POLICY, Row, recent};
+use super::names::{RATELIMIT, RATELIMIT_POLICY};
+use super::recent;
+
+/// A policy and its decision. Callers leave out shadow policies.
+pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
 /// The headers of one policy, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]

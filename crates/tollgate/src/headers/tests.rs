@@ -1,5 +1,6 @@
 //! Golden lines: a verdict on the left, exactly what a client reads on the right.
 
+use http::HeaderName;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use crate::circles;
 use crate::documents;
 use crate::image;
 use crate::locks;
@@ -27,7 +28,7 @@ enum Step {
     Fmt,
     /// Lock files outside the workspace fit their manifests and the workspace's versions
     Locks,
-    /// No crate depends on a package that its boundary excludes, and every test has a program
+    /// No crate depends on a package that its boundary excludes, no files import in a circle, and every test has a program
     Purity,
     /// Documents have no hard phrases
     Prose,
@@ -52,7 +53,9 @@ impl Step {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
             Self::Locks => locks::run(),
-            Self::Purity => purity::run().and_then(|()| untested::run()),
+            Self::Purity => {
+                purity::run().and_then(|()| circles::run()).and_then(|()| untested::run())
+            }
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
             Self::Image => image::run(),

@@ -7,6 +7,7 @@
 mod bench;
 mod boundary;
 mod check;
+mod circles;
 mod compose;
 mod documents;
 mod image;

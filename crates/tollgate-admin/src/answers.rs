@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::{Deserialize, Serialize};
 use tollgate::observe::{Counters, StoreReport};
 use tollgate::store::{Decision, Micros, Settlement, Source, Timestamp};
 use tollgate::tier::Tier;
 use tollgate::{Limit, Policy};
+
+use super::problem::Problem;
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]
@@ -252,4 +257,15 @@ const fn name(source: Source) -> &'static str {
         Source::Cache => "cache",
         Source::Lease => "lease",
     }
+}
+
+pub(super) fn json(answer: &impl Serialize) -> Result<Response, Problem> {
+    let body = serde_json::to_string_pretty(answer).map_err(|error| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
+    })?;
+    let mut response = format!("{body}\n").into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }

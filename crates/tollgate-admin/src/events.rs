@@ -1,6 +1,5 @@
 //! The stream of the page: `/status` and `/top` once per second, one JSON object per line.
 
-use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,24 +11,13 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::State;
 use super::answers::{Status, TopOfPolicy};
 use super::problem::Problem;
-use super::routes;
-
-pub(super) type Ending = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
-
-pub(super) struct Streams {
-    room: Arc<Semaphore>,
-    ending: Option<Ending>,
-    server: Option<String>,
-    /// A new name after each start: counts begin anew.
-    instance: String,
-    started: Instant,
-}
+use super::reports;
+use super::state::{MOST, State};
 
 #[derive(Serialize)]
 struct Event<'a> {
@@ -41,30 +29,18 @@ struct Event<'a> {
     top: Option<Vec<TopOfPolicy>>,
 }
 
-impl Streams {
-    pub(super) fn new(server: Option<String>, ending: Option<Ending>) -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(MOST)),
-            ending,
-            server,
-            instance: instance(),
-            started: Instant::now(),
-        }
-    }
-
-    pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
-        let Ok(place) = Arc::clone(&state.0.streams.room).try_acquire_owned() else {
-            let detail = format!("{MOST} pages are reading already: close one of them.");
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
-        };
-        let (lines, body) = mpsc::channel(1);
-        tokio::spawn(write(state.clone(), top, lines, place));
-        let mut response = Body::new(Lines(body)).into_response();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Ok(response)
-    }
+pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
+    let Ok(place) = Arc::clone(&state.0.streams.room).try_acquire_owned() else {
+        let detail = format!("{MOST} pages are reading already: close one of them.");
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    };
+    let (lines, body) = mpsc::channel(1);
+    tokio::spawn(write(state.clone(), top, lines, place));
+    let mut response = Body::new(Lines(body)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 /// Writes until the reader leaves, the server stops, or [`LIFETIME`] ends. It is a task and not a
@@ -93,8 +69,8 @@ async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: Owne
             server: streams.server.as_deref(),
             instance: &streams.instance,
             uptime: streams.started.elapsed().as_secs_f64(),
-            status: routes::status(&state).await,
-            top: top.then(|| routes::top_of(&state, SHOWN)),
+            status: reports::status(&state).await,
+            top: top.then(|| reports::top_of(&state, SHOWN)),
         };
         let Ok(mut line) = serde_json::to_vec(&event) else { return };
         line.push(b'\n');
@@ -117,15 +93,6 @@ impl http_body::Body for Lines {
         self.0.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
-
-fn instance() -> String {
-    use std::hash::BuildHasher as _;
-    // Seeded by the system.
-    format!("{:016x}", std::collections::hash_map::RandomState::new().hash_one(0))
-}
-
-/// The most streams at once: each calls the store once per second for each global quota.
-pub(super) const MOST: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 

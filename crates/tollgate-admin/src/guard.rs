@@ -6,8 +6,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::AdminError;
-use super::page;
+use super::error::AdminError;
+use super::files;
 use super::peers::Peers;
 use super::problem::Problem;
 
@@ -51,7 +51,11 @@ impl Guard {
     /// Rejects a request without the token, if numbers need it. The files of the page hold no
     /// numbers, and browsers load them without a token.
     pub(super) fn check_reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.numbers_need_token && !page::has(path) { self.check_token(headers) } else { Ok(()) }
+        if self.numbers_need_token && !files::has(path) {
+            self.check_token(headers)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {

@@ -43,26 +43,30 @@
 //! ```
 
 mod answers;
+mod error;
 mod events;
+mod files;
 mod guard;
 mod page;
 mod peers;
 mod problem;
+mod reports;
 mod routes;
+mod state;
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use http::HeaderValue;
-
 use tollgate::RateLimitLayer;
 use tollgate::key::{SubjectFormat, SubjectFormatter};
 use tollgate::observe::{Inspect, LayerHandle};
 
-use events::{Ending, Streams};
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
+use state::{Ending, Layers, Render, Shared, State, Streams};
+
+pub use error::AdminError;
 
 /// Builds the admin router; see the [crate](self).
 #[derive(Debug)]
@@ -92,9 +96,6 @@ pub struct AdminBuilder {
     target: Option<String>,
     ending: Option<Ending>,
 }
-
-type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
-type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 impl AdminBuilder {
     /// Sets the token that a reset needs: 16 characters or more.
@@ -212,64 +213,6 @@ impl AdminBuilder {
 pub fn check_peer(origin: &str) -> Result<(), AdminError> {
     let known = peers::origin(origin).map(drop);
     known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
-}
-
-/// The error of an admin router that cannot be built.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// The router has no token, so any client could reset limits.
-    #[error("the admin router has no token: give it one with `.token(..)`")]
-    NoToken,
-
-    /// The token could be guessed, or not be sent.
-    #[error(
-        "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
-         random: `openssl rand -hex 32` makes one"
-    )]
-    WeakToken,
-
-    /// The host is not valid.
-    #[error("invalid host {0:?}: write a name or an address without a port, as `admin.local`")]
-    Host(String),
-
-    /// The peer is not an origin.
-    #[error(
-        "invalid peer {0:?}: write scheme, host and port and nothing else, as \
-         `http://127.0.0.1:9101`"
-    )]
-    Peer(String),
-
-    /// The target of the buttons is not an origin.
-    #[error(
-        "invalid address {0:?} for the buttons: write scheme, host and port and nothing else, as \
-         `http://127.0.0.1:3000`"
-    )]
-    Target(String),
-}
-
-impl fmt::Debug for AdminError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-#[derive(Clone)]
-struct State(Arc<Shared>);
-
-struct Shared {
-    guard: Guard,
-    subjects: SubjectFormatter,
-    layers: Vec<Layers>,
-    metrics: Option<Render>,
-    target: Option<HeaderValue>,
-    streams: Streams,
-}
-
-impl State {
-    fn layers(&self) -> Vec<LayerHandle> {
-        self.0.layers.iter().flat_map(|layers| layers()).collect()
-    }
 }
 
 /// Without the token and the closures.

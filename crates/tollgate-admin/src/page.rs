@@ -11,8 +11,10 @@ use http::header::{
 };
 use serde::Serialize;
 
-use super::State;
+use super::answers::json;
+use super::files::{FILES, SETTINGS};
 use super::problem::Problem;
+use super::state::State;
 
 pub(super) fn router() -> Router<State> {
     let mut router = Router::new().route(SETTINGS, get(settings));
@@ -21,10 +23,6 @@ pub(super) fn router() -> Router<State> {
         router = router.route(path, get(answer));
     }
     router
-}
-
-pub(super) fn has(path: &str) -> bool {
-    path == SETTINGS || FILES.iter().any(|(own, ..)| *own == path)
 }
 
 #[derive(Serialize)]
@@ -43,7 +41,7 @@ impl<'a> Settings<'a> {
 }
 
 async fn settings(Extract(state): Extract<State>) -> Result<Response, Problem> {
-    super::routes::json(&Settings::of(&state))
+    json(&Settings::of(&state))
 }
 
 fn file(state: &State, kind: &'static str, text: &'static str) -> Response {
@@ -75,19 +73,3 @@ fn policy(state: &State) -> HeaderValue {
     // The origins are header values, so the text is one too.
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 }
-
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-
-const SETTINGS: &str = "/page/settings.json";
-
-const FILES: [(&str, &str, &str); 9] = [
-    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
-    ("/page/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
-    ("/page/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
-    ("/page/main.js", SCRIPT, include_str!("page/main.js")),
-    ("/page/stream.js", SCRIPT, include_str!("page/stream.js")),
-    ("/page/replica.js", SCRIPT, include_str!("page/replica.js")),
-    ("/page/chart.js", SCRIPT, include_str!("page/chart.js")),
-    ("/page/view.js", SCRIPT, include_str!("page/view.js")),
-    ("/page/send.js", SCRIPT, include_str!("page/send.js")),
-];

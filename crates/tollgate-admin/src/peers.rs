@@ -9,7 +9,7 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::AdminError;
+use super::error::AdminError;
 
 pub(super) const EVENTS: &str = "/events";
 

@@ -1,6 +1,4 @@
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -9,34 +7,28 @@ use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Request, State as 
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
-use serde::Serialize;
+use tollgate::Limit;
 use tollgate::key::{Key, SubjectName};
-use tollgate::observe::{self, DeniedClient, LayerHandle, ObservedPolicy};
+use tollgate::observe::{self, LayerHandle};
 use tollgate::policy::Cost;
-use tollgate::store::{
-    Charged, Decision, Micros, Outcome, Receipt, ReceiptId, Source, Timestamp, Verdict,
-};
+use tollgate::store::{Charged, Receipt, ReceiptId, Source, Timestamp};
 use tollgate::tier::Tier;
-use tollgate::{Limit, Policy};
 
-use super::State;
-use super::answers::{
-    PolicyStatus, Settle, Settled, Status, StoreStatus, SubjectStatus, Top, TopOfPolicy, TopSubject,
-};
-use super::events::Streams;
+use super::answers::{Settle, Settled, SubjectStatus, Top, json};
 use super::peers::EVENTS;
 use super::problem::Problem;
-use super::{page, peers};
+use super::state::State;
+use super::{events, page, peers, reports};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
         .route("/top", get(top))
-        .route(EVENTS, get(events))
+        .route(EVENTS, get(stream))
         .route("/metrics", get(metrics))
         .merge(page::router())
         .merge(further.with_state(()))
@@ -72,71 +64,12 @@ async fn check_site(Extract(state): Extract<State>, request: Request, next: Next
 type Reply = Result<Response, Problem>;
 
 async fn all(Extract(state): Extract<State>) -> Reply {
-    json(&status(&state).await)
-}
-
-/// A policy of several layers appears once, with the sum of the decisions.
-pub(super) async fn status(state: &State) -> Status {
-    let (mut shown, mut stores, mut identities) = (Vec::<PolicyRow>::new(), Vec::new(), Vec::new());
-    // Kept until the end, because `address` identifies live counters only.
-    let layers = state.layers();
-    for layer in &layers {
-        let report = layer.store();
-        if !identities.contains(&report.identity) {
-            identities.push(report.identity);
-            stores.push(StoreStatus::new(&report));
-        }
-        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
-            let counts = observed.decisions();
-            let is_same = |shown: &&mut PolicyRow| {
-                shown.policy == *limit.policy() && shown.status.enforced != limit.is_shadow()
-            };
-            if let Some(shown) = shown.iter_mut().find(is_same) {
-                if shown.counters.insert(address(observed)) {
-                    for (outcome, count) in counts {
-                        *shown.status.decisions.entry(outcome).or_default() += count;
-                    }
-                }
-                continue;
-            }
-            let decisions = counts.collect();
-            let global = if limit.is_global() {
-                peek(layer, limit, None, &Key::GLOBAL).await.ok()
-            } else {
-                None
-            };
-            // The store has the time of its calendar, if it was called.
-            let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
-            let global = global.map(|(decision, _)| decision);
-            let mut status = PolicyStatus::new(limit, report.name, global, now);
-            status.decisions = decisions;
-            let counters = [address(observed)].into();
-            shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
-        }
-    }
-    Status { policies: shown.into_iter().map(|shown| shown.status).collect(), stores }
-}
-
-fn now() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::EPOCH + Micros::from(since_epoch)
-}
-
-struct PolicyRow {
-    policy: Policy,
-    status: PolicyStatus,
-    /// The counters in its numbers. Layers can share counters.
-    counters: BTreeSet<usize>,
-}
-
-/// Identifies counters while their layers live.
-fn address(observed: &ObservedPolicy) -> usize {
-    std::ptr::from_ref(observed).addr()
+    json(&reports::status(&state).await)
 }
 
 async fn read(Found { layer, limit, key, tier }: Found) -> Reply {
     let limit = layer.limits()[limit];
-    let (decision, verdict) = peek(&layer, limit, tier.as_ref(), &key).await?;
+    let (decision, verdict) = reports::peek(&layer, limit, tier.as_ref(), &key).await?;
     json(&SubjectStatus::new(limit, tier.as_ref(), &decision, verdict.source()))
 }
 
@@ -186,42 +119,16 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Re
         }
         None => 20,
     };
-    json(&Top { policies: top_of(&state, most) })
-}
-
-/// The most denied clients of each policy, over all layers.
-pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
-    let layers = state.layers();
-    let mut policies: Vec<(&str, Vec<&ObservedPolicy>)> = Vec::new();
-    for layer in &layers {
-        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
-            let name = limit.policy().name();
-            match policies.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, all)) => all.push(observed),
-                None => policies.push((name, vec![observed])),
-            }
-        }
-    }
-    let subject = |denied: DeniedClient| TopSubject {
-        subject: state.0.subjects.format(&denied.key, denied.kind),
-        client: denied.kind.as_str(),
-        count: denied.count,
-        error: denied.error,
-    };
-    let top = |(policy, observed): (&str, Vec<&ObservedPolicy>)| TopOfPolicy {
-        policy: policy.to_owned(),
-        denied: observe::most_denied(observed, most).into_iter().map(subject).collect(),
-    };
-    policies.into_iter().map(top).collect()
+    json(&Top { policies: reports::top_of(&state, most) })
 }
 
 /// Without a token the stream has numbers only. A wrong token is an error.
-async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Reply {
+async fn stream(Extract(state): Extract<State>, headers: HeaderMap) -> Reply {
     let shows_token = headers.contains_key(AUTHORIZATION);
     if shows_token {
         state.0.guard.check_token(&headers)?;
     }
-    Streams::open(&state, shows_token)
+    events::open(&state, shows_token)
 }
 
 async fn metrics(Extract(state): Extract<State>) -> Reply {
@@ -298,32 +205,4 @@ fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
     }
     let detail = "This policy has no quota for this tier: /status lists its tiers.";
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
-}
-
-async fn peek(
-    layer: &LayerHandle,
-    limit: &Limit,
-    tier: Option<&Tier>,
-    key: &Key,
-) -> Result<(Decision, Verdict), Problem> {
-    let verdict = layer.peek(limit, tier, key).await?;
-    let decision = verdict.decisions().first().copied();
-    match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
-        Some(decision) => Ok((decision, verdict)),
-        None => {
-            let detail = "The store cannot be asked, and the policy fails open.";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
-        }
-    }
-}
-
-pub(super) fn json(answer: &impl Serialize) -> Reply {
-    let body = serde_json::to_string_pretty(answer).map_err(|error| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
-    })?;
-    let mut response = format!("{body}\n").into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
 }

@@ -1,0 +1,41 @@
+use std::fmt;
+
+/// The error of an admin router that cannot be built.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The router has no token, so any client could reset limits.
+    #[error("the admin router has no token: give it one with `.token(..)`")]
+    NoToken,
+
+    /// The token could be guessed, or not be sent.
+    #[error(
+        "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
+         random: `openssl rand -hex 32` makes one"
+    )]
+    WeakToken,
+
+    /// The host is not valid.
+    #[error("invalid host {0:?}: write a name or an address without a port, as `admin.local`")]
+    Host(String),
+
+    /// The peer is not an origin.
+    #[error(
+        "invalid peer {0:?}: write scheme, host and port and nothing else, as \
+         `http://127.0.0.1:9101`"
+    )]
+    Peer(String),
+
+    /// The target of the buttons is not an origin.
+    #[error(
+        "invalid address {0:?} for the buttons: write scheme, host and port and nothing else, as \
+         `http://127.0.0.1:3000`"
+    )]
+    Target(String),
+}
+
+impl fmt::Debug for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,117 @@
+//! The state of policies, stores and clients, over all layers.
+
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+use tollgate::key::Key;
+use tollgate::observe::{self, DeniedClient, LayerHandle, ObservedPolicy};
+use tollgate::store::{Decision, Micros, Outcome, Timestamp, Verdict};
+use tollgate::tier::Tier;
+use tollgate::{Limit, Policy};
+
+use super::answers::{PolicyStatus, Status, StoreStatus, TopOfPolicy, TopSubject};
+use super::problem::Problem;
+use super::state::State;
+
+/// A policy of several layers appears once, with the sum of the decisions.
+pub(super) async fn status(state: &State) -> Status {
+    let (mut shown, mut stores, mut identities) = (Vec::<PolicyRow>::new(), Vec::new(), Vec::new());
+    // Kept until the end, because `address` identifies live counters only.
+    let layers = state.layers();
+    for layer in &layers {
+        let report = layer.store();
+        if !identities.contains(&report.identity) {
+            identities.push(report.identity);
+            stores.push(StoreStatus::new(&report));
+        }
+        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
+            let counts = observed.decisions();
+            let is_same = |shown: &&mut PolicyRow| {
+                shown.policy == *limit.policy() && shown.status.enforced != limit.is_shadow()
+            };
+            if let Some(shown) = shown.iter_mut().find(is_same) {
+                if shown.counters.insert(address(observed)) {
+                    for (outcome, count) in counts {
+                        *shown.status.decisions.entry(outcome).or_default() += count;
+                    }
+                }
+                continue;
+            }
+            let decisions = counts.collect();
+            let global = if limit.is_global() {
+                peek(layer, limit, None, &Key::GLOBAL).await.ok()
+            } else {
+                None
+            };
+            // The store has the time of its calendar, if it was called.
+            let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
+            let global = global.map(|(decision, _)| decision);
+            let mut status = PolicyStatus::new(limit, report.name, global, now);
+            status.decisions = decisions;
+            let counters = [address(observed)].into();
+            shown.push(PolicyRow { policy: limit.policy().clone(), status, counters });
+        }
+    }
+    Status { policies: shown.into_iter().map(|shown| shown.status).collect(), stores }
+}
+
+fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH + Micros::from(since_epoch)
+}
+
+struct PolicyRow {
+    policy: Policy,
+    status: PolicyStatus,
+    /// The counters in its numbers. Layers can share counters.
+    counters: BTreeSet<usize>,
+}
+
+/// Identifies counters while their layers live.
+fn address(observed: &ObservedPolicy) -> usize {
+    std::ptr::from_ref(observed).addr()
+}
+
+/// The most denied clients of each policy, over all layers.
+pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
+    let layers = state.layers();
+    let mut policies: Vec<(&str, Vec<&ObservedPolicy>)> = Vec::new();
+    for layer in &layers {
+        for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
+            let name = limit.policy().name();
+            match policies.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.push(observed),
+                None => policies.push((name, vec![observed])),
+            }
+        }
+    }
+    let subject = |denied: DeniedClient| TopSubject {
+        subject: state.0.subjects.format(&denied.key, denied.kind),
+        client: denied.kind.as_str(),
+        count: denied.count,
+        error: denied.error,
+    };
+    let top = |(policy, observed): (&str, Vec<&ObservedPolicy>)| TopOfPolicy {
+        policy: policy.to_owned(),
+        denied: observe::most_denied(observed, most).into_iter().map(subject).collect(),
+    };
+    policies.into_iter().map(top).collect()
+}
+
+pub(super) async fn peek(
+    layer: &LayerHandle,
+    limit: &Limit,
+    tier: Option<&Tier>,
+    key: &Key,
+) -> Result<(Decision, Verdict), Problem> {
+    let verdict = layer.peek(limit, tier, key).await?;
+    let decision = verdict.decisions().first().copied();
+    match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
+        Some(decision) => Ok((decision, verdict)),
+        None => {
+            let detail = "The store cannot be asked, and the policy fails open.";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        }
+    }
+}

@@ -21,7 +21,7 @@ use tollgate_core::{
 use crate::deniers::Deniers;
 use crate::failure::STORE;
 use crate::ids::Ids;
-use crate::ticket::{Answer, Line, Request, Ticket};
+use crate::ticket::{CallAnswer, Line, Request, Ticket};
 use crate::{RedisFuture, RedisStore};
 
 /// Decides a request with charges in several slots.
@@ -29,7 +29,7 @@ pub(crate) fn decide(
     store: &RedisStore,
     charges: &[Charge<'_>],
     lines: SmallVec<[Line; 2]>,
-    read: fn(Answer) -> Option<Verdict>,
+    read: fn(CallAnswer) -> Option<Verdict>,
 ) -> RedisFuture<Verdict> {
     let runtime = store.0.combiner.runtime.clone();
     let deadline = store.deadline();
@@ -40,7 +40,7 @@ pub(crate) fn decide(
     let asked = Arc::clone(&ticket);
     let drive = Box::pin(async move {
         let verdict = request.decide(&asked).await;
-        asked.answer(verdict.map(Answer::Verdict));
+        asked.answer(verdict.map(CallAnswer::Verdict));
     });
     RedisFuture::driven(ticket, drive, runtime, read)
 }
@@ -269,7 +269,7 @@ impl CrossSlot {
 
 fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {
     let read = |answer| match answer {
-        Answer::Verdict(verdict) => Some(verdict),
+        CallAnswer::Verdict(verdict) => Some(verdict),
         _ => None,
     };
     let combiner = &store.0.combiner;

@@ -10,7 +10,7 @@ use tollgate_core::StoreError;
 
 use crate::combiner::{Combiner, Drive};
 use crate::failure::STORE;
-use crate::ticket::{Answer, Ticket};
+use crate::ticket::{CallAnswer, Ticket};
 
 /// The future of an answer of a [`RedisStore`](crate::RedisStore).
 ///
@@ -18,11 +18,11 @@ use crate::ticket::{Answer, Ticket};
 pub struct RedisFuture<T> {
     state: State,
     /// Takes what was asked for out of the answer.
-    read: fn(Answer) -> Option<T>,
+    read: fn(CallAnswer) -> Option<T>,
 }
 
 enum State {
-    Ready(Option<Result<Answer, StoreError>>),
+    Ready(Option<Result<CallAnswer, StoreError>>),
     Waiting {
         ticket: Arc<Ticket>,
         /// The call, if it is for this future to carry out, and where to leave it.
@@ -32,8 +32,8 @@ enum State {
 
 impl<T> RedisFuture<T> {
     pub(crate) const fn ready(
-        answer: Result<Answer, StoreError>,
-        read: fn(Answer) -> Option<T>,
+        answer: Result<CallAnswer, StoreError>,
+        read: fn(CallAnswer) -> Option<T>,
     ) -> Self {
         Self { state: State::Ready(Some(answer)), read }
     }
@@ -41,7 +41,7 @@ impl<T> RedisFuture<T> {
     pub(crate) fn submit(
         combiner: &Arc<Combiner>,
         ticket: Arc<Ticket>,
-        read: fn(Answer) -> Option<T>,
+        read: fn(CallAnswer) -> Option<T>,
     ) -> Self {
         let drive = combiner.submit(&ticket).map(|drive| (drive, combiner.runtime.clone()));
         Self { state: State::Waiting { ticket, drive }, read }
@@ -52,7 +52,7 @@ impl<T> RedisFuture<T> {
         ticket: Arc<Ticket>,
         drive: Drive,
         runtime: Handle,
-        read: fn(Answer) -> Option<T>,
+        read: fn(CallAnswer) -> Option<T>,
     ) -> Self {
         Self { state: State::Waiting { ticket, drive: Some((drive, runtime)) }, read }
     }

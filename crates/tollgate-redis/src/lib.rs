@@ -112,7 +112,7 @@ pub use self::future::RedisFuture;
 use self::lease::Leases;
 use self::names::{Name, Names};
 pub use self::stats::RedisStats;
-use self::ticket::{Answer, Line, Request, Ticket};
+use self::ticket::{CallAnswer, Line, Request, Ticket};
 pub use self::tls::TlsError;
 use self::topology::Member;
 
@@ -211,7 +211,7 @@ impl RedisStore {
         &self,
         about: &Name,
         request: Request,
-        read: fn(Answer) -> Option<T>,
+        read: fn(CallAnswer) -> Option<T>,
     ) -> RedisFuture<T> {
         let combiner = &self.0.combiner;
         let slot = combiner.topology.slot(about);
@@ -240,7 +240,7 @@ impl RedisStore {
         actual: Cost,
     ) -> RedisFuture<Settlement> {
         let read = |answer| match answer {
-            Answer::Settlement(settlement) => Some(settlement),
+            CallAnswer::Settlement(settlement) => Some(settlement),
             _ => None,
         };
         // Before it is sent, because refunded units may let other requests pass. Denials by
@@ -261,7 +261,7 @@ impl Store for RedisStore {
 
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
         let read = |answer| match answer {
-            Answer::Verdict(verdict) => Some(verdict),
+            CallAnswer::Verdict(verdict) => Some(verdict),
             _ => None,
         };
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
@@ -272,7 +272,7 @@ impl Store for RedisStore {
             && let Some(verdict) = self.0.leases.spend(charges)
         {
             self.0.combiner.counters.count_leased();
-            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+            return RedisFuture::ready(Ok(CallAnswer::Verdict(verdict)), read);
         }
         let lines = charges.iter().map(|charge| Line {
             state: self.0.names.state(charge.policy, charge.key),
@@ -288,7 +288,7 @@ impl Store for RedisStore {
             && let Some(verdict) = self.0.combiner.deny_cache.find(&lines)
         {
             self.0.combiner.counters.count_deny_cache_hit();
-            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+            return RedisFuture::ready(Ok(CallAnswer::Verdict(verdict)), read);
         }
         if is_leased && !is_dry {
             self.note_asked(charges);
@@ -310,7 +310,7 @@ impl Store for RedisStore {
             return RedisFuture::ready(Err(error), |_| None);
         }
         let read = |answer| match answer {
-            Answer::Renewal(receipt) => Some(receipt),
+            CallAnswer::Renewal(receipt) => Some(receipt),
             _ => None,
         };
         let state = self.0.names.state(&receipt.policy, &receipt.key);
@@ -322,7 +322,7 @@ impl Store for RedisStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         let read = |answer| match answer {
-            Answer::Reset => Some(()),
+            CallAnswer::Reset => Some(()),
             _ => None,
         };
         self.0.combiner.deny_cache.forget();

@@ -80,7 +80,7 @@ pub(crate) struct Line {
 
 /// The answer of Redis.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum CallAnswer {
     Verdict(Verdict),
     Settlement(Settlement),
     Renewal(Option<Receipt>),
@@ -123,7 +123,7 @@ enum Progress {
         waker: Option<Waker>,
         refusals: u8,
     },
-    Answered(Result<Answer, StoreError>),
+    Answered(Result<CallAnswer, StoreError>),
     /// The answer was picked up, or who asked has left.
     Over,
 }
@@ -187,7 +187,7 @@ impl Ticket {
         }
     }
 
-    pub(crate) fn answer(&self, answer: Result<Answer, StoreError>) {
+    pub(crate) fn answer(&self, answer: Result<CallAnswer, StoreError>) {
         self.answer_with(|_| answer);
     }
 
@@ -217,7 +217,7 @@ impl Ticket {
     }
 
     /// Answers, unless that is over, by whether this is part of a call.
-    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<Answer, StoreError>) {
+    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<CallAnswer, StoreError>) {
         let mut progress = self.progress.lock();
         let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
             Progress::Queued { waker, .. } => (false, waker),
@@ -239,7 +239,7 @@ impl Ticket {
         *self.progress.lock() = Progress::Over;
     }
 
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Answer, StoreError>> {
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<CallAnswer, StoreError>> {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut *progress, Progress::Over) {
             Progress::Answered(answer) => Poll::Ready(answer),
@@ -279,7 +279,7 @@ mod tests {
         Ticket::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
     }
 
-    fn poll(ticket: &Ticket) -> Poll<Result<Answer, StoreError>> {
+    fn poll(ticket: &Ticket) -> Poll<Result<CallAnswer, StoreError>> {
         ticket.poll(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -289,8 +289,8 @@ mod tests {
         assert!(poll(&ticket).is_pending());
         assert!(ticket.send());
         assert!(poll(&ticket).is_pending());
-        ticket.answer(Ok(Answer::Reset));
-        assert!(matches!(poll(&ticket), Poll::Ready(Ok(Answer::Reset))));
+        ticket.answer(Ok(CallAnswer::Reset));
+        assert!(matches!(poll(&ticket), Poll::Ready(Ok(CallAnswer::Reset))));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
 
@@ -298,7 +298,7 @@ mod tests {
     fn the_first_answer_counts() {
         let ticket = ticket();
         ticket.expire();
-        ticket.answer(Ok(Answer::Reset));
+        ticket.answer(Ok(CallAnswer::Reset));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
 

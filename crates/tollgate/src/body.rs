@@ -21,14 +21,14 @@ pin_project! {
     #[derive(Clone, Debug)]
     pub struct Body<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
     #[project = KindProjection]
     #[derive(Clone, Debug)]
-    enum Kind<B> {
+    enum BodyKind<B> {
         Inner { #[pin] body: B, in_flight: InFlight },
         // `None` once it was read, and never an empty chunk.
         Full { data: Option<Bytes> },
@@ -38,18 +38,18 @@ pin_project! {
 impl<B> Body<B> {
     /// Wraps the body of the inner service.
     pub const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body, in_flight: InFlight(None) } }
+        Self { kind: BodyKind::Inner { body, in_flight: InFlight(None) } }
     }
 
     /// Makes a body of these bytes only.
     pub fn full(data: impl Into<Bytes>) -> Self {
         let data = Some(data.into()).filter(|data| !data.is_empty());
-        Self { kind: Kind::Full { data } }
+        Self { kind: BodyKind::Full { data } }
     }
 
     /// Makes a body without bytes.
     pub const fn empty() -> Self {
-        Self { kind: Kind::Full { data: None } }
+        Self { kind: BodyKind::Full { data: None } }
     }
 }
 
@@ -58,7 +58,7 @@ impl<B: http_body::Body> Body<B> {
         if in_flight.is_held() && body.is_end_stream() {
             in_flight = InFlight(None);
         }
-        Self { kind: Kind::Inner { body, in_flight } }
+        Self { kind: BodyKind::Inner { body, in_flight } }
     }
 }
 
@@ -101,15 +101,15 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, .. } => body.is_end_stream(),
-            Kind::Full { data } => data.is_none(),
+            BodyKind::Inner { body, .. } => body.is_end_stream(),
+            BodyKind::Full { data } => data.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body, .. } => body.size_hint(),
-            Kind::Full { data } => {
+            BodyKind::Inner { body, .. } => body.size_hint(),
+            BodyKind::Full { data } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
         }

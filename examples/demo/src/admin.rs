@@ -12,7 +12,7 @@ use tollgate::observe::Inspect;
 use tollgate_admin::Admin;
 
 use crate::app::ServerId;
-use crate::args::{AdminArgs, Shown};
+use crate::args::{AdminArgs, AdminSubjects};
 use crate::banner::reachable;
 
 /// Starts to count, for `/metrics` on the admin address.
@@ -44,9 +44,9 @@ pub(crate) fn router<St: Inspect>(
         .buttons(args.admin_target.clone().unwrap_or_else(public))
         .streams_until(move || stopping.clone().cancelled_owned())
         .show_subjects(match args.admin_subjects {
-            Shown::Hash => tollgate::key::SubjectFormat::Hash,
-            Shown::Masked => tollgate::key::SubjectFormat::Masked,
-            Shown::Clear => tollgate::key::SubjectFormat::Clear,
+            AdminSubjects::Hash => tollgate::key::SubjectFormat::Hash,
+            AdminSubjects::Masked => tollgate::key::SubjectFormat::Masked,
+            AdminSubjects::Clear => tollgate::key::SubjectFormat::Clear,
         });
     if let Some(token) = &args.admin_token {
         admin = admin.token(token.0.clone());

@@ -193,10 +193,10 @@ struct Frame {
     start: usize,
     anchor: usize,
     size: usize,
-    kind: Kind,
+    kind: FrameKind,
 }
 
-enum Kind {
+enum FrameKind {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<Entry>,
@@ -229,18 +229,18 @@ impl Builder<'_> {
             }
             Event::SequenceStart(anchor, tag) => {
                 self.refuse_tag(tag.is_some(), &at);
-                self.open(at, anchor, Kind::List(Vec::new()))
+                self.open(at, anchor, FrameKind::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(tag.is_some(), &at);
-                let kind = Kind::Map { entries: Vec::new(), seen: HashSet::new(), key: None };
+                let kind = FrameKind::Map { entries: Vec::new(), seen: HashSet::new(), key: None };
                 self.open(at, anchor, kind)
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Frame { start, anchor, size, kind } = self.frames.pop()?;
                 let value = match kind {
-                    Kind::List(nodes) => Value::List(nodes),
-                    Kind::Map { entries, .. } => Value::Map(entries),
+                    FrameKind::List(nodes) => Value::List(nodes),
+                    FrameKind::Map { entries, .. } => Value::Map(entries),
                 };
                 self.add(anchor, Node { span: start..at.end.max(start), value, size })
             }
@@ -267,7 +267,7 @@ impl Builder<'_> {
         }
     }
 
-    fn open(&mut self, at: Span, anchor: usize, kind: Kind) -> Option<()> {
+    fn open(&mut self, at: Span, anchor: usize, kind: FrameKind) -> Option<()> {
         if self.is_key() {
             return self.stop(at, "a list or section as a key", "a key is a word");
         }
@@ -306,8 +306,8 @@ impl Builder<'_> {
             );
         }
         match &mut frame.kind {
-            Kind::List(nodes) => nodes.push(node),
-            Kind::Map { entries, key, .. } => {
+            FrameKind::List(nodes) => nodes.push(node),
+            FrameKind::Map { entries, key, .. } => {
                 if let Some((key, key_span)) = key.take() {
                     entries.push(Entry { key, key_span, node });
                 }
@@ -317,11 +317,12 @@ impl Builder<'_> {
     }
 
     fn is_key(&self) -> bool {
-        matches!(self.frames.last(), Some(Frame { kind: Kind::Map { key: None, .. }, .. }))
+        matches!(self.frames.last(), Some(Frame { kind: FrameKind::Map { key: None, .. }, .. }))
     }
 
     fn key(&mut self, name: &str, at: Span) -> Option<()> {
-        let Some(Frame { kind: Kind::Map { seen, key, .. }, .. }) = self.frames.last_mut() else {
+        let Some(Frame { kind: FrameKind::Map { seen, key, .. }, .. }) = self.frames.last_mut()
+        else {
             return Some(());
         };
         *key = Some((name.to_owned(), at.clone()));
@@ -373,16 +374,16 @@ fn path(frames: &[Frame]) -> String {
     let mut path = String::new();
     for frame in frames {
         match &frame.kind {
-            Kind::List(nodes) => {
+            FrameKind::List(nodes) => {
                 let _ = write!(path, "[{}]", nodes.len());
             }
-            Kind::Map { key: Some((key, _)), .. } => {
+            FrameKind::Map { key: Some((key, _)), .. } => {
                 if !path.is_empty() {
                     path.push('.');
                 }
                 path.push_str(key);
             }
-            Kind::Map { key: None, .. } => {}
+            FrameKind::Map { key: None, .. } => {}
         }
     }
     path

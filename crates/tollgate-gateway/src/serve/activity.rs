@@ -162,7 +162,7 @@ impl Drop for Working {
 pin_project! {
     /// The body of a response. Its end is the end of the request, of its span and of its log line.
     #[derive(Debug)]
-    pub(super) struct Answer<B> {
+    pub(super) struct LoggedBody<B> {
         #[pin]
         body: B,
         working: Working,
@@ -171,7 +171,7 @@ pin_project! {
     }
 }
 
-impl<B> Answer<B> {
+impl<B> LoggedBody<B> {
     pub(super) fn new(
         body: B,
         working: Working,
@@ -182,7 +182,7 @@ impl<B> Answer<B> {
     }
 }
 
-impl<B: http_body::Body> http_body::Body for Answer<B> {
+impl<B: http_body::Body> http_body::Body for LoggedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -323,7 +323,7 @@ mod tests {
         let working = Working::begin(&activity, false);
         assert_eq!(left(&activity), None);
         let traced = Traced::begin(&Tracing::default(), &mut http::Request::new(()), false);
-        let answer = Answer::new((), working, traced, None);
+        let answer = LoggedBody::new((), working, traced, None);
         assert_eq!(left(&activity), Some(116));
         ours.write_all(b"x").await.unwrap();
         assert_eq!(left(&activity), Some(120));

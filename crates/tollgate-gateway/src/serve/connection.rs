@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tollgate::observe::Inspect;
 
-use super::activity::{Activity, Answer, Patience, Watched, Working};
+use super::activity::{Activity, LoggedBody, Patience, Watched, Working};
 use super::app::ListenerSettings;
 use super::gateway::Gateway;
 use super::lifetime::{LAST_CALL, Lifetime};
@@ -161,7 +161,7 @@ async fn answer<St: Inspect>(
     mut request: Request<Incoming>,
     working: Working,
     front: Front,
-) -> Result<Response<Answer<Paced<Body>>>, Infallible> {
+) -> Result<Response<LoggedBody<Paced<Body>>>, Infallible> {
     let (gateway, connection) = &*served;
     let is_http1 = request.version() <= Version::HTTP_11;
     let upload = Upload::of(&request);
@@ -205,7 +205,7 @@ async fn answer<St: Inspect>(
             tokio::spawn(end(upgrade));
         }
     }
-    Ok(response.map(|body| Answer::new(Paced::response(body), working, traced, entry)))
+    Ok(response.map(|body| LoggedBody::new(Paced::response(body), working, traced, entry)))
 }
 
 /// Shuts a connection down that hyper hands over after its last response. hyper does so if the

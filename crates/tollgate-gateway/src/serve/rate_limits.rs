@@ -160,7 +160,7 @@ struct Decided {
 
 /// The descriptor in the headers: if some descriptors deny, the denying descriptor with the longest
 /// wait, and otherwise the descriptor with the fewest remaining units.
-struct Shown<'a> {
+struct TightestRule<'a> {
     allowed: &'a Allowed,
     remaining: u32,
     reset: u64,
@@ -385,7 +385,7 @@ impl<St: Inspect> RateLimits<St> {
     ) -> RateLimitResponse {
         let denying: HashSet<_> = denials(all, decided).collect();
         let overall = if denying.is_empty() { Code::Ok } else { Code::OverLimit };
-        let mut shown: Option<Shown<'_>> = None;
+        let mut shown: Option<TightestRule<'_>> = None;
         let mut statuses = Vec::with_capacity(all.len());
         for (index, (limited, decided)) in limited(all).zip(decided).enumerate() {
             let (Some((met, allowed)), Some(decided)) = (limited, decided) else {
@@ -413,7 +413,7 @@ impl<St: Inspect> RateLimits<St> {
             if decided.is_over {
                 status.code = Code::OverLimit as i32;
             }
-            let this = Shown { allowed, remaining, reset, wait: decided.wait };
+            let this = TightestRule { allowed, remaining, reset, wait: decided.wait };
             let is_shown = match &shown {
                 _ if !denying.is_empty() && !denying.contains(&index) => false,
                 None => true,
@@ -428,7 +428,7 @@ impl<St: Inspect> RateLimits<St> {
             statuses.push(status);
         }
         let mut headers = Vec::new();
-        if let Some(Shown { allowed, remaining, reset, wait }) = shown {
+        if let Some(TightestRule { allowed, remaining, reset, wait }) = shown {
             headers.push(header("ratelimit-limit", &allowed.requests.to_string()));
             headers.push(header("ratelimit-remaining", &remaining.to_string()));
             headers.push(header("ratelimit-reset", &reset.to_string()));

@@ -11,7 +11,7 @@ use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
 use crate::node::Node;
 use crate::reply::{Reply, Row};
-use crate::ticket::{Answer, Leased, Request, Ticket};
+use crate::ticket::{CallAnswer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
@@ -36,23 +36,25 @@ impl Combiner {
                 Row::Verdict(verdict, frozen) => {
                     let between = sent.moment..received_at;
                     self.deny_cache.learn(ticket, &verdict, &frozen, between);
-                    Ok(Answer::Verdict(verdict))
+                    Ok(CallAnswer::Verdict(verdict))
                 }
-                Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
-                Row::Leased(granted) => {
-                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent: sent.moment }))
-                }
+                Row::Settlement(settlement) => Ok(CallAnswer::Settlement(settlement)),
+                Row::Leased(granted) => Ok(CallAnswer::Leased(Leased {
+                    granted,
+                    decided_at: reply.now,
+                    sent: sent.moment,
+                })),
                 Row::Renewal(begun) => {
                     let renewed = |at| match &ticket.request {
                         Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
                         _ => None,
                     };
-                    Ok(Answer::Renewal(begun.and_then(renewed)))
+                    Ok(CallAnswer::Renewal(begun.and_then(renewed)))
                 }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.
                     self.deny_cache.forget();
-                    Ok(Answer::Reset)
+                    Ok(CallAnswer::Reset)
                 }
                 Row::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();

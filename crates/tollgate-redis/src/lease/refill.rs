@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
 use crate::encode::Ask;
-use crate::ticket::{Answer, Leased, Request};
+use crate::ticket::{CallAnswer, Leased, Request};
 use crate::{Inner, RedisFuture, RedisStore};
 
 /// Refills a key until it is busy no more, or the store is gone.
@@ -48,7 +48,7 @@ pub(super) fn call(
     let (state, policy) = (key.state.clone(), key.policy.clone());
     let request = Request::Lease { state, policy, spent: spent.spent(), ask };
     store.submit(&key.state, request, |answer| match answer {
-        Answer::Leased(leased) => Some(leased),
+        CallAnswer::Leased(leased) => Some(leased),
         _ => None,
     })
 }

@@ -43,10 +43,10 @@ pub use self::visible::Visible;
 
 /// The format of the lines of an access log.
 #[derive(Clone, Debug)]
-pub struct Format(Kind);
+pub struct Format(FormatKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum FormatKind {
     /// The format that can read the most of a file's first lines.
     Auto,
     Text(Template),
@@ -66,14 +66,14 @@ enum Clock {
 impl Format {
     /// Finds the format by the first lines of each file: common, combined, vhost_combined, or JSON of
     /// a known server.
-    pub const AUTO: Self = Self(Kind::Auto);
+    pub const AUTO: Self = Self(FormatKind::Auto);
 
     /// Reads a `log_format` of nginx, such as `$remote_addr [$time_local] "$request" $status`.
     ///
     /// # Errors
     /// The template has no time, no method or no target, or two adjacent variables.
     pub fn nginx(template: &str) -> Result<Self, FormatError> {
-        Template::new(template, None).map(Kind::Text).map(Self)
+        Template::new(template, None).map(FormatKind::Text).map(Self)
     }
 
     /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields are
@@ -84,17 +84,17 @@ impl Format {
     /// # Errors
     /// A field is not known, or there is no time, no method or no target.
     pub fn json(names: &str) -> Result<Self, FormatError> {
-        Mapping::new(names).map(Box::new).map(Kind::Json).map(Self)
+        Mapping::new(names).map(Box::new).map(FormatKind::Json).map(Self)
     }
 
     /// Returns this format, or for `auto` the format that can read the most of the first lines.
     fn for_lines(&self, text: &[u8]) -> Self {
-        if !matches!(self.0, Kind::Auto) {
+        if !matches!(self.0, FormatKind::Auto) {
             return self.clone();
         }
         let end = memchr::memchr_iter(b'\n', text).nth(FIRST_LINES).unwrap_or(text.len());
         let text = &text[..end];
-        let json = |mapping| Self(Kind::Json(Box::new(mapping)));
+        let json = |mapping| Self(FormatKind::Json(Box::new(mapping)));
         let all = [
             Self::common(),
             Self::with_host(),
@@ -130,12 +130,13 @@ impl Format {
     }
 
     fn usual(template: &str, name: &'static str) -> Self {
-        Template::new(template, Some(name)).map_or(Self::AUTO, |usual| Self(Kind::Text(usual)))
+        Template::new(template, Some(name))
+            .map_or(Self::AUTO, |usual| Self(FormatKind::Text(usual)))
     }
 
     /// A field that the user named and no line has, with its path.
     fn never_seen(&self, seen: u64) -> Option<&str> {
-        let Kind::Json(mapping) = &self.0 else { return None };
+        let FormatKind::Json(mapping) = &self.0 else { return None };
         let mut names = (0..64_u32).zip(&mapping.names);
         let never = names.find(|(place, _)| seen & (1 << place) == 0);
         never.filter(|_| mapping.server.is_none()).map(|(_, (_, path))| &**path)
@@ -144,9 +145,9 @@ impl Format {
     /// The names of the header fields that lines have.
     fn headers(&self) -> &[Box<str>] {
         match &self.0 {
-            Kind::Auto => &[],
-            Kind::Text(template) => &template.headers,
-            Kind::Json(mapping) => &mapping.headers,
+            FormatKind::Auto => &[],
+            FormatKind::Text(template) => &template.headers,
+            FormatKind::Json(mapping) => &mapping.headers,
         }
     }
 }
@@ -157,7 +158,7 @@ impl FromStr for Format {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
-        let json = |mapping| Ok(Self(Kind::Json(Box::new(mapping))));
+        let json = |mapping| Ok(Self(FormatKind::Json(Box::new(mapping))));
         match text {
             "auto" => Ok(Self::AUTO),
             "common" | "combined" => Ok(Self::common()),
@@ -219,12 +220,12 @@ pub enum FormatError {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Auto => f.write_str("a common, combined or JSON log"),
-            Kind::Text(template) => match template.usual {
+            FormatKind::Auto => f.write_str("a common, combined or JSON log"),
+            FormatKind::Text(template) => match template.usual {
                 Some(name) => write!(f, "a {name} log"),
                 None => f.write_str("a log of the stated log_format"),
             },
-            Kind::Json(mapping) => match mapping.server {
+            FormatKind::Json(mapping) => match mapping.server {
                 Some(server) => write!(f, "a JSON log of {server}"),
                 None => f.write_str("JSON lines with the stated names"),
             },
@@ -262,9 +263,13 @@ impl LineReader {
             end -= 1;
         }
         let read = match &self.format.0 {
-            Kind::Text(template) => template.read(batch, (start, end), number, &mut self.last),
-            Kind::Json(mapping) => mapping.read(batch, (start, end), number, &mut self.strings),
-            Kind::Auto => Err(Reason::Short("its format".into())),
+            FormatKind::Text(template) => {
+                template.read(batch, (start, end), number, &mut self.last)
+            }
+            FormatKind::Json(mapping) => {
+                mapping.read(batch, (start, end), number, &mut self.strings)
+            }
+            FormatKind::Auto => Err(Reason::Short("its format".into())),
         };
         match read {
             Ok(fields) => batch.records.push(self.counted_from_its_start(fields)),
@@ -274,9 +279,9 @@ impl LineReader {
 
     fn counted_from_its_start(&self, mut fields: Fields) -> Fields {
         let clock = match &self.format.0 {
-            Kind::Auto => Clock::AtStart,
-            Kind::Text(template) => template.clock,
-            Kind::Json(mapping) => mapping.clock,
+            FormatKind::Auto => Clock::AtStart,
+            FormatKind::Text(template) => template.clock,
+            FormatKind::Json(mapping) => mapping.clock,
         };
         if let (Clock::AtEnd, Some(duration)) = (clock, fields.duration) {
             fields.at = fields.at - duration;

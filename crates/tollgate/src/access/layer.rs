@@ -13,7 +13,9 @@ use tower_service::Service;
 
 use super::{AccessLists, Listed};
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
-use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem, ResponseFormat};
+use crate::denial::{
+    Denial, DenialResponse, IntoDenialResponse, Problem, ResponseFormat, ResponseFromFn,
+};
 use crate::grpc::GrpcServices;
 use crate::head::RequestHead;
 use crate::key::FaultLog;
@@ -101,7 +103,7 @@ impl<M> AccessLayer<M> {
         R: IntoDenialResponse<Via>,
         Via: 'static,
     {
-        self.denial_response(FromFn(response, PhantomData))
+        self.denial_response(ResponseFromFn(response, PhantomData))
     }
 
     /// Sets the response to a forbidden request as a [`DenialResponse`].

@@ -35,7 +35,7 @@ use tollgate_core::{Calendar, Cost, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
-pub(crate) use self::respond::FromFn;
+pub(crate) use self::respond::ResponseFromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
 use crate::head::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
@@ -48,7 +48,7 @@ pub struct Denial<'a> {
     status: http::StatusCode,
     policies: Vec<&'a str>,
     tightest: Option<&'a str>,
-    shown: Option<Shown>,
+    quota: Option<QuotaMembers>,
     cost: Option<Cost>,
     request: Option<RequestHead<'a>>,
     retry_after: Option<Micros>,
@@ -56,7 +56,7 @@ pub struct Denial<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shown {
+struct QuotaMembers {
     limit: u64,
     remaining: u64,
     /// `None` for a concurrency limit.
@@ -100,7 +100,7 @@ impl<'a> Denial<'a> {
         };
         denial.tightest = Some(fields.policy().name());
         // A block has no quota.
-        denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
+        denial.quota = (denial.reason != Reason::Blocked).then(|| QuotaMembers {
             limit: decision.limit,
             remaining: decision.remaining,
             window: fields.window(),
@@ -168,7 +168,7 @@ impl<'a> Denial<'a> {
         cost: impl FnOnce(&str) -> Option<Cost>,
     ) -> Self {
         self.request = Some(request);
-        self.cost = self.shown.and(self.tightest).and_then(cost);
+        self.cost = self.quota.and(self.tightest).and_then(cost);
         self
     }
 
@@ -182,7 +182,7 @@ impl<'a> Denial<'a> {
             status: reason.status(),
             policies: Vec::new(),
             tightest: None,
-            shown: None,
+            quota: None,
             cost: None,
             request: None,
             retry_after: None,
@@ -234,7 +234,7 @@ impl<'a> Denial<'a> {
     /// Returns the capacity of the denying policy with the longest wait. The next numbers are of
     /// the same policy.
     pub fn limit(&self) -> Option<u64> {
-        self.shown.map(|shown| shown.limit)
+        self.quota.map(|quota| quota.limit)
     }
 
     /// Returns the cost of the request under the denying policy.
@@ -249,28 +249,28 @@ impl<'a> Denial<'a> {
 
     /// Returns the units that the denying policy has left.
     pub fn remaining(&self) -> Option<u64> {
-        self.shown.map(|shown| shown.remaining)
+        self.quota.map(|quota| quota.remaining)
     }
 
     /// Returns the time to refill the whole quota; with a calendar the longest period. A
     /// concurrency limit has none.
     pub fn window(&self) -> Option<Micros> {
-        self.shown.and_then(|shown| shown.window)
+        self.quota.and_then(|quota| quota.window)
     }
 
     /// Returns whether the denying policy is a concurrency limit.
     pub fn is_in_flight(&self) -> bool {
-        self.shown.is_some_and(|shown| shown.window.is_none())
+        self.quota.is_some_and(|quota| quota.window.is_none())
     }
 
     /// Returns the calendar of the denying policy's quota.
     pub fn calendar(&self) -> Option<Calendar> {
-        self.shown.and_then(|shown| shown.calendar)
+        self.quota.and_then(|quota| quota.calendar)
     }
 
     /// Returns the time at which the quota is full again, in Unix seconds, rounded up.
     pub fn reset_at(&self) -> Option<u64> {
-        self.shown.map(|shown| shown.reset_at)
+        self.quota.map(|quota| quota.reset_at)
     }
 
     /// Returns the exact wait until the request can pass if no other request is charged. `None` if

@@ -8,7 +8,7 @@ use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
 use tollgate_core::Cost;
 
 use super::members::{Members, Quoted};
-use super::{Denial, Reason, Shown};
+use super::{Denial, QuotaMembers, Reason};
 
 impl Denial<'_> {
     /// Returns a sentence or two for people: what happened, and the cure.
@@ -24,14 +24,14 @@ impl Denial<'_> {
     }
 
     fn sentences(&self) -> String {
-        let mut text = match (self.reason, self.shown) {
-            (Reason::CostExceedsQuota, Some(shown)) => format!(
+        let mut text = match (self.reason, self.quota) {
+            (Reason::CostExceedsQuota, Some(quota)) => format!(
                 "The request costs more than the {} that are ever granted at once. Waiting does not help.",
-                Units(shown.limit)
+                Units(quota.limit)
             ),
-            (Reason::QuotaExceeded, Some(shown)) => {
-                let (limit, left) = (Units(shown.limit), shown.remaining);
-                let span = shown
+            (Reason::QuotaExceeded, Some(quota)) => {
+                let (limit, left) = (Units(quota.limit), quota.remaining);
+                let span = quota
                     .span()
                     .map_or_else(|| "at a time".to_owned(), |span| format!("per {span}"));
                 match self.cost.map(Cost::get) {
@@ -76,13 +76,13 @@ impl Denial<'_> {
             Quoted(&self.detail()),
             reason.code(),
         )?;
-        if let Some(shown) = self.shown {
-            let (limit, remaining) = (shown.limit, shown.remaining);
+        if let Some(quota) = self.quota {
+            let (limit, remaining) = (quota.limit, quota.remaining);
             write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
             if let Some(cost) = self.cost {
                 write!(json, r#","cost":{}"#, cost.get())?;
             }
-            match shown.span() {
+            match quota.span() {
                 Some(span) => write!(json, r#","window":{}"#, Quoted(&span))?,
                 None => json.push_str(r#","quota_unit":"concurrent-requests""#),
             }
@@ -90,8 +90,8 @@ impl Denial<'_> {
         if let Some(seconds) = self.retry_after_secs {
             write!(json, r#","retry_after":{seconds}"#)?;
         }
-        if let Some(shown) = self.shown {
-            write!(json, r#","reset_at":"{}""#, date(shown.reset_at))?;
+        if let Some(quota) = self.quota {
+            write!(json, r#","reset_at":"{}""#, date(quota.reset_at))?;
         }
         if !self.policies.is_empty() {
             json.push_str(r#","violated-policies":["#);
@@ -107,7 +107,7 @@ impl Denial<'_> {
     }
 }
 
-impl Shown {
+impl QuotaMembers {
     /// "60 seconds", "calendar day in Europe/Berlin". A concurrency limit has none.
     fn span(&self) -> Option<String> {
         match self.calendar {

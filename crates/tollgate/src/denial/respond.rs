@@ -154,9 +154,9 @@ fn in_memory(body: axum::body::Body) -> Bytes {
     }
 }
 
-pub(crate) struct FromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
+pub(crate) struct ResponseFromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
 
-impl<F, R, Via> DenialResponse for FromFn<F, Via>
+impl<F, R, Via> DenialResponse for ResponseFromFn<F, Via>
 where
     F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
     R: IntoDenialResponse<Via>,

@@ -51,7 +51,7 @@ fn body(response: &Response<Bytes>) -> Value {
 
 #[test]
 fn a_text_is_a_response_with_the_denials_status() {
-    let text = FromFn(|denial: &Denial<'_>| denial.reason().code().to_owned(), PhantomData);
+    let text = ResponseFromFn(|denial: &Denial<'_>| denial.reason().code().to_owned(), PhantomData);
     let response = Denial::missing_key().respond(ResponseFormat::Http, &text);
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");

@@ -6,7 +6,7 @@ use crate::head::RequestHead;
 
 /// Key source: a closure. Made by [`from_fn`].
 #[derive(Clone, Copy)]
-pub struct FromFn<F> {
+pub struct KeyFromFn<F> {
     key: F,
     kind: SubjectKind,
 }
@@ -27,15 +27,15 @@ pub struct FromFn<F> {
 /// ```compile_fail
 /// let per_host = tollgate::key::from_fn(|head| head.headers.get("host")?.to_str().ok());
 /// ```
-pub const fn from_fn<F, B>(key: F) -> FromFn<F>
+pub const fn from_fn<F, B>(key: F) -> KeyFromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    FromFn { key, kind: SubjectKind::Other }
+    KeyFromFn { key, kind: SubjectKind::Other }
 }
 
-impl<F> FromFn<F> {
+impl<F> KeyFromFn<F> {
     /// Sets the kind of the key in metrics, [`SubjectKind::Other`] by default.
     #[must_use]
     pub fn of_kind(self, kind: SubjectKind) -> Self {
@@ -47,7 +47,7 @@ impl<F> FromFn<F> {
     }
 }
 
-impl<F, B> KeySource for FromFn<F>
+impl<F, B> KeySource for KeyFromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
@@ -103,8 +103,8 @@ fn of_closure(text: &str) -> Subject {
     Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
 }
 
-impl<F> fmt::Debug for FromFn<F> {
+impl<F> fmt::Debug for KeyFromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FromFn({})", self.kind.as_str())
+        write!(f, "KeyFromFn({})", self.kind.as_str())
     }
 }

@@ -58,7 +58,7 @@ pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, chain};
 pub use extension::FromExtension;
 pub use format::{SubjectFormat, SubjectFormatter};
-pub use from_fn::{FromFn, from_fn, from_ref};
+pub use from_fn::{KeyFromFn, from_fn, from_ref};
 pub use header::Header;
 pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};

@@ -16,7 +16,7 @@ use super::options::Options;
 use super::service::RateLimitLayer;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
-use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse};
+use crate::denial::{Denial, DenialResponse, IntoDenialResponse, ResponseFromFn};
 use crate::grpc::GrpcServices;
 #[cfg(feature = "memory")]
 use crate::key::ApiKeys;
@@ -326,7 +326,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         R: IntoDenialResponse<Via>,
         Via: 'static,
     {
-        self.denial_response(FromFn(response, PhantomData))
+        self.denial_response(ResponseFromFn(response, PhantomData))
     }
 
     /// Sets the response of a denial, also to gRPC calls: a [`Problem`](crate::denial::Problem) with

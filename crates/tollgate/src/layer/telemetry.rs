@@ -12,7 +12,7 @@ use tracing::{Level, Span};
 
 use super::limits::{CompiledLimit, Resolved};
 use crate::RequestHead;
-use crate::observe::{Answer, source_name};
+use crate::observe::{CountedOutcome as Answer, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 

@@ -67,7 +67,7 @@ pub(crate) use self::metric::name;
 pub use self::metric::{METRICS, Metric, MetricKind, buckets, describe};
 #[cfg(feature = "metrics")]
 pub use self::observer::{Denials, Observer};
-pub(crate) use self::outcome::{Answer, source_name};
+pub(crate) use self::outcome::{CountedOutcome, source_name};
 #[cfg(feature = "metrics")]
 pub(crate) use self::policy::Waiting;
 #[cfg(feature = "metrics")]

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::endpoint::Endpoints;
 use super::metric;
-use super::outcome::Answer;
+use super::outcome::CountedOutcome;
 use super::policy::ObservedPolicy;
 
 /// Counts the decisions of layers. **Clones share their counts**, and so do layers with clones.
@@ -58,10 +58,10 @@ impl Observer {
                 Denials { policy: name.to_string(), denied: 0, shadow: 0, failed_closed: 0 };
             for (answer, count) in policy.counts.read() {
                 match answer {
-                    Answer::Deny => denials.denied = count,
-                    Answer::ShadowDeny => denials.shadow = count,
-                    Answer::FailedClosed => denials.failed_closed = count,
-                    Answer::Allow | Answer::FailedOpen | Answer::Local => {}
+                    CountedOutcome::Deny => denials.denied = count,
+                    CountedOutcome::ShadowDeny => denials.shadow = count,
+                    CountedOutcome::FailedClosed => denials.failed_closed = count,
+                    CountedOutcome::Allow | CountedOutcome::FailedOpen | CountedOutcome::Local => {}
                 }
             }
             denials

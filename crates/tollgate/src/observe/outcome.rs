@@ -12,7 +12,7 @@ pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Answer {
+pub(crate) enum CountedOutcome {
     Allow,
     Deny,
     ShadowDeny,
@@ -21,7 +21,7 @@ pub(crate) enum Answer {
     Local,
 }
 
-impl Answer {
+impl CountedOutcome {
     #[cfg(feature = "metrics")]
     pub(crate) const ALL: [Self; 6] = [
         Self::Allow,

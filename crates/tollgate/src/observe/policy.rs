@@ -9,7 +9,7 @@ use tollgate_core::{Decision, Outcome, Source};
 
 use super::endpoint::Endpoints;
 use super::metric::name;
-use super::outcome::{Answer, source_name};
+use super::outcome::{CountedOutcome, source_name};
 use super::top::{DeniedClient, Top, sum};
 use crate::key::SubjectKind;
 
@@ -34,7 +34,7 @@ type ByKind = [OnceLock<Cell>; KINDS.len()];
 
 #[derive(Debug)]
 struct Cell {
-    decisions: [Counter; Answer::ALL.len()],
+    decisions: [Counter; CountedOutcome::ALL.len()],
     units: Counter,
 }
 
@@ -78,7 +78,7 @@ impl ObservedPolicy {
         kind: SubjectKind,
         cost: u64,
         endpoint: usize,
-        answer: Option<Answer>,
+        answer: Option<CountedOutcome>,
         decision: Option<&Decision>,
     ) {
         let outcome = decision.map(|decision| decision.outcome);
@@ -153,7 +153,7 @@ impl ObservedPolicy {
             let client = Label::from_static_parts("client", kind.as_str());
             vec![self.label(), client, Label::new("endpoint", self.endpoints.name(endpoint))]
         };
-        let decisions = Answer::ALL.map(|answer| {
+        let decisions = CountedOutcome::ALL.map(|answer| {
             let mut labels = labels();
             labels.push(Label::from_static_parts("outcome", answer.as_str()));
             let counter = counter!(name::DECISIONS, labels);
@@ -188,15 +188,18 @@ pub fn most_denied<'a>(
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts([AtomicU64; Answer::ALL.len()]);
+pub(super) struct Counts([AtomicU64; CountedOutcome::ALL.len()]);
 
 impl Counts {
-    fn add(&self, answer: Answer) {
+    fn add(&self, answer: CountedOutcome) {
         self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
-        Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
+    pub(super) fn read(&self) -> impl Iterator<Item = (CountedOutcome, u64)> {
+        CountedOutcome::ALL
+            .into_iter()
+            .zip(&self.0)
+            .map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
     }
 }
 

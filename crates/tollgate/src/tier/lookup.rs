@@ -53,8 +53,8 @@ struct Inner {
 }
 
 type IdOf = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
-type LookUp = dyn Fn(String) -> Answer + Send + Sync;
-type Answer = Pin<Box<dyn Future<Output = Result<Option<Tier>, Failed>> + Send>>;
+type LookUp = dyn Fn(String) -> TierFuture + Send + Sync;
+type TierFuture = Pin<Box<dyn Future<Output = Result<Option<Tier>, Failed>> + Send>>;
 
 /// The cache clones a failure for all waiting requests.
 type Failed = Arc<dyn Error + Send + Sync>;
@@ -84,7 +84,7 @@ impl TierLookup {
         // The cache panics at more than a thousand years.
         let time = time.min(Duration::from_secs(365 * 86_400));
         let known = Cache::builder().max_capacity(subjects).time_to_live(time).build();
-        let look_up = move |id| -> Answer {
+        let look_up = move |id| -> TierFuture {
             let answer = look_up(id);
             Box::pin(async move { answer.await.map_err(|error| Arc::new(error) as Failed) })
         };

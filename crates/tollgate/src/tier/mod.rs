@@ -129,18 +129,18 @@ pub fn in_extensions() -> impl TierSource {
 
 /// Tier source: a closure. Made by [`from_fn`].
 #[derive(Clone, Copy)]
-pub struct FromFn<F>(F);
+pub struct TierFromFn<F>(F);
 
 /// Makes a tier source of a closure that returns the tier.
-pub const fn from_fn<F, T>(tier: F) -> FromFn<F>
+pub const fn from_fn<F, T>(tier: F) -> TierFromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<Tier>,
 {
-    FromFn(tier)
+    TierFromFn(tier)
 }
 
-impl<F, T> TierSource for FromFn<F>
+impl<F, T> TierSource for TierFromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<Tier>,
@@ -150,9 +150,9 @@ where
     }
 }
 
-impl<F> fmt::Debug for FromFn<F> {
+impl<F> fmt::Debug for TierFromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromFn")
+        f.write_str("TierFromFn")
     }
 }
 

@@ -137,7 +137,7 @@ pub struct AdminArgs {
 
     /// How /top shows who is denied
     #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
-    pub admin_subjects: Shown,
+    pub admin_subjects: AdminSubjects,
 
     /// Other replicas whose streams the page shows, and whose pages may read this one's, as
     /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
@@ -152,7 +152,7 @@ pub struct AdminArgs {
 /// How subjects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the flag's help says it")]
-pub enum Shown {
+pub enum AdminSubjects {
     Hash,
     Masked,
     Clear,

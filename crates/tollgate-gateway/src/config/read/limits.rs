@@ -109,7 +109,7 @@ impl Maker<'_, '_> {
         let name = keys.identifier.there().map_or(default, |name| name);
         self.shared.names.take(name, &keys.identifier.spot());
         if !quotas::is_in(section) {
-            let kind = Kind { name: Ok(name), whose, algorithm: None };
+            let kind = LimitKind { name: Ok(name), whose, algorithm: None };
             let rest = self.rest(section, kind)?;
             return Ok((rest.limit(None)?, None));
         }
@@ -117,7 +117,7 @@ impl Maker<'_, '_> {
         let also = &section.rules.also;
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(section.quota(), also, algorithm));
-        let kind = Kind { name: Ok(name), whose, algorithm: algorithm.ok() };
+        let kind = LimitKind { name: Ok(name), whose, algorithm: algorithm.ok() };
         let rest = self.rest(section, kind);
         let algorithm = algorithm?;
         let tiers = match whose {
@@ -134,7 +134,7 @@ impl Maker<'_, '_> {
     fn rest(
         &self,
         section: Section<'_>,
-        Kind { name, whose, algorithm }: Kind<'_>,
+        LimitKind { name, whose, algorithm }: LimitKind<'_>,
     ) -> Checked<Rest> {
         let rules = section.rules;
         if rules.expire_seconds.is_set() {
@@ -212,7 +212,7 @@ impl Maker<'_, '_> {
     }
 }
 
-struct Kind<'a> {
+struct LimitKind<'a> {
     name: Checked<&'a str>,
     whose: Whose,
     algorithm: Option<Algorithm>,
@@ -286,13 +286,13 @@ fn api(keys: &Api, maker: &Maker<'_, '_>, client: Option<&Client>) -> Checked<Ap
     let methods = paths::methods(&keys.method);
     let whose = keys.per.value()?;
     if !keys.share.is_set() && !quotas::is_in(section) {
-        let kind = Kind { name, whose, algorithm: None };
+        let kind = LimitKind { name, whose, algorithm: None };
         let rest = maker.rest(section, kind);
         let limit = rest?.limit(None)?;
         return Ok(ApiPlan { methods: methods?, path: path?, limit });
     }
     let algorithm = policy::algorithm(section.rules, maker.shared);
-    let kind = Kind { name, whose, algorithm: algorithm.ok() };
+    let kind = LimitKind { name, whose, algorithm: algorithm.ok() };
     let rest = maker.rest(section, kind);
     let quotas = algorithm.and_then(|algorithm| quotas(keys, algorithm, client));
     let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);

@@ -125,7 +125,7 @@ async fn live_data_of_workspaces() -> Result<(), Box<dyn std::error::Error>> {
     };
     assert_eq!(ask_router(&app, request(Method::POST, "/graphql")).await.status(), 403);
     assert_eq!(send(Method::POST, "/graphql", "{ users { name } }").await.status(), 200);
-    let subject = workspace().subject(&RequestHead::of(
+    let subject = workspace().subject(&key::RequestHead::of(
         &Request::builder().header("x-workspace", "acme").body(()).unwrap(),
     ))?;
     let acme: Key = subject.expect("a key").key;

@@ -5,10 +5,10 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::pin::Pin;
 
-use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+use crate::{Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict};
 
 /// A store whose type is chosen at run time, for example memory for one process and Redis for many.
-/// A call costs an allocation for its future, unless the store answers at once.
+/// A reply that is not ready costs an allocation for its future.
 ///
 /// Clones share all state, as those of the store inside.
 ///
@@ -25,14 +25,13 @@ use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, V
 #[derive(Clone)]
 pub struct AnyStore(Arc<dyn Erased>);
 
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 trait Erased: Send + Sync {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict>;
-    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>>;
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
-    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>>;
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>>;
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>>;
+    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>>;
     fn name(&self) -> &'static str;
     fn has_local_fallback(&self) -> bool;
 }
@@ -44,25 +43,28 @@ impl AnyStore {
     }
 }
 
+fn boxed<T, F>(reply: Reply<F>) -> Reply<Boxed<T>>
+where
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    reply.map_pending(|future| Box::pin(future) as Boxed<T>)
+}
+
 impl<S: Store> Erased for S {
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
-        Box::pin(Store::decide(self, charges))
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>> {
+        boxed(Store::decide(self, charges))
     }
 
-    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
-        Store::decide_at_once(self, charges)
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
+        boxed(Store::settle(self, receipt, actual))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
-        Box::pin(Store::settle(self, receipt, actual))
+    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>> {
+        boxed(Store::renew(self, receipt))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>> {
-        Box::pin(Store::renew(self, receipt))
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        Box::pin(Store::reset(self, policy, key))
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>> {
+        boxed(Store::reset(self, policy, key))
     }
 
     fn name(&self) -> &'static str {
@@ -75,25 +77,21 @@ impl<S: Store> Erased for S {
 }
 
 impl Store for AnyStore {
-    type Future<T: Send + 'static> = Answer<T>;
+    type Future<T: Send + 'static> = Boxed<T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Boxed<Verdict>> {
         self.0.decide(charges)
     }
 
-    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
-        self.0.decide_at_once(charges)
-    }
-
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
         self.0.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Boxed<Option<Receipt>>> {
         self.0.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>> {
         self.0.reset(policy, key)
     }
 

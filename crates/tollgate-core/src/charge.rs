@@ -49,36 +49,6 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// A [`Charge`] that owns its policy and key, so that it can outlive the request.
-#[derive(Clone, Debug)]
-pub struct OwnedCharge {
-    /// The policy to ask.
-    pub policy: Policy,
-    /// The key of the quota.
-    pub key: Key,
-    /// How many units.
-    pub cost: Cost,
-    /// As in [`Charge::enforce`].
-    pub enforce: bool,
-    /// As in [`Charge::dry`].
-    pub dry: bool,
-}
-
-impl OwnedCharge {
-    /// Borrows the charge for a call of a store.
-    pub const fn borrow(&self) -> Charge<'_> {
-        let Self { policy, key, cost, enforce, dry } = self;
-        Charge { policy, key, cost: *cost, enforce: *enforce, dry: *dry }
-    }
-}
-
-impl From<&Charge<'_>> for OwnedCharge {
-    fn from(charge: &Charge<'_>) -> Self {
-        let Charge { policy, key, cost, enforce, dry } = *charge;
-        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry }
-    }
-}
-
 /// The unique name of a receipt, of 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);

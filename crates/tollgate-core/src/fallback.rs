@@ -1,6 +1,7 @@
 //! A second store for when the first cannot decide.
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,8 +11,8 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, PolicyError, Receipt, Settlement,
-    Source, Store, StoreError, Verdict,
+    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, PolicyError, Receipt, Reply,
+    Settlement, Source, Store, StoreError, Verdict,
 };
 
 /// A store, and a local store that decides while the first one cannot:
@@ -116,52 +117,59 @@ impl Shares {
 impl<S: Store, L: Store> Store for Fallback<S, L> {
     type Future<T: Send + 'static> = FallbackFuture<S, L, T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
-        let answer = self.store.decide(charges);
-        // Where no policy is local, the error says all that the caller needs.
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        let reply = self.store.decide(charges);
+        // Without a local policy the error goes on to the caller.
         if !self.is_used || !charges.iter().any(|charge| charge.policy.may_fall_back()) {
-            return FallbackFuture(Answer::First(answer));
+            return first(reply);
         }
-        let request = Request {
-            charges: charges.iter().map(Owned::of).collect(),
-            local: self.local.clone(),
-            shares: Arc::clone(&self.shares),
-        };
-        let convert = std::convert::identity;
-        FallbackFuture(Answer::Deciding { answer, request, convert })
+        match reply.now() {
+            Ok(Ok(verdict)) => Reply::ready(Ok(verdict)),
+            Ok(Err(error)) => {
+                let local = self.request(charges).decide(error);
+                local.map_pending(|reply| at(Stage::Local { reply, convert: identity }))
+            }
+            Err(reply) => {
+                let request = Some(self.request(charges));
+                Reply::pending(at(Stage::Deciding { reply, request, convert: identity }))
+            }
+        }
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
         match receipt.source {
             Source::Store | Source::Cache | Source::Lease => {
-                FallbackFuture(Answer::First(self.store.settle(receipt, actual)))
+                first(self.store.settle(receipt, actual))
             }
             Source::Local => {
                 let policy = self.shares.of(&receipt.policy);
                 let receipt = Receipt { policy, ..receipt.clone() };
-                FallbackFuture(Answer::Second(self.local.settle(&receipt, actual)))
+                let reply = self.local.settle(&receipt, actual);
+                reply.map_pending(|reply| at(Stage::Second(reply)))
             }
         }
     }
 
-    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
         match receipt.source {
-            Source::Store | Source::Cache | Source::Lease => {
-                FallbackFuture(Answer::First(self.store.renew(receipt)))
-            }
+            Source::Store | Source::Cache | Source::Lease => first(self.store.renew(receipt)),
             Source::Local => {
                 let whole = receipt.policy.clone();
                 let receipt = Receipt { policy: self.shares.of(&whole), ..receipt.clone() };
-                let answer = self.local.renew(&receipt);
-                let convert = std::convert::identity;
-                FallbackFuture(Answer::Renewing { answer, whole, convert })
+                match self.local.renew(&receipt).now() {
+                    Ok(renewed) => Reply::ready(renewed.map(|it| under(&whole, it))),
+                    Err(reply) => {
+                        let stage = Stage::Renewing { reply, whole, convert: identity };
+                        Reply::pending(at(stage))
+                    }
+                }
             }
         }
     }
 
-    /// Resets in the first store; what the local one holds is gone with the outage.
-    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
-        FallbackFuture(Answer::First(self.store.reset(policy, key)))
+    /// Resets the key in the first store. The local store is forgotten after an outage anyway.
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+        first(self.store.reset(policy, key))
     }
 
     fn name(&self) -> &'static str {
@@ -171,6 +179,31 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     fn has_local_fallback(&self) -> bool {
         self.is_used || self.store.has_local_fallback()
     }
+}
+
+impl<S: Store, L: Store> Fallback<S, L> {
+    fn request(&self, charges: &[Charge<'_>]) -> Request<L> {
+        Request {
+            charges: charges.iter().map(Owned::of).collect(),
+            local: self.local.clone(),
+            shares: Arc::clone(&self.shares),
+        }
+    }
+}
+
+fn first<S: Store, L: Store, T: Send>(
+    reply: Reply<S::Future<T>>,
+) -> Reply<FallbackFuture<S, L, T>> {
+    reply.map_pending(|reply| at(Stage::First(reply)))
+}
+
+const fn at<S: Store, L: Store, T: Send>(stage: Stage<S, L, T>) -> FallbackFuture<S, L, T> {
+    FallbackFuture(stage)
+}
+
+/// A permit of the local store, under the policy that the caller knows.
+fn under(policy: &Policy, renewed: Option<Receipt>) -> Option<Receipt> {
+    renewed.map(|receipt| Receipt { policy: policy.clone(), ..receipt })
 }
 
 /// The name of this wrapper in errors.
@@ -203,8 +236,17 @@ impl Owned {
 }
 
 impl<L: Store> Request<L> {
-    /// Asks the local store, unless the request is to be refused or no policy is local.
-    fn ask(&mut self, error: StoreError) -> Result<L::Future<Verdict>, StoreError> {
+    /// Lets the local store decide after the first store failed with `error`.
+    fn decide(mut self, error: StoreError) -> Reply<LocalFuture<L>> {
+        match self.ask(error).map(Reply::now) {
+            Err(error) => Reply::ready(Err(error)),
+            Ok(Ok(verdict)) => Reply::ready(verdict.and_then(|it| self.complete(&it))),
+            Ok(Err(reply)) => Reply::pending(LocalFuture { reply, request: self }),
+        }
+    }
+
+    /// Calls the local store, unless a policy rejects the request or no policy is local.
+    fn ask(&mut self, error: StoreError) -> Result<Reply<L::Future<Verdict>>, StoreError> {
         let mut is_closed = !error.is_outage();
         for charge in &mut self.charges {
             let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
@@ -253,44 +295,51 @@ impl<L: Store> Request<L> {
     }
 }
 
-/// The answer of a [`Fallback`]: of its first store, or of the local store.
-pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Answer<S, L, T>);
+/// The verdict of the local store on a request.
+struct LocalFuture<L: Store> {
+    reply: L::Future<Verdict>,
+    request: Request<L>,
+}
 
-enum Answer<S: Store, L: Store, T: Send + 'static> {
-    /// The answer of the first store.
+/// The future inside is `Unpin`, and nothing else is ever pinned.
+impl<L: Store> Unpin for LocalFuture<L> {}
+
+impl<L: Store> Future for LocalFuture<L> {
+    type Output = Result<Verdict, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let verdict = ready!(Pin::new(&mut self.reply).poll(cx))?;
+        Poll::Ready(self.request.complete(&verdict))
+    }
+}
+
+/// The reply of a [`Fallback`]: of its first store, or of the local store.
+pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Stage<S, L, T>);
+
+/// `T` is a verdict where a stage decides, and a receipt where it renews a permit. `convert` is then
+/// the identity, which the type system cannot see.
+enum Stage<S: Store, L: Store, T: Send + 'static> {
     First(S::Future<T>),
-    /// The answer of the local store.
     Second(L::Future<T>),
-    /// The verdict of the first store, unless it fails.
+    /// The first store decides. If it fails, the local store gets the request.
     Deciding {
-        /// Its answer.
-        answer: S::Future<T>,
-        /// The request for the local store.
-        request: Request<L>,
-        /// Makes the output of a verdict, which it is.
+        reply: S::Future<T>,
+        request: Option<Request<L>>,
         convert: fn(Verdict) -> T,
     },
-    /// The local store renews a lease.
-    Renewing {
-        /// Its answer, under its share of the policy.
-        answer: L::Future<Option<Receipt>>,
-        /// The whole policy.
-        whole: Policy,
-        /// Makes the output of a receipt, which it is.
-        convert: fn(Option<Receipt>) -> T,
-    },
-    /// The verdict of the local store.
     Local {
-        /// Its answer.
-        answer: L::Future<Verdict>,
-        /// Its request.
-        request: Request<L>,
-        /// Makes the output of a verdict, which it is.
+        reply: LocalFuture<L>,
         convert: fn(Verdict) -> T,
+    },
+    /// The local store renews a permit under its share of the policy.
+    Renewing {
+        reply: L::Future<Option<Receipt>>,
+        whole: Policy,
+        convert: fn(Option<Receipt>) -> T,
     },
 }
 
-/// Both futures can be moved after they were polled, and nothing else is ever pinned.
+/// The futures inside are `Unpin`, and nothing else is ever pinned.
 impl<S: Store, L: Store, T: Send + 'static> Unpin for FallbackFuture<S, L, T> {}
 
 impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
@@ -298,40 +347,31 @@ impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            match &mut self.0 {
-                Answer::First(answer) => return Pin::new(answer).poll(cx),
-                Answer::Second(answer) => return Pin::new(answer).poll(cx),
-                Answer::Renewing { answer, whole, convert } => {
-                    let renewed = ready!(Pin::new(answer).poll(cx))?;
-                    let renewed = renewed.map(|it| Receipt { policy: whole.clone(), ..it });
-                    return Poll::Ready(Ok(convert(renewed)));
+            let next = match &mut self.0 {
+                Stage::First(reply) => return Pin::new(reply).poll(cx),
+                Stage::Second(reply) => return Pin::new(reply).poll(cx),
+                Stage::Renewing { reply, whole, convert } => {
+                    let renewed = ready!(Pin::new(reply).poll(cx))?;
+                    return Poll::Ready(Ok(convert(under(whole, renewed))));
                 }
-                Answer::Local { answer, request, convert } => {
-                    let verdict = ready!(Pin::new(answer).poll(cx))?;
-                    return Poll::Ready(request.complete(&verdict).map(*convert));
+                Stage::Local { reply, convert } => {
+                    return Pin::new(reply).poll(cx).map_ok(*convert);
                 }
-                Answer::Deciding { answer, request, convert } => {
-                    let error = match ready!(Pin::new(answer).poll(cx)) {
+                Stage::Deciding { reply, request, convert } => {
+                    let error = match ready!(Pin::new(reply).poll(cx)) {
                         Ok(verdict) => return Poll::Ready(Ok(verdict)),
                         Err(error) => error,
                     };
-                    let answer = request.ask(error)?;
-                    let request = request.take();
-                    let convert = *convert;
-                    self.0 = Answer::Local { answer, request, convert };
+                    let Some(request) = request.take() else {
+                        return Poll::Ready(Err(error));
+                    };
+                    match request.decide(error).now() {
+                        Ok(verdict) => return Poll::Ready(verdict.map(*convert)),
+                        Err(reply) => Stage::Local { reply, convert: *convert },
+                    }
                 }
-            }
-        }
-    }
-}
-
-impl<L: Store> Request<L> {
-    /// Moves the request out; what stays behind asks nothing.
-    fn take(&mut self) -> Self {
-        Self {
-            charges: std::mem::take(&mut self.charges),
-            local: self.local.clone(),
-            shares: Arc::clone(&self.shares),
+            };
+            self.0 = next;
         }
     }
 }
@@ -344,8 +384,7 @@ impl<S: Store, L: Store, T: Send + 'static> fmt::Debug for FallbackFuture<S, L, 
 
 #[cfg(test)]
 mod tests {
-    use std::future::{Ready, ready};
-    use std::task::Waker;
+    use crate::NeverPending;
 
     use super::*;
     use crate::{Quota, StoreExt, Timestamp};
@@ -361,8 +400,8 @@ mod tests {
     }
 
     impl Stub {
-        fn answer<T>(self, answer: T) -> Ready<Result<T, StoreError>> {
-            ready(match self {
+        fn answer<T>(self, answer: T) -> Reply<NeverPending<Result<T, StoreError>>> {
+            Reply::ready(match self {
                 Self::Down => Err(StoreError::maybe_charged("stub", "down")),
                 Self::Overloaded => Err(StoreError::overloaded("stub", "busy")),
                 Self::Exceeding | Self::Admitting => Ok(answer),
@@ -371,9 +410,9 @@ mod tests {
     }
 
     impl Store for Stub {
-        type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+        type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
-        fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+        fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
             let outcome = match self {
                 Self::Exceeding => Outcome::ExceedsCapacity,
                 _ => Outcome::WouldAllow,
@@ -386,15 +425,15 @@ mod tests {
             self.answer(Verdict::new(is_admitted, Timestamp::EPOCH, decisions))
         }
 
-        fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+        fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
             self.answer(Settlement::Repeated)
         }
 
-        fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+        fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
             self.answer(None)
         }
 
-        fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+        fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
             self.answer(())
         }
     }
@@ -403,11 +442,8 @@ mod tests {
         Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap()
     }
 
-    fn now<T>(mut answer: impl Future<Output = T> + Unpin) -> T {
-        match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => panic!("nothing here waits"),
-        }
+    fn now<F: Future>(reply: Reply<F>) -> F::Output {
+        reply.now().ok().expect("both stores are always ready")
     }
 
     /// A local store that records the charged policies.
@@ -415,23 +451,23 @@ mod tests {
     struct Recorder(Arc<std::sync::Mutex<Vec<Policy>>>);
 
     impl Store for Recorder {
-        type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+        type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
-        fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+        fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
             self.0.lock().unwrap().extend(charges.iter().map(|charge| charge.policy.clone()));
             Stub::Admitting.decide(charges)
         }
 
-        fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
-            ready(Ok(Settlement::Repeated))
+        fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+            Reply::ready(Ok(Settlement::Repeated))
         }
 
-        fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
-            ready(Ok(None))
+        fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+            Reply::ready(Ok(None))
         }
 
-        fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
-            ready(Ok(()))
+        fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+            Reply::ready(Ok(()))
         }
     }
 

@@ -50,6 +50,7 @@ mod lease;
 mod math;
 mod policy;
 mod quota;
+mod reply;
 mod scale;
 mod store;
 mod strikes;
@@ -71,7 +72,7 @@ macro_rules! debug_as_display {
 
 pub use any_store::AnyStore;
 pub use calendar::{Calendar, CalendarError, Period};
-pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
+pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::{Cost, NegativeCost};
 pub use decision::{Decision, Outcome, Source, Verdict};
 #[cfg(feature = "std")]
@@ -80,6 +81,7 @@ pub use key::Key;
 pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
+pub use reply::{NeverPending, Reply};
 pub use store::{OnStoreError, Store, StoreError, StoreExt};
 pub use strikes::Strikes;
 pub use time::{Micros, Timestamp};

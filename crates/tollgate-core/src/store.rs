@@ -9,7 +9,7 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use crate::Fallback;
-use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
+use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdict};
 
 /// The store of the states of all keys.
 ///
@@ -65,8 +65,9 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
 /// Configuration, not traffic. A key may be forgotten only when its state equals that of an unused
 /// key.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The answer of the store. It borrows nothing, has a name, and can be moved after a poll, so
-    /// that a middleware needs neither a box nor a waker for a store that answers at once.
+    /// The future of a reply that is not ready yet. It borrows nothing and can be moved after a
+    /// poll. A store that is always ready uses
+    /// [`NeverPending`](crate::NeverPending).
     type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
 
     /// Decides one request: all its charges, or none.
@@ -75,18 +76,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// charge takes nothing. One policy and key under two quotas is an error and charges nothing,
     /// unless both are one rule ([`Policy::shares_state_with`]).
     ///
-    /// Dry charges come after all others, see [`Charge::dry`]. If the future is dropped, the charge
+    /// Dry charges come after all others, see [`Charge::dry`]. If the reply is dropped, the charge
     /// may have been made.
-    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
-
-    /// As [`decide`](Self::decide), for a store that never waits: it returns the answer itself, so
-    /// that the caller has no future to poll. `None`, the default, means that the caller has to
-    /// call `decide`. The store has then charged nothing.
-    #[inline]
-    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
-        let _ = charges;
-        None
-    }
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>>;
 
     /// Corrects a charge: `actual` units count instead of those of the receipt.
     ///
@@ -97,7 +89,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ///
     /// If the key has been charged under another quota of the policy since, charges cannot be told
     /// apart, and nothing is refunded, except permits, which keep their dates.
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>>;
 
     /// Starts the lease of a permit ([`Policy::is_concurrency`]) again, in one step, so that
     /// no other request can take its units.
@@ -109,14 +101,14 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// After an error that [may have charged](StoreError::may_have_charged) renew the same receipt
     /// again: at worst the units count twice until the lost lease ends. Other policies have no
     /// leases, which is an error.
-    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>>;
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>>;
 
     /// Forgets the used units of `key` under `policy`. Older receipts refund nothing.
     ///
     /// A reset of one key does not change an overflow entry that several keys share.
-    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>>;
 
-    /// The name of the kind, as `memory`: a label of metrics. A wrapper returns the name of its
+    /// The name of the kind, such as `memory`: a label of metrics. A wrapper returns the name of its
     /// inner store.
     fn name(&self) -> &'static str {
         "store"
@@ -143,17 +135,17 @@ pub trait Store: Clone + Send + Sync + 'static {
 /// ```
 pub trait StoreExt: Store {
     /// Decides one charge under one policy.
-    fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Self::Future<Verdict> {
+    fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Reply<Self::Future<Verdict>> {
         self.decide(&[Charge::new(policy, key, cost)])
     }
 
     /// The state of a key, without a charge.
-    fn peek(&self, policy: &Policy, key: &Key) -> Self::Future<Verdict> {
+    fn peek(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<Verdict>> {
         self.charge(policy, key, Cost::ZERO)
     }
 
     /// The decisions at several costs in one snapshot, without a charge.
-    fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Self::Future<Verdict> {
+    fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Reply<Self::Future<Verdict>> {
         let charges: Vec<_> =
             costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
         self.decide(&charges)

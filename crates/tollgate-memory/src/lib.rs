@@ -35,14 +35,14 @@ mod table;
 mod voided;
 
 use std::fmt;
-use std::future::{Ready, ready};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::{
-    Charge, Cost, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Verdict,
+    Charge, Cost, Key, NeverPending, Policy, Receipt, ReceiptId, Reply, Settlement, Store,
+    StoreError, Verdict,
 };
 
 pub use self::builder::MemoryStoreBuilder;
@@ -170,31 +170,26 @@ pub struct MemoryStats {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
     #[inline(always)]
-    fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
-        ready(self.0.decide(charges))
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        Reply::ready(self.0.decide(charges))
     }
 
-    #[inline(always)]
-    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
-        Some(self.0.decide(charges))
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        Reply::ready(self.0.settle(receipt, actual))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
-        ready(self.0.settle(receipt, actual))
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        Reply::ready(self.0.renew(receipt))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Ready<Result<Option<Receipt>, StoreError>> {
-        ready(self.0.renew(receipt))
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
         let hash = self.0.hash(key);
         let mut shard = self.0.shards[self.0.shard_number(hash)].lock();
         shard.reset(policy, key, self.0.clock.now());
-        ready(Ok(()))
+        Reply::ready(Ok(()))
     }
 
     fn name(&self) -> &'static str {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
 use tollgate_core::StoreError;
@@ -16,35 +16,21 @@ use crate::ticket::{CallAnswer, Ticket};
 ///
 /// If the caller drops it, a request that was not sent yet is never sent.
 pub struct RedisFuture<T> {
-    state: State,
+    ticket: Arc<Ticket>,
+    /// The call, if it is for this future to carry out, and where to leave it.
+    drive: Option<(Drive, Handle)>,
     /// Takes what was asked for out of the answer.
     read: fn(CallAnswer) -> Option<T>,
 }
 
-enum State {
-    Ready(Option<Result<CallAnswer, StoreError>>),
-    Waiting {
-        ticket: Arc<Ticket>,
-        /// The call, if it is for this future to carry out, and where to leave it.
-        drive: Option<(Drive, Handle)>,
-    },
-}
-
 impl<T> RedisFuture<T> {
-    pub(crate) const fn ready(
-        answer: Result<CallAnswer, StoreError>,
-        read: fn(CallAnswer) -> Option<T>,
-    ) -> Self {
-        Self { state: State::Ready(Some(answer)), read }
-    }
-
     pub(crate) fn submit(
         combiner: &Arc<Combiner>,
         ticket: Arc<Ticket>,
         read: fn(CallAnswer) -> Option<T>,
     ) -> Self {
         let drive = combiner.submit(&ticket).map(|drive| (drive, combiner.runtime.clone()));
-        Self { state: State::Waiting { ticket, drive }, read }
+        Self { ticket, drive, read }
     }
 
     /// The answer that `drive` will give to the ticket.
@@ -54,13 +40,13 @@ impl<T> RedisFuture<T> {
         runtime: Handle,
         read: fn(CallAnswer) -> Option<T>,
     ) -> Self {
-        Self { state: State::Waiting { ticket, drive: Some((drive, runtime)) }, read }
+        Self { ticket, drive: Some((drive, runtime)), read }
     }
 
     /// Says that time is up. A call that this carries out itself knows the time.
     pub(crate) fn expire(&self) {
-        if let State::Waiting { ticket, drive: None } = &self.state {
-            ticket.expire();
+        if self.drive.is_none() {
+            self.ticket.expire();
         }
     }
 }
@@ -69,29 +55,19 @@ impl<T> Future for RedisFuture<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = match &mut self.state {
-            State::Ready(answer) => answer
-                .take()
-                .unwrap_or_else(|| Err(StoreError::invalid(STORE, "polled after completion"))),
-            State::Waiting { ticket, drive } => {
-                if let Some((call, runtime)) = drive {
-                    if !is_within(runtime) {
-                        leave(drive, ticket);
-                    } else if call.as_mut().poll(cx).is_pending() {
-                        // No other task answers meanwhile. A waker in the ticket would only wake
-                        // this task by its own call.
-                        return Poll::Pending;
-                    }
-                    // It is over, or in other hands.
-                    *drive = None;
-                }
-                match ticket.poll(cx) {
-                    Poll::Ready(answer) => answer,
-                    Poll::Pending => return Poll::Pending,
-                }
+        let Self { ticket, drive, read } = &mut *self;
+        if let Some((call, runtime)) = drive {
+            if !is_within(runtime) {
+                leave(drive, ticket);
+            } else if call.as_mut().poll(cx).is_pending() {
+                // No other task answers meanwhile. A waker in the ticket would only wake this task
+                // by its own call.
+                return Poll::Pending;
             }
-        };
-        let read = self.read;
+            // The call has ended, or the runtime carries it out.
+            *drive = None;
+        }
+        let answer = ready!(ticket.poll(cx));
         Poll::Ready(answer.and_then(|answer| {
             let mixed_up =
                 || StoreError::maybe_charged(STORE, "the answer is one to something else");
@@ -102,11 +78,9 @@ impl<T> Future for RedisFuture<T> {
 
 impl<T> Drop for RedisFuture<T> {
     fn drop(&mut self) {
-        if let State::Waiting { ticket, drive } = &mut self.state {
-            ticket.abandon();
-            // A call that was begun is carried through: its lane and its script are shared.
-            leave(drive, ticket);
-        }
+        self.ticket.abandon();
+        // A call that has started runs to its end, because its lane and its script are shared.
+        leave(&mut self.drive, &self.ticket);
     }
 }
 

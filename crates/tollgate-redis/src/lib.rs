@@ -98,7 +98,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+    Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };
 
 use self::address::Address;
@@ -259,7 +259,7 @@ impl RedisStore {
 impl Store for RedisStore {
     type Future<T: Send + 'static> = RedisFuture<T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
         let read = |answer| match answer {
             CallAnswer::Verdict(verdict) => Some(verdict),
             _ => None,
@@ -272,7 +272,7 @@ impl Store for RedisStore {
             && let Some(verdict) = self.0.leases.spend(charges)
         {
             self.0.combiner.counters.count_leased();
-            return RedisFuture::ready(Ok(CallAnswer::Verdict(verdict)), read);
+            return Reply::ready(Ok(verdict));
         }
         let lines = charges.iter().map(|charge| Line {
             state: self.0.names.state(charge.policy, charge.key),
@@ -288,26 +288,26 @@ impl Store for RedisStore {
             && let Some(verdict) = self.0.combiner.deny_cache.find(&lines)
         {
             self.0.combiner.counters.count_deny_cache_hit();
-            return RedisFuture::ready(Ok(CallAnswer::Verdict(verdict)), read);
+            return Reply::ready(Ok(verdict));
         }
         if is_leased && !is_dry {
             self.note_asked(charges);
         }
         if !is_one_call {
-            return cross_slot::decide(self, charges, lines, read);
+            return Reply::pending(cross_slot::decide(self, charges, lines, read));
         }
         let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
-        self.submit(&about, Request::Decide(lines), read)
+        Reply::pending(self.submit(&about, Request::Decide(lines), read))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
-        self.settle_within(receipt.lifetime(), receipt, actual)
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
         if !receipt.policy.is_concurrency() {
             let error = StoreError::no_lease(STORE, &receipt.policy);
-            return RedisFuture::ready(Err(error), |_| None);
+            return Reply::ready(Err(error));
         }
         let read = |answer| match answer {
             CallAnswer::Renewal(receipt) => Some(receipt),
@@ -317,10 +317,10 @@ impl Store for RedisStore {
         let about = state.clone();
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        self.submit(&about, Request::Renew { state, settled, receipt }, read)
+        Reply::pending(self.submit(&about, Request::Renew { state, settled, receipt }, read))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
         let read = |answer| match answer {
             CallAnswer::Reset => Some(()),
             _ => None,
@@ -328,7 +328,7 @@ impl Store for RedisStore {
         self.0.combiner.deny_cache.forget();
         let state = self.0.names.state(policy, key);
         let about = state.clone();
-        self.submit(&about, Request::Reset { state }, read)
+        Reply::pending(self.submit(&about, Request::Reset { state }, read))
     }
 
     fn name(&self) -> &'static str {

@@ -160,9 +160,10 @@ impl Costs {
         self.methods.are_equal
     }
 
-    /// Whether all requests have the same cost.
-    pub(crate) fn are_equal(&self) -> bool {
-        self.methods.are_equal && self.routes.is_empty() && self.closure.is_none()
+    /// The cost, if all requests have the same.
+    pub(crate) fn uniform_cost(&self) -> Option<Cost> {
+        let is_uniform = self.methods.are_equal && self.routes.is_empty() && self.closure.is_none();
+        is_uniform.then_some(self.methods.any_other)
     }
 
     pub(crate) const fn depend_on_closure(&self) -> bool {

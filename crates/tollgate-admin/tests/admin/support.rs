@@ -15,7 +15,7 @@ use tollgate::key::Key;
 use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
 use tollgate::observe::{Inspect, StoreReport};
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, ManualClock, Receipt, Settlement, StoreError, Verdict};
+use tollgate::store::{Charge, ManualClock, Receipt, Reply, Settlement, StoreError, Verdict};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::ServiceExt;
 use tower::util::ServiceFn;
@@ -108,11 +108,14 @@ impl<S: Store> Reported<S> {
         self.is_unplugged.store(true, Ordering::Relaxed);
     }
 
-    fn call<T: Send + 'static>(&self, call: impl FnOnce(&S) -> S::Future<T>) -> Later<T> {
+    fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&S) -> Reply<S::Future<T>>,
+    ) -> Reply<Later<T>> {
         if self.is_unplugged.load(Ordering::Relaxed) {
-            return Box::pin(ready(Err(StoreError::not_charged("stage", "unplugged"))));
+            return Reply::ready(Err(StoreError::not_charged("stage", "unplugged")));
         }
-        Box::pin(call(&self.store))
+        call(&self.store).map_pending(|reply| Box::pin(reply) as Later<T>)
     }
 }
 
@@ -121,19 +124,19 @@ type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 impl<S: Store> Store for Reported<S> {
     type Future<T: Send + 'static> = Later<T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Later<Verdict> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Later<Verdict>> {
         self.call(|store| store.decide(charges))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Later<Settlement> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Later<Settlement>> {
         self.call(|store| store.settle(receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Later<Option<Receipt>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Later<Option<Receipt>>> {
         self.call(|store| store.renew(receipt))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Later<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Later<()>> {
         self.call(|store| store.reset(policy, key))
     }
 

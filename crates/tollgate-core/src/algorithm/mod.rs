@@ -62,10 +62,6 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     fn fresh(&self) -> Self::State;
 
     // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
-    // inline them: a decision that is written to memory and read in other widths waits for the
-    // writes.
-
-    // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
     // inline them, because a decision that is written to memory and read in other widths waits for
     // the writes.
     /// Lets time pass up to `now`, without touching the state.

@@ -1,8 +1,8 @@
 //! A store around another store.
 
-use std::future::{Ready, ready};
-
-use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+use tollgate_core::{
+    Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
+};
 
 /// The store inside the wrapper of [`a_wrapper_passes_on_what_the_store_inside_is`].
 #[derive(Clone, Debug)]
@@ -27,27 +27,27 @@ pub fn a_wrapper_passes_on_what_the_store_inside_is<W: Store>(wrap: impl Fn(Insi
 }
 
 impl Inside {
-    fn answer<T>() -> Ready<Result<T, StoreError>> {
-        ready(Err(StoreError::not_charged("inside", "it decides nothing")))
+    fn answer<T>() -> Reply<NeverPending<Result<T, StoreError>>> {
+        Reply::ready(Err(StoreError::not_charged("inside", "it decides nothing")))
     }
 }
 
 impl Store for Inside {
-    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
-    fn decide(&self, _: &[Charge<'_>]) -> Self::Future<Verdict> {
+    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
         Self::answer()
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
         Self::answer()
     }
 
-    fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
         Self::answer()
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
         Self::answer()
     }
 

@@ -1,9 +1,9 @@
 //! `X-RateLimit` headers of each policy, as the APIs of language models send them.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate_core::Micros;
+use tollgate_core::{Decision, Micros};
 
-use super::{Row, digits};
+use super::digits;
 
 /// `x-ratelimit-limit-NAME` and the other two.
 #[derive(Clone, Debug)]
@@ -20,15 +20,13 @@ impl Names {
         let name = |field: &str| format!("x-ratelimit-{field}-{suffix}").parse().ok();
         Some(Self { limit: name("limit")?, remaining: name("remaining")?, reset: name("reset")? })
     }
-}
 
-pub(super) fn write(headers: &mut HeaderMap, row: Row<'_>) {
-    let (fields, decision) = row;
-    let Some(names) = fields.names() else { return };
-    headers.insert(&names.limit, digits::integer(decision.limit));
-    headers.insert(&names.remaining, digits::integer(decision.remaining));
-    if let Ok(reset) = HeaderValue::try_from(duration(fields.reset_after(decision))) {
-        headers.insert(&names.reset, reset);
+    pub(super) fn write(&self, headers: &mut HeaderMap, decision: &Decision, reset_after: Micros) {
+        headers.insert(&self.limit, digits::integer(decision.limit));
+        headers.insert(&self.remaining, digits::integer(decision.remaining));
+        if let Ok(reset) = HeaderValue::try_from(duration(reset_after)) {
+            headers.insert(&self.reset, reset);
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use super::by_policy::Names;
 use super::digits::{self, Line};
 use super::intern::interned;
 use super::names::{RATELIMIT, RATELIMIT_POLICY};
-use super::recent;
 
 /// A policy and its decision. Callers leave out shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
@@ -135,47 +134,29 @@ pub(super) fn append(headers: &mut HeaderMap, rows: &[Row<'_>]) {
     let [(fields, decision)] = rows else { return append_several(headers, rows) };
     let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { return };
     headers.append(RATELIMIT_POLICY, quota.clone());
-    let (remaining, window) = (decision.remaining, fields.effective_window(decision));
-    let time = window.map_or(u64::MAX, |window| window.min(digits::MAX_INTEGER));
-    let make = || {
-        let mut line = Line::new();
-        push_member(&mut line, item, remaining, window);
-        digits::value(line.as_slice())
-    };
-    if let Some(state) = recent::value([recent::text(item), remaining, time], make) {
+    let mut state = Line::new();
+    push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
+    if let Some(state) = digits::value(state.as_slice()) {
         headers.append(RATELIMIT, state);
     }
 }
 
 fn append_several(headers: &mut HeaderMap, rows: &[Row<'_>]) {
-    let mut state = Line::new();
+    let (mut quotas, mut state) = (Line::new(), Line::new());
     let mut separator: &[u8] = b"";
     for (fields, decision) in rows {
-        let Some(item) = &fields.item else { continue };
+        let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { continue };
+        quotas.push(separator);
         state.push(separator);
         separator = b", ";
+        quotas.push(quota.as_bytes());
         push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
     }
     if state.as_slice().is_empty() {
         return;
     }
-    let quotas = || rows.iter().filter_map(|(fields, _)| fields.quota.as_ref());
-    let make = || {
-        let mut line = Line::new();
-        for (place, quota) in quotas().enumerate() {
-            line.push(if place == 0 { b"" } else { b", " });
-            line.push(quota.as_bytes());
-        }
-        digits::value(line.as_slice())
-    };
-    let mut parts = recent::Parts::default();
-    let quotas = if rows.len() <= parts.len() {
-        parts.iter_mut().zip(quotas()).for_each(|(part, quota)| *part = recent::text(quota));
-        recent::value(parts, make)
-    } else {
-        make()
-    };
-    if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
+    let (quotas, state) = (digits::value(quotas.as_slice()), digits::value(state.as_slice()));
+    if let (Some(quotas), Some(state)) = (quotas, state) {
         headers.append(RATELIMIT_POLICY, quotas);
         headers.append(RATELIMIT, state);
     }

@@ -38,7 +38,6 @@ mod digits;
 mod fields;
 mod intern;
 mod names;
-mod recent;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -48,19 +47,20 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp, Verdict};
+use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp};
 
 pub(crate) use self::fields::{PolicyFields, Row};
 pub use self::names::{
     COST, EXPOSED, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REASON,
     X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
 };
-pub(crate) use self::retry::seconds_to_wait;
+pub(crate) use self::retry::{seconds_to_wait, seed_of};
 
 pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-reduced-capacity");
 
-pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
-    if verdict.source() == Source::Local {
+#[inline]
+pub(crate) fn add_reduced_capacity_reason(headers: &mut HeaderMap, source: Source) {
+    if source == Source::Local {
         headers.insert(X_RATELIMIT_REASON, REDUCED);
     }
 }
@@ -171,7 +171,12 @@ impl HeaderOptions {
         }
         let shown = shown.iter().filter(|(fields, _)| !fields.is_hidden());
         if self.x_ratelimit == SendOn::ByPolicy {
-            return shown.for_each(|row| by_policy::write(headers, *row));
+            for (fields, decision) in shown {
+                if let Some(names) = fields.names() {
+                    names.write(headers, decision, fields.reset_after(decision));
+                }
+            }
+            return;
         }
         let tightest = shown
             .copied()
@@ -244,10 +249,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),
     };
-    let seconds = reset_at(decided_at, shown);
-    if let Some(value) = recent::value([0, seconds, 0], || Some(digits::integer(seconds))) {
-        headers.insert(X_RATELIMIT_RESET, value);
-    }
+    headers.insert(X_RATELIMIT_RESET, digits::integer(reset_at(decided_at, shown)));
 }
 
 fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Micros, Timestamp};
+use tollgate_core::{Key, Micros, Timestamp};
 
 /// The seconds of `Retry-After`: the wait rounded up, at least one, plus up to `jitter`.
 ///
@@ -24,6 +24,12 @@ pub(crate) fn seconds_to_wait(
     // The high half of a product maps a hash evenly to the choices.
     let added = (u128::from(mix(seed ^ mix(number))) * choices) >> 64;
     least.saturating_add(u64::try_from(added).unwrap_or(0))
+}
+
+/// A number that is the same for a client on all replicas (FNV-1a over its keys).
+pub(crate) fn seed_of<'a>(keys: impl Iterator<Item = &'a Key>) -> u64 {
+    let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    keys.fold(0xcbf2_9ce4_8422_2325, |seed, key| key.as_bytes().iter().fold(seed, step))
 }
 
 /// The finalizer of SplitMix64: every bit of the result depends on every bit of `x`.

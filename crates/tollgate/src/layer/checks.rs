@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate_core::{Cost, OnStoreError, PolicyError, Store};
 
-use super::limits::{MAX_TIERS, tier_names};
+use super::compiled::{MAX_TIERS, tier_names};
 use super::options::Options;
 use crate::{Costs, Limit};
 
@@ -108,7 +108,8 @@ fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
         return Ok(());
     }
     let (request, cost) = costs.highest();
-    let is_certain = costs.are_equal() || !(limit.has_conditions() || costs.depend_on_closure());
+    let is_certain =
+        costs.uniform_cost().is_some() || !(limit.has_conditions() || costs.depend_on_closure());
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
         if cost.get() > policy.capacity() {

@@ -1,7 +1,6 @@
-//! The future of a response, and requests that cannot be answered at once.
+//! The future of a response, and requests that wait before they reach the service.
 
 use std::marker::PhantomData;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,8 +10,10 @@ use pin_project_lite::pin_project;
 use tollgate_core::Store;
 use tower_service::Service;
 
-use super::action::{Action, OwnResponse, ResponseWork, Waiting};
+use super::judge::{Judgement, Passed};
+use super::respond::{self, OwnResponse};
 use super::state::LayerState;
+use super::wait::Waiting;
 use crate::RequestHead;
 use crate::body::{BodyMode, InFlight};
 
@@ -30,8 +31,8 @@ pin_project! {
 }
 
 pin_project! {
-    /// Most requests run at once. The others are in a box, because this future is moved and
-    /// allocated for each request.
+    /// Most requests run immediately. A request that waits is in a box, because this future is moved
+    /// and allocated for each request.
     #[project = StageProjection]
     enum Stage<S, St, B>
     where
@@ -39,19 +40,25 @@ pin_project! {
         St: Store,
     {
         Held { held: Option<Box<HeldRequest<S, St, B>>> },
-        // The service works on the request.
-        Running { #[pin] future: S::Future, work: Option<(Arc<LayerState<St>>, ResponseWork)> },
+        Running { #[pin] future: S::Future, work: Option<ResponseWork<St>> },
         Rejected { response: Option<OwnResponse> },
     }
 }
 
-pub(super) struct HeldRequest<S, St: Store, B> {
+/// What the layer does with the response.
+type ResponseWork<St> = (Arc<LayerState<St>>, Option<Passed>);
+
+struct HeldRequest<S, St: Store, B> {
+    layer: Arc<LayerState<St>>,
     inner: S,
     is_ready: bool,
-    state: Arc<LayerState<St>>,
     request: Request<B>,
-    /// `Ok` once it may run.
-    progress: Result<ResponseWork, Box<Waiting<St>>>,
+    progress: Progress,
+}
+
+enum Progress {
+    Waiting(Waiting),
+    Passed(Option<Passed>),
 }
 
 impl<S, St, M, B> ResponseFuture<S, St, M, B>
@@ -60,97 +67,66 @@ where
     St: Store,
 {
     #[inline]
-    pub(super) const fn running(
-        future: S::Future,
-        work: Option<(Arc<LayerState<St>>, ResponseWork)>,
-    ) -> Self {
+    pub(super) const fn running(future: S::Future, work: Option<ResponseWork<St>>) -> Self {
         Self { stage: Stage::Running { future, work }, mode: PhantomData }
     }
-}
 
-impl<S, St, M, B> ResponseFuture<S, St, M, B>
-where
-    S: Service<Request<B>> + Clone,
-    St: Store,
-{
+    pub(super) const fn rejected(response: OwnResponse) -> Self {
+        Self { stage: Stage::Rejected { response: Some(response) }, mode: PhantomData }
+    }
+
     pub(super) fn held(
+        layer: Arc<LayerState<St>>,
         inner: S,
-        state: Arc<LayerState<St>>,
+        is_ready: bool,
         request: Request<B>,
-        action: Action<St>,
+        waiting: Waiting,
     ) -> Self {
-        let progress = Ok(ResponseWork::None);
-        let mut held = HeldRequest { inner, is_ready: true, state, request, progress };
-        let stage = match held.follow(action) {
-            Some(response) => Stage::Rejected { response: Some(response) },
-            None => Stage::Held { held: Some(Box::new(held)) },
-        };
-        Self { stage, mode: PhantomData }
+        let progress = Progress::Waiting(waiting);
+        let held = Box::new(HeldRequest { layer, inner, is_ready, request, progress });
+        Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
     }
 }
 
 impl<S, St, B> HeldRequest<S, St, B>
 where
-    S: Service<Request<B>> + Clone,
+    S: Service<Request<B>>,
     St: Store,
 {
-    fn follow(&mut self, action: Action<St>) -> Option<OwnResponse> {
-        match action {
-            Action::Forward(work) => self.progress = Ok(work),
-            Action::Wait(waiting) => {
-                if !waiting.is_short() {
-                    // The place in the service is free for others while this request waits.
-                    self.inner = self.inner.clone();
-                    self.is_ready = false;
-                }
-                self.progress = Err(waiting);
-            }
-            Action::Respond(response) => return Some(response),
-        }
-        None
-    }
-
-    /// Ready when the request may run, or with the response if it ends here.
+    /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
-        loop {
-            let action = match &mut self.progress {
-                Ok(_) if self.is_ready => return Poll::Ready(Ok(None)),
-                Ok(_) => {
-                    ready!(self.inner.poll_ready(cx))?;
-                    self.is_ready = true;
-                    continue;
+        if let Progress::Waiting(waiting) = &mut self.progress {
+            match ready!(waiting.as_mut().poll(cx)) {
+                Judgement::Pass(passed) => self.progress = Progress::Passed(passed),
+                Judgement::Reject(rejection) => {
+                    let head = RequestHead::of(&self.request);
+                    let response = respond::reject(&self.layer, &rejection, &head);
+                    return Poll::Ready(Ok(Some(response)));
                 }
-                Err(waiting) => match &mut **waiting {
-                    Waiting::Decision { answer, context } => {
-                        let answer = ready!(answer.as_mut().poll(cx));
-                        self.state.conclude(answer, context, &RequestHead::of(&self.request))
-                    }
-                    Waiting::Turn { turn, guard, work } => {
-                        ready!(turn.as_mut().poll(cx));
-                        if let Some((guard, _)) = guard.take() {
-                            guard.disarm();
-                        }
-                        Action::Forward(mem::take(work))
-                    }
-                },
-            };
-            if let Some(response) = self.follow(action) {
-                return Poll::Ready(Ok(Some(response)));
             }
         }
+        if !self.is_ready {
+            ready!(self.inner.poll_ready(cx))?;
+        }
+        Poll::Ready(Ok(None))
     }
 
     fn run(mut self) -> Stage<S, St, B> {
-        let work = self.progress.unwrap_or_default();
-        let expose_verdicts = self.state.options.expose_verdicts;
-        work.prepare(self.request.extensions_mut(), expose_verdicts);
-        Stage::Running { future: self.inner.call(self.request), work: Some((self.state, work)) }
+        let passed = match self.progress {
+            Progress::Passed(passed) => passed,
+            Progress::Waiting(_) => None,
+        };
+        if let Some(passed) = &passed {
+            passed.prepare(&self.layer, self.request.extensions_mut());
+        }
+        let future = self.inner.call(self.request);
+        Stage::Running { future, work: Some((self.layer, passed)) }
     }
 }
 
 impl<S, St, M, B, ResBody> Future for ResponseFuture<S, St, M, B>
 where
-    S: Service<Request<B>, Response = Response<ResBody>> + Clone,
+    S: Service<Request<B>, Response = Response<ResBody>>,
     St: Store,
     M: BodyMode<ResBody>,
 {
@@ -166,8 +142,8 @@ where
                     // Taken first: the permits of a request that failed are returned now.
                     let work = work.take();
                     let mut in_flight = InFlight::default();
-                    if let (Ok(response), Some((state, work))) = (&mut response, work) {
-                        in_flight = state.finish(response, work);
+                    if let (Ok(response), Some((layer, passed))) = (&mut response, work) {
+                        in_flight = respond::finish(&layer, response, passed);
                     }
                     return Poll::Ready(response.map(|response| M::respond(response, in_flight)));
                 }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tollgate_core::{AnyStore, Charge, Cost, Key, Receipt, Settlement, Store, StoreError, Verdict};
+use tollgate_core::{
+    AnyStore, Charge, Cost, Key, Receipt, Reply, Settlement, Store, StoreError, Verdict,
+};
 
-use super::limits::{CompiledLimit, Tiers};
+use super::compiled::{CompiledLimits, Tiers};
 use super::service::{RateLimit, RateLimitLayer};
 use super::state::LayerState;
 use super::telemetry::Telemetry;
@@ -20,7 +22,7 @@ use crate::tier::Tier;
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
     /// A handle of this layer.
@@ -39,7 +41,7 @@ impl<S, St: Inspect, M> RateLimit<S, St, M> {
 impl LayerHandle {
     /// Returns the limits of the layer, in their order.
     pub fn limits(&self) -> Vec<&Limit> {
-        self.0.view().limits.iter().map(|compiled| &compiled.limit).collect()
+        self.0.view().limits.iter().collect()
     }
 
     /// Returns the report of the layer's store.
@@ -54,7 +56,7 @@ impl LayerHandle {
 
     /// The decision for `key` under a limit, without a charge. The state is one for all tiers, and the
     /// remainder depends on the quota.
-    pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
+    pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<Boxed<Verdict>> {
         let charge = limit.charge(key, Cost::ZERO);
         self.0.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }])
     }
@@ -65,12 +67,12 @@ impl LayerHandle {
     }
 
     /// Forgets the used units of `key` under a limit.
-    pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
+    pub fn reset(&self, limit: &Limit, key: &Key) -> Reply<Boxed<()>> {
         self.0.store().reset(limit.policy(), key)
     }
 
     /// Corrects a charge, see [`Store::settle`](crate::Store::settle).
-    pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+    pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
         self.0.store().settle(receipt, actual)
     }
 }
@@ -83,7 +85,7 @@ trait AnyLayer: Send + Sync {
 
 /// The parts of a layer that do not depend on its store.
 struct View<'a> {
-    limits: &'a [CompiledLimit],
+    limits: &'a CompiledLimits,
     telemetry: &'a Telemetry,
     tiers: Option<&'a Tiers>,
 }

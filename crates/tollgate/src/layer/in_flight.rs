@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Cost, OwnedCharge, Policy, Receipt, Store, Verdict};
+use tollgate_core::{Cost, Policy, Receipt, Store};
 
-use super::cancel::{receipts, settle};
+use super::receipts::settle;
 use crate::body::InFlight;
 
 /// Renews the permits that the requests of a layer hold.
@@ -51,9 +51,9 @@ impl<St: Store> LeaseRenewer<St> {
         Some(Self(Arc::new(Shared { store, every, register: Mutex::default() })))
     }
 
-    pub(super) fn hold(&self, verdict: &Verdict, charges: &[OwnedCharge]) -> InFlight {
+    pub(super) fn hold(&self, receipts: Vec<Receipt>) -> InFlight {
         let receipts: Receipts =
-            receipts(verdict, charges).filter(|it| it.policy.is_concurrency()).collect();
+            receipts.into_iter().filter(|it| it.policy.is_concurrency()).collect();
         if receipts.is_empty() {
             return InFlight::default();
         }

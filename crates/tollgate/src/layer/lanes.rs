@@ -37,17 +37,17 @@ impl Hash for LaneKey {
     }
 }
 
-pub(super) type Arrival = u64;
+pub(super) type ArrivalNumber = u64;
 
 /// All lanes. None of them is empty.
 #[derive(Default)]
 pub(super) struct Lanes(HashMap<LaneKey, Lane>);
 
 /// The requests that wait for a key: how to wake each, and its cost there.
-type Lane = BTreeMap<Arrival, (Arc<Notify>, u64)>;
+type Lane = BTreeMap<ArrivalNumber, (Arc<Notify>, u64)>;
 
 pub(super) struct Member {
-    pub(super) arrival: Arrival,
+    pub(super) arrival: ArrivalNumber,
     /// The keys of its charges. The bits below are numbers of these.
     pub(super) keys: Box<[LaneKey]>,
     pub(super) costs: Box<[u64]>,

@@ -8,42 +8,45 @@
 //!
 //! A request goes through these functions, in this order:
 //!
-//! 1. `service.rs`: `RateLimit::call` reads the head of the request.
-//! 2. `classify.rs`: `classify` finds the limits that apply, and its key and cost under each.
-//! 3. `decide.rs`: `decide` makes one call of the store.
-//! 4. `conclude.rs`: `conclude` turns the answer into an `Action`: forward, wait or respond.
-//! 5. `service.rs` forwards the request; `future.rs` holds it while it waits.
-//! 6. `conclude.rs`: `finish` adds the header fields to the response.
+//! 1. `service.rs`: `RateLimit::call` reads the head of the request and calls `admit`.
+//! 2. `admit.rs`: `classify` finds the limits that apply, and the key and cost under each: the rows of
+//!    the request. Then it calls the store.
+//! 3. `judge.rs`: `judge` writes the decisions of the store into the rows. A request that passes goes
+//!    to the service.
+//! 4. `respond.rs`: `finish` adds the headers of the rows to the response. `reject` makes the
+//!    response of a request that does not pass.
+//!
+//! `wait.rs` has the requests that wait: for the reply of the store, in the wait queue, or for their
+//! turn in a leaky bucket. `future.rs` holds them, and then goes on as above.
 //!
 //! | file | types that other files of the folder use |
 //! |---|---|
-//! | `limits.rs` | `CompiledLimit`, `Resolved`, `AppliedLimits`, `Tiers`, `TierIndex` |
-//! | `lanes.rs`, `wait_queue.rs` | `Lanes`, `LaneKey`, `Member`; `Ticket`: a place in the wait queue |
-//! | `waiter.rs` | `Waiter`, `Denied`: a request that waits |
-//! | `cancel.rs` | `CancelGuard`: returns the charges of a request that is dropped |
-//! | `in_flight.rs` | `LeaseRenewer`: permits of concurrency limits |
-//! | `settlement.rs` | `OpenCharges`: charges that are corrected later |
+//! | `row.rs` | `Row`, `Rows`: a limit that applies to a request; `Decided`; `Rejection` |
+//! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer as data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
+//! | `extras.rs` | `Extras`: features that go on after the decision; `Owed`: their part of a request |
+//! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a place in the wait queue; `Waiter`, `Denied` |
+//! | `cancel.rs`, `receipts.rs` | `CancelGuard`: refunds the charges of a request that is dropped; `settle` |
+//! | `in_flight.rs`, `settlement.rs` | `LeaseRenewer`: permits; `OpenCharges`: charges that are corrected later |
 //! | `telemetry.rs`, `outage.rs` | `Telemetry`, `Observed`, `DecisionTimer`, `WaitTimer`; `Outage`, the log of failures |
 //! | `checks.rs` | `LayerError`: why a layer cannot be built |
-//! | `options.rs`, `state.rs` | `Options`, `LayerState`: the layer as data |
-//! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances`, `Allowance` |
-//! | `future.rs` | `HeldRequest`: a request that does not run yet |
 
-mod action;
+mod admit;
 mod builder;
 mod cancel;
 mod checks;
-mod classify;
-mod conclude;
-mod decide;
+mod compiled;
+mod extras;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
 mod in_flight;
+mod judge;
 mod lanes;
-mod limits;
 mod options;
 mod outage;
+mod receipts;
+mod respond;
+mod row;
 mod service;
 mod settlement;
 mod state;
@@ -52,6 +55,7 @@ mod telemetry;
 #[cfg(test)]
 mod tests;
 mod verdicts;
+mod wait;
 mod wait_queue;
 mod waiter;
 

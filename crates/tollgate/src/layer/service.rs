@@ -11,9 +11,10 @@ use tollgate_core::Store;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::action::{Action, ResponseWork};
+use super::admit::{Admission, admit};
 use super::future::ResponseFuture;
 use super::state::LayerState;
+use super::wait::Waiting;
 use crate::body::{AnyBody, BodyMode, SameBody};
 use crate::{Limit, RequestHead};
 
@@ -88,7 +89,7 @@ impl<St: Store, M> RateLimitLayer<St, M> {
 
     /// Returns the limits of the layer, in their order.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
-        self.state.limits()
+        self.state.limits.iter()
     }
 }
 
@@ -161,33 +162,36 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        match self.state.admit(&RequestHead::of(&request)) {
-            Action::Forward(work) => {
-                let state = &self.state;
-                work.prepare(request.extensions_mut(), state.options.expose_verdicts);
-                let is_idle = matches!(work, ResponseWork::None) && state.cost_headers.is_empty();
-                let work = (!is_idle).then(|| (Arc::clone(state), work));
+        match admit(&self.state, &RequestHead::of(&request)) {
+            Admission::Pass(passed) => {
+                if let Some(passed) = &passed {
+                    passed.prepare(&self.state, request.extensions_mut());
+                }
+                let has_work = passed.is_some() || self.state.has_cost_headers();
+                let work = has_work.then(|| (Arc::clone(&self.state), passed));
                 ResponseFuture::running(self.inner.call(request), work)
             }
-            action => self.hold(request, action),
+            Admission::Respond(response) => ResponseFuture::rejected(response),
+            Admission::Wait(waiting) => self.hold(request, waiting),
         }
     }
 }
 
 impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     #[cold]
-    fn hold<B>(&mut self, request: Request<B>, action: Action<St>) -> ResponseFuture<S, St, M, B>
+    fn hold<B>(&mut self, request: Request<B>, waiting: Waiting) -> ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,
     {
-        ResponseFuture::held(self.take_ready(), Arc::clone(&self.state), request, action)
-    }
-}
-
-impl<S: Clone, St, M> RateLimit<S, St, M> {
-    fn take_ready(&mut self) -> S {
+        // The request takes the instance that is ready. If it may wait for long, the place in the
+        // service is free for other requests, and it takes another instance.
         let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
+        let mut inner = mem::replace(&mut self.inner, clone);
+        let is_ready = !self.state.may_wait();
+        if !is_ready {
+            inner = self.inner.clone();
+        }
+        ResponseFuture::held(Arc::clone(&self.state), inner, is_ready, request, waiting)
     }
 }
 

@@ -7,9 +7,11 @@ use http::Extensions;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{AnyStore, Cost, Decision, Micros, OwnedCharge, Receipt, Verdict};
+use tollgate_core::{AnyStore, Cost, Decision, Micros, Receipt};
 
-use super::cancel::{receipts, settle};
+use super::compiled::CompiledLimits;
+use super::receipts::settle;
+use super::row::Row;
 use crate::settling::Reserve;
 use crate::{Limit, ResponseHead};
 
@@ -95,8 +97,6 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
 }
 
 struct OpenCharge {
-    /// The number of its decision in the verdict.
-    place: usize,
     receipt: Receipt,
     /// If handlers and services may settle it: until when.
     reserve: Option<Reserve>,
@@ -138,20 +138,27 @@ impl OpenCharges {
             settle(&self.store, receipt, actual, None);
         }
     }
+
+    /// Corrects the decisions of settled charges.
+    pub(super) fn correct(&self, limits: &CompiledLimits, rows: &mut [Row]) {
+        for charge in &*self.charges.lock() {
+            let is_meant = |row: &&mut Row| charge.is_of(limits.of(row).limit.policy.name());
+            if let (Some(actual), Some(row)) = (charge.actual, rows.iter_mut().find(is_meant)) {
+                row.decision = correct(row.decision, charge.receipt.charged.cost, actual);
+            }
+        }
+    }
 }
 
-pub(super) fn open_charges<'a>(
+pub(super) fn open_charges(
     store: &AnyStore,
-    verdict: &Verdict,
-    charges: &[OwnedCharge],
-    limits: &(impl Iterator<Item = &'a Limit> + Clone),
+    limits: &CompiledLimits,
+    receipts: Vec<Receipt>,
 ) -> Option<Arc<OpenCharges>> {
-    let open = receipts(verdict, charges).filter_map(|receipt| {
-        let mut limits = limits.clone().enumerate();
-        let (place, limit) =
-            limits.find(|(_, limit)| limit.policy.name() == receipt.policy.name())?;
+    let open = receipts.into_iter().filter_map(|receipt| {
+        let limit = limits.iter().find(|limit| limit.policy.name() == receipt.policy.name())?;
         let reserve = limit.settling.reserve.clone();
-        let charge = OpenCharge { place, receipt, reserve, actual: None };
+        let charge = OpenCharge { receipt, reserve, actual: None };
         limit.settling.settles().then_some(charge)
     });
     let charges: Vec<_> = open.collect();
@@ -185,19 +192,6 @@ pub(super) fn settle_by_response<'a>(
             settle(&|_| stated);
         }
     }
-}
-
-pub(super) fn corrected(charges: &OpenCharges, verdict: &Verdict) -> Option<Verdict> {
-    let mut decisions = verdict.decisions().to_vec();
-    let mut any = false;
-    for OpenCharge { place, receipt, actual, .. } in &*charges.charges.lock() {
-        if let (Some(actual), Some(decision)) = (actual, decisions.get_mut(*place)) {
-            *decision = correct(*decision, receipt.charged.cost, *actual);
-            any = true;
-        }
-    }
-    let (admitted, at) = (verdict.is_admitted(), verdict.decided_at());
-    any.then(|| Verdict::new(admitted, at, decisions).with_source(verdict.source()))
 }
 
 fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {

@@ -10,7 +10,8 @@ use tollgate_core::{Decision, Outcome, Source, StoreError, Verdict};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
-use super::limits::{CompiledLimit, Resolved};
+use super::compiled::{CompiledLimit, CompiledLimits};
+use super::row::Row;
 use crate::RequestHead;
 use crate::observe::{CountedOutcome as Answer, source_name};
 #[cfg(feature = "metrics")]
@@ -59,12 +60,12 @@ pub(super) struct WaitTimer {
 
 impl Telemetry {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
-    pub(super) fn new(limits: &[CompiledLimit], observed: &Observed) -> Self {
+    pub(super) fn new(limits: &CompiledLimits, observed: &Observed) -> Self {
         #[cfg(feature = "metrics")]
         let observer = observed.observer.clone().unwrap_or_default();
         Self {
             #[cfg(feature = "metrics")]
-            policies: limits.iter().map(|it| observer.policy(it.limit.policy.name())).collect(),
+            policies: limits.iter().map(|limit| observer.policy(limit.policy.name())).collect(),
             #[cfg(feature = "metrics")]
             endpoint: observed.endpoint.as_deref().map(|name| observer.endpoint(name)),
             #[cfg(feature = "metrics")]
@@ -78,13 +79,13 @@ impl Telemetry {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(super) fn start(
         &self,
-        timer: &mut DecisionTimer,
-        limits: &[CompiledLimit],
-        resolved: &[Resolved],
+        limits: &CompiledLimits,
+        rows: &[Row],
         head: &RequestHead<'_>,
-    ) {
+    ) -> DecisionTimer {
+        let mut timer = DecisionTimer::default();
         if tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision") {
-            timer.spans = Some(Spans::new(limits, resolved));
+            timer.spans = Some(Spans::new(limits, rows));
         }
         #[cfg(feature = "metrics")]
         {
@@ -92,13 +93,14 @@ impl Telemetry {
             // Last, so that its own work is not counted as the store's.
             timer.started = self.timer.start();
         }
+        timer
     }
 
     #[inline]
     pub(super) fn record(
         &self,
-        limits: &[CompiledLimit],
-        resolved: &[Resolved],
+        limits: &CompiledLimits,
+        rows: &[Row],
         timer: &DecisionTimer,
         answer: &Result<Verdict, StoreError>,
         store: &'static str,
@@ -108,7 +110,7 @@ impl Telemetry {
         }
         #[cfg(feature = "metrics")]
         let seconds = timer.started.map(|started| self.timer.stop(started, store));
-        let applied = || resolved.iter().map(|it| &limits[it.limit]);
+        let applied = || rows.iter().map(|row| limits.of(row));
         let is_rejected = match answer {
             Ok(verdict) => !verdict.is_admitted(),
             Err(error) => applied().any(|limit| limit.fails_closed(error)),
@@ -119,14 +121,14 @@ impl Telemetry {
             let word = word.filter(|word| !(is_rejected && *word == Answer::FailedOpen));
             #[cfg(feature = "metrics")]
             {
-                let Resolved { limit: number, subject, cost } = &resolved[place];
-                let policy = &self.policies[*number];
+                let Row { limit: number, kind, cost, .. } = &rows[place];
+                let policy = &self.policies[usize::from(*number)];
                 // A penalty allows without charging.
                 let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
-                policy.count(subject.kind, cost, timer.endpoint as usize, word, decision);
+                policy.count(*kind, cost, timer.endpoint as usize, word, decision);
                 if word == Some(Answer::Deny) {
-                    policy.denied(&subject.key, subject.kind);
+                    policy.denied(&rows[place].key, *kind);
                 }
                 if let Some(seconds) = seconds
                     && !timer.has_waited
@@ -192,21 +194,21 @@ impl Telemetry {
 
 impl Spans {
     #[cold]
-    fn new(limits: &[CompiledLimit], resolved: &[Resolved]) -> Box<Self> {
-        let span = |resolved: &Resolved| {
+    fn new(limits: &CompiledLimits, rows: &[Row]) -> Box<Self> {
+        let span = |row: &Row| {
             tracing::debug_span!(
                 target: SPANS,
                 "decision",
-                policy = limits[resolved.limit].limit.policy.name(),
-                client = resolved.subject.kind.as_str(),
-                cost = resolved.cost.get(),
+                policy = limits.of(row).limit.policy.name(),
+                client = row.kind.as_str(),
+                cost = row.cost.get(),
                 outcome = Empty,
                 remaining = Empty,
                 store = Empty,
                 store_latency_us = Empty,
             )
         };
-        Box::new(Self { spans: resolved.iter().map(span).collect(), started: Instant::now() })
+        Box::new(Self { spans: rows.iter().map(span).collect(), started: Instant::now() })
     }
 
     #[cold]

@@ -1,14 +1,13 @@
 //! Properties that a test cannot see from outside.
 
-use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
 
 use http::{HeaderValue, Request};
 use tollgate_core::{Decision, Key, Timestamp, Verdict};
 
-use super::cancel::next_id;
-use super::conclude::seed_of;
+use super::receipts::next_id;
 use crate::RequestHead;
+use crate::headers::seed_of;
 
 #[test]
 fn the_jitter_of_a_key_is_the_same_on_all_replicas_and_of_all_versions() {
@@ -56,36 +55,4 @@ fn only_a_whole_preflight_is_one() {
         }
         assert_eq!(RequestHead::of(&request).is_preflight(), expected, "{method} {headers:?}");
     }
-}
-
-/// Each file of the folder, with the files that it imports.
-fn imports() -> BTreeMap<String, Vec<String>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/layer");
-    let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let sources = files.filter(|path| path.extension().is_some_and(|it| it == "rs"));
-    // An indented import is in the tests of the same file.
-    let names = |source: &str| -> Vec<_> {
-        let imports = source.lines().filter_map(|line| line.strip_prefix("use super::"));
-        imports.filter_map(|import| Some(import.split_once("::")?.0.to_owned())).collect()
-    };
-    let file = |path: PathBuf| {
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        (name, names(&std::fs::read_to_string(&path).unwrap()))
-    };
-    sources.map(file).filter(|(name, _)| name != "mod" && name != "tests").collect()
-}
-
-/// The levels of a file and of all that it imports.
-fn levels(file: &str, imports: &BTreeMap<String, Vec<String>>, above: &[&str]) -> usize {
-    assert!(!above.contains(&file), "a circle: {above:?}, {file}");
-    let above = [above, &[file]].concat();
-    let below = imports[file].iter().map(|below| levels(below, imports, &above));
-    1 + below.max().unwrap_or_default()
-}
-
-#[test]
-fn files_import_each_other_without_a_circle_and_in_at_most_seven_levels() {
-    let imports = imports();
-    let highest = imports.keys().map(|file| levels(file, &imports, &[])).max().unwrap();
-    assert!((3..=7).contains(&highest), "{highest} levels: {imports:?}");
 }

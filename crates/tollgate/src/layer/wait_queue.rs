@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use parking_lot::Mutex;
 use tollgate_core::Key;
 
-use super::lanes::{Arrival, LaneKey, Lanes, Member};
+use super::lanes::{ArrivalNumber, LaneKey, Lanes, Member};
 use crate::RequestHead;
 
 /// The wait queue for limits with [`OnExceeded::Wait`](crate::limit::OnExceeded), and its bounds.
@@ -85,6 +85,16 @@ impl Held {
     }
 }
 
+/// A request that may have to wait.
+pub(super) struct Arrival {
+    /// The number of the request in the order of arrival.
+    pub(super) number: ArrivalNumber,
+    /// The bytes that the request holds while it waits.
+    pub(super) bytes: usize,
+    /// Whether other requests wait now.
+    pub(super) others_wait: bool,
+}
+
 /// The place of a request in the wait queue. The request leaves the queue when this is dropped.
 pub(super) struct Ticket {
     shared: Arc<Shared>,
@@ -129,7 +139,7 @@ impl WaitQueue {
         self
     }
 
-    pub(super) fn bytes_of(&self, head: &RequestHead<'_>) -> usize {
+    fn bytes_of(&self, head: &RequestHead<'_>) -> usize {
         let body_window = self.shared.body_window.load(Ordering::Relaxed);
         let headers = head.headers;
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
@@ -147,11 +157,11 @@ impl WaitQueue {
         fields.fold(REST.saturating_add(body), usize::saturating_add)
     }
 
-    /// Returns the number of a request in the order of arrival, and whether other requests wait.
     #[inline]
-    pub(super) fn arrive(&self) -> (Arrival, bool) {
-        let arrival = self.shared.arrivals.fetch_add(1, Ordering::Relaxed);
-        (arrival, self.shared.lanes.load(Ordering::Acquire) > 0)
+    pub(super) fn arrive(&self, head: &RequestHead<'_>) -> Arrival {
+        let number = self.shared.arrivals.fetch_add(1, Ordering::Relaxed);
+        let others_wait = self.shared.lanes.load(Ordering::Acquire) > 0;
+        Arrival { number, bytes: self.bytes_of(head), others_wait }
     }
 
     /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. `None` if it

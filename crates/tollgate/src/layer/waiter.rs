@@ -1,24 +1,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Micros, Outcome, OwnedCharge, Policy, Refill, Source, Store,
+    Algorithm, Charge, Cost, Decision, Micros, Outcome, Policy, Refill, Reply, Source, Store,
     StoreError, Verdict,
 };
 
 use super::cancel::CancelGuard;
-use super::lanes::{Arrival, LaneKey, Member, bits};
-use super::telemetry::WaitTimer;
-use super::wait_queue::{Ticket, WaitQueue};
+use super::lanes::{LaneKey, Member, bits};
+use super::row::Rows;
+use super::state::LayerState;
+use super::wait_queue::{Arrival, Ticket, WaitQueue};
 
+/// A request that may wait for units.
 pub(super) struct Waiter<St> {
-    store: St,
-    charges: Arc<[OwnedCharge]>,
-    /// How long it waits for each charge; `None` where a denial is final.
-    max_waits: Box<[Option<Duration>]>,
-    /// A bit for each charge that it may wait for.
-    may_wait: u64,
+    pub(super) layer: Arc<LayerState<St>>,
+    pub(super) rows: Rows,
 }
 
 /// When each charge that was denied may pass. There is one entry for each charge.
@@ -40,56 +39,73 @@ impl Denied {
 }
 
 impl<St: Store> Waiter<St> {
-    /// `None` if the request waits for no limit.
-    pub(super) fn new(
-        store: &St,
-        charges: Arc<[OwnedCharge]>,
-        max_waits: Box<[Option<Duration>]>,
-    ) -> Option<Self> {
-        let waits =
-            |number: usize| max_waits[number].is_some() && charges[number].cost > Cost::ZERO;
-        let may_wait = bits_where(charges.len(), waits);
-        let store = store.clone();
-        (may_wait != 0).then_some(Self { store, charges, max_waits, may_wait })
+    /// A bit for each row that the request may wait for.
+    pub(super) fn may_wait(&self) -> u64 {
+        bits_where(self.rows.len(), |number| {
+            self.max_wait_of(number).is_some() && self.rows[number].cost > Cost::ZERO
+        })
     }
 
-    /// The first charge that it may wait for. Its wait is counted under that.
-    pub(super) fn first(&self) -> usize {
-        self.may_wait.trailing_zeros() as usize
+    /// How long the request waits for a row. `None` if a denial is final.
+    fn max_wait_of(&self, number: usize) -> Option<Duration> {
+        self.layer.limit(&self.rows[number]).max_wait()
+    }
+
+    /// The first limit that the request may wait for. Its wait is counted there.
+    pub(super) fn first_limit(&self) -> usize {
+        usize::from(self.rows[self.may_wait().trailing_zeros() as usize].limit)
     }
 
     /// Whether a charge costs more than its policy ever grants. The store then denies the request
-    /// whatever others have used, so there is nothing to wait for.
+    /// however many units are left, so waiting does not help.
     pub(super) fn never_passes(&self) -> bool {
-        self.charges.iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
+        self.charges().iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
+    }
+
+    fn charges(&self) -> SmallVec<[Charge<'_>; 4]> {
+        self.layer.limits.charges(&self.rows)
     }
 
     pub(super) fn enter(
         &self,
         queue: &WaitQueue,
-        arrival: Arrival,
-        bytes: usize,
+        arrival: &Arrival,
         denying: u64,
     ) -> Result<Option<Ticket>, u64> {
-        let keys = self.charges.iter().map(|OwnedCharge { policy, key, .. }| LaneKey {
-            policy: policy.clone(),
-            key: key.clone(),
-        });
+        let charges = self.charges();
+        let keys = charges
+            .iter()
+            .map(|charge| LaneKey { policy: charge.policy.clone(), key: charge.key.clone() });
         let member = Member {
-            arrival,
+            arrival: arrival.number,
             keys: keys.collect(),
-            costs: self.charges.iter().map(|charge| charge.cost.get()).collect(),
-            may_wait: self.may_wait,
+            costs: charges.iter().map(|charge| charge.cost.get()).collect(),
+            may_wait: self.may_wait(),
             joined: 0,
             first: Arc::default(),
         };
-        queue.enter(bytes, member, denying)
+        queue.enter(arrival.bytes, member, denying)
+    }
+
+    /// Enters the queue after a denial. `None` if the denial is final or the queue is full.
+    pub(super) fn after_denial(
+        &self,
+        queue: &WaitQueue,
+        arrival: &Arrival,
+        verdict: &Verdict,
+    ) -> Option<(Ticket, Denied)> {
+        if self.may_wait() == 0 {
+            return None;
+        }
+        let denied = self.denied(verdict)?;
+        let ticket = self.enter(queue, arrival, denied.keys()).ok()??;
+        Some((ticket, denied))
     }
 
     fn max_wait(&self) -> Duration {
-        let shortest = self.max_waits.iter().flatten().min().copied().unwrap_or_default();
+        let max_waits = (0..self.rows.len()).filter_map(|number| self.max_wait_of(number));
         // So that no sum with it overflows. No request takes longer to pass.
-        shortest.min(Policy::MAX_WINDOW)
+        max_waits.min().unwrap_or_default().min(Policy::MAX_WINDOW)
     }
 
     /// When the denied charges may pass. `None` if the denial is final.
@@ -99,21 +115,20 @@ impl<St: Store> Waiter<St> {
 
     fn denied_within(&self, verdict: &Verdict, left: Duration) -> Option<Denied> {
         let now = Instant::now();
-        let mut denied: Box<[_]> = self.charges.iter().map(|_| None).collect();
-        let charges = self.charges.iter().zip(&self.max_waits);
-        for (((charge, max_wait), decision), until) in
-            charges.zip(verdict.decisions()).zip(&mut denied)
+        let mut denied: Box<[_]> = self.rows.iter().map(|_| None).collect();
+        for (number, (charge, decision)) in
+            self.charges().iter().zip(verdict.decisions()).enumerate()
         {
             if decision.denies() && charge.enforce {
                 // One final denial is enough.
-                let _ = (*max_wait)?;
+                self.max_wait_of(number)?;
                 let mut wait = decision.retry_after()?;
                 if charge.policy.is_concurrency() {
                     // Requests mostly end long before their permits expire.
                     wait = wait.min(ASK_AGAIN);
                 }
                 let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
-                *until = Some(now + wait);
+                denied[number] = Some(now + wait);
             }
         }
         Some(Denied(denied))
@@ -123,17 +138,16 @@ impl<St: Store> Waiter<St> {
     /// calls the store, until the store admits the request or it is too late. `denial` is the
     /// verdict so far.
     pub(super) async fn wait(
-        self,
+        &self,
         mut ticket: Ticket,
         denial: Option<(Verdict, Denied)>,
-        _timer: WaitTimer,
     ) -> Result<Verdict, StoreError> {
         let until = Instant::now() + self.max_wait();
         let (verdict, mut denied) = match denial {
             Some((verdict, denied)) => (Some(verdict), denied),
             // A store that fails may decide by the time that the request asks again.
             None => {
-                let verdict = self.decide(|it| it.borrow().dry()).await.ok();
+                let verdict = self.decide(Charge::dry).await.ok();
                 // A limit that rejects its excess does so at once, also while other requests wait.
                 let denied = match &verdict {
                     // A dry charge is always admitted, so the decisions count and not the verdict.
@@ -176,11 +190,11 @@ impl<St: Store> Waiter<St> {
     fn too_late(&self, verdict: &Verdict, ticket: &Ticket) -> Option<Verdict> {
         let max_wait = Micros::from(self.max_wait());
         let earliest = |number: usize| {
-            let OwnedCharge { policy, cost, .. } = &self.charges[number];
-            earliest(policy, *cost, verdict.decisions().get(number)?, ticket.units_ahead(number))
+            let Charge { policy, cost, .. } = self.layer.limits.charge(&self.rows[number]);
+            earliest(policy, cost, verdict.decisions().get(number)?, ticket.units_ahead(number))
         };
         let late = |number: usize| earliest(number).is_some_and(|wait| wait > max_wait);
-        let keys = bits(self.may_wait).filter(|number| late(*number));
+        let keys = bits(self.may_wait()).filter(|number| late(*number));
         let keys = keys.fold(0, |keys, number| keys | 1 << number);
         let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
         (keys != 0).then(|| denied_under(keys, verdict, retry_after))
@@ -188,8 +202,8 @@ impl<St: Store> Waiter<St> {
 
     /// Denies the request under these keys without a charge, so that earlier requests keep their
     /// units. `Retry-After` is when the quota is whole again: an earlier time is not known.
-    pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
-        let peeked = self.decide(|it| Charge { cost: Cost::ZERO, ..it.borrow() }).await?;
+    pub(super) async fn reject(&self, keys: u64) -> Result<Verdict, StoreError> {
+        let peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && bits(keys).all(is_open) {
             // The store has failed, and each policy that the request waits for fails open. The
@@ -199,16 +213,20 @@ impl<St: Store> Waiter<St> {
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
     }
 
-    /// Calls the store. If the request is dropped before the answer, its charges are returned.
+    /// Calls the store. If the request is dropped before the reply, its charges are refunded.
     async fn ask(&self) -> Result<Verdict, StoreError> {
-        let answer = self.decide(OwnedCharge::borrow);
-        let charges = Arc::clone(&self.charges);
-        CancelGuard::asking(&self.store, charges, answer, |_| true).await
+        match self.decide(|charge| charge).now() {
+            Ok(reply) => reply,
+            Err(reply) => CancelGuard::asking(&self.layer, &self.rows, reply, |_| true).await,
+        }
     }
 
-    fn decide<'a>(&'a self, charge: impl Fn(&'a OwnedCharge) -> Charge<'a>) -> St::Future<Verdict> {
-        let charges: Vec<_> = self.charges.iter().map(charge).collect();
-        self.store.decide(&charges)
+    fn decide<'a>(
+        &'a self,
+        change: impl FnMut(Charge<'a>) -> Charge<'a>,
+    ) -> Reply<St::Future<Verdict>> {
+        let charges: SmallVec<[Charge<'a>; 4]> = self.charges().into_iter().map(change).collect();
+        self.layer.store.decide(&charges)
     }
 }
 

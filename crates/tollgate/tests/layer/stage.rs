@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
-use tollgate::store::{Charge, Receipt, Settlement, StoreError, Verdict};
+use tollgate::store::{Charge, Receipt, Reply, Settlement, StoreError, Verdict};
 use tollgate::{Policy, Store};
 
 /// `store`, on a stage: it counts calls, and fails or hesitates on command. Clones share
@@ -96,7 +96,10 @@ impl<S: Store> Staged<S> {
         self.stage.settled.load(Ordering::SeqCst)
     }
 
-    fn answer<T: Send + 'static>(&self, call: impl FnOnce(&S) -> S::Future<T>) -> Later<S, T> {
+    fn answer<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&S) -> Reply<S::Future<T>>,
+    ) -> Later<S, T> {
         let fault = *self.stage.fault.lock();
         let answer = match fault {
             Some(Fault::MaybeCharged) => {
@@ -114,21 +117,22 @@ impl<S: Store> Staged<S> {
 impl<S: Store> Store for Staged<S> {
     type Future<T: Send + 'static> = Later<S, T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Later<S, Verdict> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Later<S, Verdict>> {
         self.stage.calls.fetch_add(1, Ordering::SeqCst);
-        self.answer(|store| store.decide(charges))
+        Reply::pending(self.answer(|store| store.decide(charges)))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Later<S, Settlement> {
-        Later { settles: true, ..self.answer(|store| store.settle(receipt, actual)) }
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Later<S, Settlement>> {
+        let later = self.answer(|store| store.settle(receipt, actual));
+        Reply::pending(Later { settles: true, ..later })
     }
 
-    fn renew(&self, receipt: &Receipt) -> Later<S, Option<Receipt>> {
-        self.answer(|store| store.renew(receipt))
+    fn renew(&self, receipt: &Receipt) -> Reply<Later<S, Option<Receipt>>> {
+        Reply::pending(self.answer(|store| store.renew(receipt)))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Later<S, ()> {
-        self.answer(|store| store.reset(policy, key))
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Later<S, ()>> {
+        Reply::pending(self.answer(|store| store.reset(policy, key)))
     }
 
     fn has_local_fallback(&self) -> bool {
@@ -138,7 +142,7 @@ impl<S: Store> Store for Staged<S> {
 
 /// An answer that is there when the stage lets it be.
 pub(crate) struct Later<S: Store, T: Send + 'static> {
-    answer: Option<Result<S::Future<T>, StoreError>>,
+    answer: Option<Result<Reply<S::Future<T>>, StoreError>>,
     stage: Arc<Stage>,
     settles: bool,
 }

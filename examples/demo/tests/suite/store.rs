@@ -2,7 +2,6 @@
 //! so the arguments are made by hand.
 
 use std::ffi::OsString;
-use std::future::{Ready, ready};
 
 use axum::body::Body;
 use demo::args::Args;
@@ -10,7 +9,7 @@ use demo::{app, limits};
 use http::{Request, Response};
 use tollgate::key::Key;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate::store::{Charge, Receipt, Settlement, StoreError, Verdict};
+use tollgate::store::{Charge, NeverPending, Receipt, Reply, Settlement, StoreError, Verdict};
 use tollgate::{Policy, Store};
 use tower::ServiceExt;
 
@@ -24,22 +23,22 @@ impl Away {
 }
 
 impl Store for Away {
-    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
-    fn decide(&self, _: &[Charge<'_>]) -> Self::Future<Verdict> {
-        ready(Err(Self::error()))
+    fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        Reply::ready(Err(Self::error()))
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
-        ready(Err(Self::error()))
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+        Reply::ready(Err(Self::error()))
     }
 
-    fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
-        ready(Err(Self::error()))
+    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        Reply::ready(Err(Self::error()))
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
-        ready(Err(Self::error()))
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+        Reply::ready(Err(Self::error()))
     }
 }
 

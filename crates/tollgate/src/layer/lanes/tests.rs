@@ -1,7 +1,7 @@
 use super::*;
 
 /// A request that may wait for the keys with these names.
-fn member(arrival: Arrival, names: &[&str]) -> Member {
+fn member(arrival: ArrivalNumber, names: &[&str]) -> Member {
     let policy = Policy::fixed_window_counter("p", tollgate_core::Quota::per_second(1));
     let policy = policy.unwrap();
     let key = |name: &&str| LaneKey { policy: policy.clone(), key: Key::from(*name) };

@@ -18,9 +18,13 @@ fn arrive(queue: &WaitQueue, name: &str) -> Entry {
 fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let keys = [LaneKey { policy, key: Key::from(name) }].into();
-    let (arrival, costs, first) = (queue.arrive().0, [1].into(), Arc::default());
+    let (arrival, costs, first) = (arrival(queue).number, [1].into(), Arc::default());
     let member = Member { arrival, keys, costs, may_wait: 0b1, joined: 0, first };
     queue.enter(bytes, member, denying)
+}
+
+fn arrival(queue: &WaitQueue) -> Arrival {
+    queue.arrive(&RequestHead::of(&http::Request::new(())))
 }
 
 fn waiting(entry: Entry) -> Ticket {
@@ -119,17 +123,17 @@ fn no_more_bytes_are_held_than_there_is_room_for() {
 fn an_arrival_needs_no_lock() {
     let queue = WaitQueue::new();
     let lock = queue.shared.queue.lock();
-    let (arrived, arrival) = std::sync::mpsc::channel();
+    let (arrived, seen) = std::sync::mpsc::channel();
     let clone = queue.clone();
     // In another thread, so that the test fails instead of blocking if an arrival takes the lock.
-    std::thread::spawn(move || arrived.send(clone.arrive().1));
-    let others_wait = arrival.recv_timeout(std::time::Duration::from_secs(30));
+    std::thread::spawn(move || arrived.send(arrival(&clone).others_wait));
+    let others_wait = seen.recv_timeout(std::time::Duration::from_secs(30));
     assert_eq!(others_wait, Ok(false));
     drop(lock);
     let first = waiting(deny(&queue, "a", 1));
-    assert!(queue.arrive().1);
+    assert!(arrival(&queue).others_wait);
     drop(first);
-    assert!(!queue.arrive().1);
+    assert!(!arrival(&queue).others_wait);
 }
 
 #[test]

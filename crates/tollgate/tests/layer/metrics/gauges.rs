@@ -45,7 +45,7 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
     fn decide(
         &self,
         charges: &[tollgate::store::Charge<'_>],
-    ) -> Self::Future<tollgate::store::Verdict> {
+    ) -> tollgate::store::Reply<Self::Future<tollgate::store::Verdict>> {
         self.0.decide(charges)
     }
 
@@ -53,18 +53,22 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         &self,
         receipt: &tollgate::store::Receipt,
         actual: tollgate::policy::Cost,
-    ) -> Self::Future<tollgate::store::Settlement> {
+    ) -> tollgate::store::Reply<Self::Future<tollgate::store::Settlement>> {
         self.0.settle(receipt, actual)
     }
 
     fn renew(
         &self,
         receipt: &tollgate::store::Receipt,
-    ) -> Self::Future<Option<tollgate::store::Receipt>> {
+    ) -> tollgate::store::Reply<Self::Future<Option<tollgate::store::Receipt>>> {
         self.0.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &tollgate::key::Key) -> Self::Future<()> {
+    fn reset(
+        &self,
+        policy: &Policy,
+        key: &tollgate::key::Key,
+    ) -> tollgate::store::Reply<Self::Future<()>> {
         self.0.reset(policy, key)
     }
 

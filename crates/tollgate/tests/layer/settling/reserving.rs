@@ -13,7 +13,7 @@ use tollgate::key::Key;
 use tollgate::layer::Reservation;
 use tollgate::limit::Reserve;
 use tollgate::policy::{Cost, Strikes};
-use tollgate::store::{Charge, Receipt, SentReceipt, Settlement, Verdict};
+use tollgate::store::{Charge, Receipt, Reply, SentReceipt, Settlement, Verdict};
 use tollgate::{Costs, Limit, Policy, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -390,11 +390,11 @@ struct Reading<S> {
 impl<S: Store> Store for Reading<S> {
     type Future<T: Send + 'static> = S::Future<T>;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
         self.store.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
         let reservation = self.reservation.lock().clone().expect("the handler has left it");
         let (found, finds) = std::sync::mpsc::channel();
         // In a thread of its own, so that a lock that is held fails the test and does not hang it.
@@ -403,11 +403,11 @@ impl<S: Store> Store for Reading<S> {
         self.store.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
         self.store.renew(receipt)
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
         self.store.reset(policy, key)
     }
 }

@@ -5,24 +5,30 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
 
+use super::row::{Row, TierIndex};
+use crate::grpc::GrpcServices;
 use crate::headers::PolicyFields;
-use crate::key::Subject;
 use crate::tier::{Tier, TierSource};
-use crate::{Limit, RequestHead};
+use crate::{Costs, Limit, RequestHead};
 
 pub(super) struct CompiledLimit {
     pub(super) limit: Limit,
+    costs: Costs,
+    /// The cost, if all requests have the same.
+    uniform_cost: Option<Cost>,
     base: PolicyFields,
     in_tiers: Box<[PolicyFields]>,
 }
 
 impl CompiledLimit {
-    pub(super) fn new(limit: Limit, tiers: Option<&Tiers>) -> Self {
+    pub(super) fn new(limit: Limit, tiers: Option<&Tiers>, costs: &Costs) -> Self {
         let fields = |policy| PolicyFields::new(policy).hidden(limit.hides_headers);
         let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);
-        Self { base, in_tiers: in_tiers.unwrap_or_default(), limit }
+        let costs = limit.costs.as_ref().unwrap_or(costs).clone();
+        let uniform_cost = costs.uniform_cost();
+        Self { costs, uniform_cost, base, in_tiers: in_tiers.unwrap_or_default(), limit }
     }
 
     #[inline]
@@ -36,6 +42,11 @@ impl CompiledLimit {
         Charge { policy: self.fields(tier).policy(), ..self.limit.charge(key, cost) }
     }
 
+    #[inline]
+    pub(super) fn cost(&self, head: &RequestHead<'_>, grpc: &GrpcServices) -> Cost {
+        self.uniform_cost.unwrap_or_else(|| self.costs.among(head, grpc))
+    }
+
     pub(super) fn fails_closed(&self, error: &StoreError) -> bool {
         self.limit.enforce && self.on_error(error) != OnStoreError::Open
     }
@@ -45,29 +56,32 @@ impl CompiledLimit {
     }
 }
 
-pub(super) struct Resolved {
-    pub(super) limit: usize,
-    pub(super) subject: Subject,
-    pub(super) cost: Cost,
-}
+/// The limits of a layer.
+pub(super) struct CompiledLimits(pub(super) Box<[CompiledLimit]>);
 
-/// One entry for each limit that applies. Most layers have few limits.
-pub(super) type ResolvedLimits = SmallVec<[Resolved; 4]>;
+impl CompiledLimits {
+    #[inline]
+    pub(super) fn of(&self, row: &Row) -> &CompiledLimit {
+        &self.0[usize::from(row.limit)]
+    }
 
-/// The limits that apply to a request: a bit for each, and one decision for each bit, in order.
-#[derive(Clone, Copy)]
-pub(super) struct AppliedLimits {
-    pub(super) bits: u64,
-    pub(super) tier: TierIndex,
-}
+    /// The policy of a row in the tier of its request, with its header fields.
+    #[inline]
+    pub(super) fn fields(&self, row: &Row) -> &PolicyFields {
+        self.of(row).fields(row.tier)
+    }
 
-/// The number of a tier in [`Tiers`]. The last number means no tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TierIndex(u8);
+    #[inline]
+    pub(super) fn charge<'a>(&'a self, row: &'a Row) -> Charge<'a> {
+        self.of(row).charge(&row.key, row.cost, row.tier)
+    }
 
-impl Default for TierIndex {
-    fn default() -> Self {
-        Self(u8::MAX)
+    pub(super) fn charges<'a>(&'a self, rows: &'a [Row]) -> SmallVec<[Charge<'a>; 4]> {
+        rows.iter().map(|row| self.charge(row)).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Limit> {
+        self.0.iter().map(|compiled| &compiled.limit)
     }
 }
 

@@ -1,0 +1,98 @@
+use core::convert::Infallible;
+use core::fmt;
+use core::future::{Ready, ready};
+use core::marker::PhantomData;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// The reply of a store: an output that is ready, or a future.
+///
+/// It is a future itself. A caller that asks [`now`](Self::now) first uses a ready output without
+/// polling anything, which is the usual case for a store in memory.
+#[must_use = "a reply does nothing unless it is awaited"]
+pub struct Reply<F: Future>(Repr<F>);
+
+enum Repr<F: Future> {
+    Ready(Ready<F::Output>),
+    Pending(F),
+}
+
+impl<F: Future> Reply<F> {
+    /// Makes a reply whose output is ready.
+    #[inline]
+    pub fn ready(output: F::Output) -> Self {
+        Self(Repr::Ready(ready(output)))
+    }
+
+    /// Makes a reply that is not ready yet.
+    pub const fn pending(future: F) -> Self {
+        Self(Repr::Pending(future))
+    }
+
+    /// Returns the output if it is ready.
+    ///
+    /// # Errors
+    /// The future of the output. It has not been polled.
+    #[inline]
+    pub fn now(self) -> Result<F::Output, F> {
+        match self.0 {
+            Repr::Ready(output) => Ok(output.into_inner()),
+            Repr::Pending(future) => Err(future),
+        }
+    }
+
+    /// Replaces the future of a reply that is not ready, for a store around another store.
+    pub fn map_pending<G>(self, map: impl FnOnce(F) -> G) -> Reply<G>
+    where
+        G: Future<Output = F::Output>,
+    {
+        match self.0 {
+            Repr::Ready(output) => Reply(Repr::Ready(output)),
+            Repr::Pending(future) => Reply::pending(map(future)),
+        }
+    }
+}
+
+impl<F: Future + Unpin> Future for Reply<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match &mut self.0 {
+            Repr::Ready(output) => Pin::new(output).poll(cx),
+            Repr::Pending(future) => Pin::new(future).poll(cx),
+        }
+    }
+}
+
+// `Ready` is `Unpin`, whatever its output.
+impl<F: Future + Unpin> Unpin for Reply<F> {}
+
+impl<F: Future> fmt::Debug for Reply<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_ready = matches!(self.0, Repr::Ready(_));
+        f.debug_struct("Reply").field("is_ready", &is_ready).finish_non_exhaustive()
+    }
+}
+
+impl<T> Reply<NeverPending<T>> {
+    /// Returns the output of a store that is always ready.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        match self.0 {
+            Repr::Ready(output) => output.into_inner(),
+            Repr::Pending(never) => match never.0 {},
+        }
+    }
+}
+
+/// The future of a store that is always ready, such as a store in memory. It has no value.
+#[derive(Debug)]
+pub struct NeverPending<T>(Infallible, PhantomData<fn() -> T>);
+
+impl<T> Future for NeverPending<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
+        match self.0 {}
+    }
+}

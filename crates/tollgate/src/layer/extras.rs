@@ -1,0 +1,126 @@
+//! Features that go on after the decision: corrections of the cost, permits, delays. Most layers have
+//! none of them.
+
+use std::sync::Arc;
+
+use http::{Extensions, HeaderMap, HeaderName, Response};
+use tollgate_core::{AnyStore, Micros, Store};
+
+use super::compiled::CompiledLimits;
+use super::in_flight::LeaseRenewer;
+use super::receipts::receipts;
+use super::row::{Decided, Row};
+use super::settlement::{OpenCharges, Reservation, open_charges, settle_by_response};
+use super::verdicts::Verdicts;
+use super::wait_queue::WaitQueue;
+use crate::body::InFlight;
+use crate::{Limit, ResponseHead};
+
+pub(super) struct Extras<St> {
+    /// The store, if charges may be corrected when the response is known.
+    settles: Option<AnyStore>,
+    /// The headers that state a cost to the layer. The layer removes them from all responses.
+    cost_headers: Box<[HeaderName]>,
+    leases: Option<LeaseRenewer<St>>,
+    /// The leaky bucket in queue mode, which may delay requests.
+    pub(super) delays: Option<usize>,
+    pub(super) wait_queue: Option<WaitQueue>,
+    exposes_verdicts: bool,
+}
+
+/// What the layer owes a request that passed: corrections, permits, a delay.
+pub(super) struct Owed {
+    open: Option<Arc<OpenCharges>>,
+    in_flight: InFlight,
+    pub(super) delay: Micros,
+}
+
+impl<St: Store> Extras<St> {
+    /// `None` if no limit needs any of it.
+    pub(super) fn new(
+        store: &St,
+        limits: &[Limit],
+        queue: &WaitQueue,
+        exposes_verdicts: bool,
+    ) -> Option<Box<Self>> {
+        let settles = limits.iter().any(|limit| limit.settling.settles());
+        let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
+        let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
+        let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
+        let waits = limits.iter().any(|limit| limit.max_wait().is_some());
+        let extras = Self {
+            settles: settles.then(|| AnyStore::new(store.clone())),
+            cost_headers: reserves.filter_map(|reserve| reserve.header.clone()).collect(),
+            leases: LeaseRenewer::new(store, policies),
+            delays: limits.iter().position(|limit| limit.enforce && limit.policy.queues()),
+            wait_queue: waits.then(|| queue.clone()),
+            exposes_verdicts,
+        };
+        let is_needed = extras.settles.is_some()
+            || extras.leases.is_some()
+            || extras.delays.is_some()
+            || waits
+            || exposes_verdicts;
+        is_needed.then(|| Box::new(extras))
+    }
+
+    #[inline(never)]
+    pub(super) fn owed(&self, limits: &CompiledLimits, decided: &Decided) -> Owed {
+        let receipts = || receipts(limits, &decided.rows, &decided.verdict(true));
+        let open = self.settles.as_ref().and_then(|store| open_charges(store, limits, receipts()));
+        let hold = self.leases.as_ref().map(|leases| leases.hold(receipts()));
+        Owed { open, in_flight: hold.unwrap_or_default(), delay: self.delay(limits, &decided.rows) }
+    }
+
+    /// The delay of enforced policies. The verdict's delay would include shadow policies.
+    fn delay(&self, limits: &CompiledLimits, rows: &[Row]) -> Micros {
+        if self.delays.is_none() {
+            return Micros::ZERO;
+        }
+        let enforced = rows.iter().filter(|row| limits.of(row).limit.enforce);
+        enforced.map(|row| row.decision.delay()).max().unwrap_or_default()
+    }
+}
+
+impl<St> Extras<St> {
+    pub(super) const fn may_wait(&self) -> bool {
+        self.wait_queue.is_some() || self.delays.is_some()
+    }
+
+    pub(super) const fn has_cost_headers(&self) -> bool {
+        !self.cost_headers.is_empty()
+    }
+
+    pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
+        for name in &self.cost_headers {
+            headers.remove(name);
+        }
+    }
+
+    pub(super) fn prepare(&self, decided: &Decided, owed: &Owed, extensions: &mut Extensions) {
+        if self.exposes_verdicts {
+            Verdicts::push(extensions, decided.verdict(true));
+        }
+        owed.in_flight.hand_over(extensions);
+        if let Some(open) = &owed.open {
+            Reservation::hand_over(open, extensions);
+        }
+    }
+}
+
+impl Owed {
+    /// Corrects the charges by the response, and the rows for its headers. Returns the permits.
+    pub(super) fn settle<B>(
+        self,
+        limits: &CompiledLimits,
+        response: &Response<B>,
+        rows: &mut [Row],
+    ) -> InFlight {
+        if let Some(open) = &self.open {
+            let applied = rows.iter().map(|row| &limits.of(row).limit);
+            settle_by_response(open, &ResponseHead::of(response), applied);
+            open.correct(limits, rows);
+        }
+        self.in_flight
+    }
+}

@@ -1,0 +1,111 @@
+//! The effect of the store's reply on a request.
+
+use http::Extensions;
+use tollgate_core::{Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
+
+use super::extras::Owed;
+use super::row::{Decided, Rejection, Row, Rows};
+use super::state::LayerState;
+use super::telemetry::DecisionTimer;
+
+pub(super) enum Judgement {
+    /// `None` if the layer has nothing to add to the response.
+    Pass(Option<Passed>),
+    Reject(Rejection),
+}
+
+/// A request that passes, until its response is there.
+pub(super) struct Passed {
+    pub(super) decided: Decided,
+    pub(super) owed: Option<Box<Owed>>,
+}
+
+impl Passed {
+    /// Gives the handler what it may use of the decision.
+    #[inline]
+    pub(super) fn prepare<St: Store>(&self, layer: &LayerState<St>, extensions: &mut Extensions) {
+        if let (Some(extras), Some(owed)) = (&layer.extras, &self.owed) {
+            extras.prepare(&self.decided, owed, extensions);
+        }
+    }
+
+    /// The limit that delays the request, and for how long.
+    pub(super) fn delay<St>(&self, layer: &LayerState<St>) -> Option<(usize, Micros)> {
+        let delay = self.owed.as_ref()?.delay;
+        let limit = layer.extras.as_ref()?.delays?;
+        (delay > Micros::ZERO).then_some((limit, delay))
+    }
+}
+
+#[inline]
+pub(super) fn judge<St: Store>(
+    layer: &LayerState<St>,
+    rows: Rows,
+    timer: &DecisionTimer,
+    reply: Result<Verdict, StoreError>,
+) -> Judgement {
+    layer.telemetry.record(&layer.limits, &rows, timer, &reply, layer.store.name());
+    match reply {
+        Ok(verdict) => {
+            if layer.outage.is_on() {
+                layer.outage.decided();
+            }
+            let decided = Decided::new(rows, &verdict);
+            if verdict.is_admitted() {
+                Judgement::Pass(pass(layer, decided))
+            } else {
+                Judgement::Reject(Rejection::Denied(decided))
+            }
+        }
+        Err(error) => fail(layer, rows, error),
+    }
+}
+
+#[inline]
+fn pass<St: Store>(layer: &LayerState<St>, decided: Decided) -> Option<Passed> {
+    tracing::debug!(target: "tollgate", remaining = remaining(&decided.rows), "allow");
+    for row in &decided.rows {
+        if row.decision.denies() && !layer.limits.of(row).limit.enforce {
+            let policy = layer.limits.of(row).limit.policy.name();
+            tracing::debug!(target: "tollgate", policy, "shadow deny");
+        }
+    }
+    if let Some(extras) = &layer.extras {
+        let owed = extras.owed(&layer.limits, &decided);
+        return Some(Passed { decided, owed: Some(Box::new(owed)) });
+    }
+    layer.options.headers.any().then_some(Passed { decided, owed: None })
+}
+
+fn remaining(rows: &[Row]) -> Option<u64> {
+    let decided = rows.iter().filter(|row| row.decision.outcome != Outcome::Undecided);
+    decided.map(|row| row.decision.remaining).min()
+}
+
+/// Applies the failure policies of a request that the store could not decide.
+#[cold]
+fn fail<St>(layer: &LayerState<St>, rows: Rows, error: StoreError) -> Judgement {
+    let passes = failing_closed(layer, &rows, &error).next().is_none();
+    layer.outage.failed(&error, passes);
+    if passes {
+        tracing::debug!(target: "tollgate", %error, "failed open");
+        return Judgement::Pass(None);
+    }
+    tracing::debug!(target: "tollgate", %error, "failed closed");
+    Judgement::Reject(Rejection::Undecided(rows, error))
+}
+
+/// The rows whose policies reject a request that the store could not decide. A policy with a local
+/// fallback rejects too, because its local store could not decide either. Beside a closed policy the
+/// local store was not called, so then only closed policies reject.
+pub(super) fn failing_closed<'a, St>(
+    layer: &'a LayerState<St>,
+    rows: &'a [Row],
+    error: &'a StoreError,
+) -> impl Iterator<Item = &'a Row> {
+    let limit = |row: &Row| layer.limits.of(row);
+    let is_closed = move |row: &Row| limit(row).on_error(error) == OnStoreError::Closed;
+    let rejecting = rows.iter().filter(move |row| limit(row).fails_closed(error));
+    let any_is_closed = rejecting.clone().any(&is_closed);
+    rejecting.filter(move |row| !any_is_closed || is_closed(row))
+}

@@ -1,0 +1,120 @@
+//! The way back: the response of a rejection, and the headers of the service's response.
+
+use bytes::Bytes;
+use http::Response;
+use tollgate_core::{Decision, Micros, Store, StoreError};
+
+use super::judge::{Passed, failing_closed};
+use super::row::{Decided, Rejection, Row};
+use super::state::LayerState;
+use super::verdicts::Verdicts;
+use crate::RequestHead;
+use crate::body::InFlight;
+use crate::denial::{Denial, ResponseFormat};
+use crate::headers::{self, PolicyFields};
+
+/// A response of the layer. Boxed, because most requests have none.
+pub(super) type OwnResponse = Box<Response<Bytes>>;
+
+pub(super) fn reject<St>(
+    layer: &LayerState<St>,
+    rejection: &Rejection,
+    head: &RequestHead<'_>,
+) -> OwnResponse {
+    match rejection {
+        Rejection::Denied(decided) => deny(layer, decided, head),
+        Rejection::Undecided(rows, error) => store_unavailable(layer, rows, error, head),
+    }
+}
+
+fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -> OwnResponse {
+    let Decided { rows, at, source } = decided;
+    let options = &layer.options.headers;
+    // The keys of all policies that apply, so that the seed does not depend on which policy denies.
+    let seed = headers::seed_of(rows.iter().map(|row| &row.key));
+    let denial = Denial::of_verdict(*at, shown(layer, rows), options, seed);
+    let denial = denial.of_request(*head, |policy| {
+        let is_meant = |row: &&Row| layer.limit(row).policy.name() == policy;
+        rows.iter().find(is_meant).map(|row| row.cost)
+    });
+    // At level debug, because a client can cause any number of them. Metrics count them.
+    tracing::debug!(
+        target: "tollgate",
+        policies = ?denial.policies(),
+        keys = ?rows.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(),
+        reason = denial.reason().code(),
+        retry_after = ?denial.retry_after(),
+        "deny",
+    );
+    let mut response = own(layer, &denial, head);
+    options.write(response.headers_mut(), *at, true, shown(layer, rows));
+    headers::add_reduced_capacity_reason(response.headers_mut(), *source);
+    if layer.options.expose_verdicts {
+        Verdicts::push_outer(response.extensions_mut(), decided.verdict(false));
+    }
+    response
+}
+
+fn store_unavailable<St>(
+    layer: &LayerState<St>,
+    rows: &[Row],
+    error: &StoreError,
+    head: &RequestHead<'_>,
+) -> OwnResponse {
+    let policies = failing_closed(layer, rows, error).map(|row| layer.limits.fields(row));
+    let probe = error.retry_after().unwrap_or(PROBE);
+    without_verdict(layer, Denial::store_unavailable(policies, probe), head)
+}
+
+/// The `Retry-After` if the store does not know when it will decide again.
+const PROBE: Micros = Micros::new(1_000_000);
+
+pub(super) fn without_verdict<St>(
+    layer: &LayerState<St>,
+    denial: Denial<'_>,
+    head: &RequestHead<'_>,
+) -> OwnResponse {
+    own(layer, &denial.of_request(*head, |_| None), head)
+}
+
+fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
+    let format = ResponseFormat::among(head, &layer.options.grpc);
+    Box::new(denial.respond(format, &*layer.options.response))
+}
+
+/// The enforced policies and their decisions. A penalty is shown while it blocks.
+#[inline]
+fn shown<'a, St>(
+    layer: &'a LayerState<St>,
+    rows: &'a [Row],
+) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
+    let enforced = rows.iter().filter(|row| layer.limit(row).enforce);
+    let rows = enforced.map(|row| (layer.limits.fields(row), &row.decision));
+    rows.filter(|(fields, decision)| fields.is_shown(decision))
+}
+
+/// Adds the headers to the response of a request that passed. Returns its permits, which the body
+/// holds until its end.
+#[inline]
+pub(super) fn finish<St: Store, B>(
+    layer: &LayerState<St>,
+    response: &mut Response<B>,
+    passed: Option<Passed>,
+) -> InFlight {
+    let mut in_flight = InFlight::default();
+    if let Some(Passed { mut decided, owed }) = passed {
+        if let Some(owed) = owed {
+            in_flight = owed.settle(&layer.limits, response, &mut decided.rows);
+        }
+        let Decided { rows, at, source } = &decided;
+        layer.options.headers.write(response.headers_mut(), *at, false, shown(layer, rows));
+        headers::add_reduced_capacity_reason(response.headers_mut(), *source);
+        if layer.options.expose_verdicts {
+            Verdicts::push_outer(response.extensions_mut(), decided.verdict(true));
+        }
+    }
+    if let Some(extras) = &layer.extras {
+        extras.remove_costs(response.headers_mut());
+    }
+    in_flight
+}

@@ -1,0 +1,62 @@
+//! A request as the layer sees it: a row for each limit that applies, filled in step by step.
+
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Decision, Key, Source, StoreError, Timestamp, Verdict};
+
+use crate::key::SubjectKind;
+
+/// The number of a tier in `Tiers`. The last number means no tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TierIndex(pub(super) u8);
+
+impl Default for TierIndex {
+    fn default() -> Self {
+        Self(u8::MAX)
+    }
+}
+
+/// A limit that applies to a request: the charge, and the decision on it.
+#[derive(Clone)]
+pub(super) struct Row {
+    /// The number of the limit in the layer.
+    pub(super) limit: u8,
+    pub(super) tier: TierIndex,
+    pub(super) kind: SubjectKind,
+    pub(super) key: Key,
+    pub(super) cost: Cost,
+    /// Undecided until the store replies.
+    pub(super) decision: Decision,
+}
+
+/// Most layers have one limit.
+pub(super) type Rows = SmallVec<[Row; 1]>;
+
+/// The rows of a request with the decisions of the store.
+pub(super) struct Decided {
+    pub(super) rows: Rows,
+    pub(super) at: Timestamp,
+    pub(super) source: Source,
+}
+
+impl Decided {
+    #[inline]
+    pub(super) fn new(mut rows: Rows, verdict: &Verdict) -> Self {
+        for (row, decision) in rows.iter_mut().zip(verdict.decisions()) {
+            row.decision = *decision;
+        }
+        Self { rows, at: verdict.decided_at(), source: verdict.source() }
+    }
+
+    /// The verdict again, for callers that keep verdicts. `admitted` is not stored.
+    pub(super) fn verdict(&self, admitted: bool) -> Verdict {
+        let decisions = self.rows.iter().map(|row| row.decision);
+        Verdict::new(admitted, self.at, decisions).with_source(self.source)
+    }
+}
+
+/// Why a request ends in the layer after the store replied.
+pub(super) enum Rejection {
+    Denied(Decided),
+    /// The store could not decide, and a policy fails closed.
+    Undecided(Rows, StoreError),
+}

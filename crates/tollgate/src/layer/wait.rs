@@ -1,0 +1,150 @@
+//! Requests that wait: for the reply of the store, in the wait queue, or for their turn in a leaky
+//! bucket.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tollgate_core::{Policy, Store, Verdict};
+
+use super::cancel::CancelGuard;
+use super::judge::{Judgement, Passed, judge};
+use super::row::Rows;
+use super::state::LayerState;
+use super::telemetry::DecisionTimer;
+use super::wait_queue::{Arrival, Ticket, WaitQueue};
+use super::waiter::{Denied, Waiter};
+use crate::RequestHead;
+
+/// A request that waits. It resolves when the request may go to the service, or is rejected.
+pub(super) type Waiting = Pin<Box<dyn Future<Output = Judgement> + Send>>;
+
+/// Waits for the reply of the store.
+#[cold]
+pub(super) fn for_store<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    rows: Rows,
+    timer: DecisionTimer,
+    reply: St::Future<Verdict>,
+) -> Waiting {
+    let (layer, reply) = (Arc::clone(layer), guarded(layer, &rows, reply));
+    Box::pin(async move {
+        let reply = reply.await;
+        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+    })
+}
+
+/// Clients that leave before the reply would otherwise fill a concurrency limit.
+fn guarded<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    rows: &Rows,
+    reply: St::Future<Verdict>,
+) -> CancelGuard<St> {
+    CancelGuard::asking(layer, rows, reply, Policy::is_concurrency)
+}
+
+/// Waits for the turn of a request that a leaky bucket delays.
+#[cold]
+pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, passed: Passed) -> Waiting {
+    let layer = Arc::clone(layer);
+    Box::pin(async move { in_turn(&layer, Judgement::Pass(Some(passed))).await })
+}
+
+async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -> Judgement {
+    if let Judgement::Pass(Some(passed)) = &judgement
+        && let Some((limit, delay)) = passed.delay(layer)
+    {
+        let Passed { decided, .. } = passed;
+        // The permits are refunded with `Passed`.
+        let refunds = |policy: &Policy| !policy.is_concurrency();
+        let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(true), refunds);
+        let _timer = layer.telemetry.start_waiting(limit);
+        sleep(Duration::from(delay)).await;
+        guard.disarm();
+    }
+    judgement
+}
+
+/// Judges a request of a layer whose requests may wait for units. The request waits if earlier
+/// requests wait for one of its keys, or if the store denies it.
+///
+/// # Errors
+/// The future of a request that waits.
+#[inline(never)]
+pub(super) fn for_units<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    queue: &WaitQueue,
+    rows: Rows,
+    timer: DecisionTimer,
+    head: &RequestHead<'_>,
+) -> Result<Judgement, Waiting> {
+    let arrival = queue.arrive(head);
+    let waiter = Waiter { layer: Arc::clone(layer), rows };
+    if arrival.others_wait && waiter.may_wait() != 0 && !waiter.never_passes() {
+        match waiter.enter(queue, &arrival, 0) {
+            Ok(None) => {}
+            Ok(Some(ticket)) => return Err(in_queue(waiter, timer, ticket, None)),
+            Err(keys) => return Err(rejected(waiter, timer, keys)),
+        }
+    }
+    match layer.decide(&waiter.rows).now() {
+        Ok(Ok(verdict)) if !verdict.is_admitted() => {
+            match waiter.after_denial(queue, &arrival, &verdict) {
+                Some((ticket, denied)) => {
+                    Err(in_queue(waiter, timer, ticket, Some((verdict, denied))))
+                }
+                None => Ok(judge(layer, waiter.rows, &timer, Ok(verdict))),
+            }
+        }
+        Ok(reply) => Ok(judge(layer, waiter.rows, &timer, reply)),
+        Err(reply) => {
+            let reply = guarded(layer, &waiter.rows, reply);
+            Err(Box::pin(after_reply(waiter, queue.clone(), arrival, timer, reply)))
+        }
+    }
+}
+
+async fn after_reply<St: Store>(
+    waiter: Waiter<St>,
+    queue: WaitQueue,
+    arrival: Arrival,
+    timer: DecisionTimer,
+    reply: CancelGuard<St>,
+) -> Judgement {
+    let reply = reply.await;
+    if let Ok(verdict) = &reply
+        && !verdict.is_admitted()
+        && let Some((ticket, denied)) = waiter.after_denial(&queue, &arrival, verdict)
+    {
+        return in_queue(waiter, timer, ticket, Some((verdict.clone(), denied))).await;
+    }
+    let Waiter { layer, rows } = waiter;
+    in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+}
+
+fn in_queue<St: Store>(
+    waiter: Waiter<St>,
+    mut timer: DecisionTimer,
+    ticket: Ticket,
+    denial: Option<(Verdict, Denied)>,
+) -> Waiting {
+    timer.has_waited = true;
+    let waiting = waiter.layer.telemetry.start_waiting(waiter.first_limit());
+    Box::pin(async move {
+        let reply = waiter.wait(ticket, denial).await;
+        drop(waiting);
+        let Waiter { layer, rows } = waiter;
+        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+    })
+}
+
+/// The wait queue has no room for the request.
+fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: u64) -> Waiting {
+    timer.has_waited = true;
+    Box::pin(async move {
+        let reply = waiter.reject(keys).await;
+        let Waiter { layer, rows } = waiter;
+        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+    })
+}

@@ -31,7 +31,7 @@ use std::borrow::Cow;
 /// assert!(paths.surely_contains("/%EA%B2%80%EC%83%89"));
 /// assert!(!paths.surely_contains("/static/../admin"));
 /// assert!(paths.may_contain("/static/../admin") && !paths.may_contain("/caf%C3%A9"));
-/// # Ok::<(), tollgate::layer::PathsError>(())
+/// # Ok::<(), tollgate::limit::PathsError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Paths {

@@ -98,7 +98,7 @@ impl PolicyStatus {
             store,
             on_store_error: on_store_error.name(),
             shed: policy.shed().unwrap_or(on_store_error).name(),
-            enforced: !limit.is_shadow(),
+            enforced: limit.is_enforced(),
             global: limit.is_global(),
             remaining: global.map(|decision| decision.remaining),
             reset_after: global.map(|decision| seconds(decision.reset_after)),

@@ -28,7 +28,7 @@ pub(super) async fn status(state: &State) -> Status {
         for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
             let counts = observed.decisions();
             let is_same = |shown: &&mut PolicyRow| {
-                shown.policy == *limit.policy() && shown.status.enforced != limit.is_shadow()
+                shown.policy == *limit.policy() && shown.status.enforced == limit.is_enforced()
             };
             if let Some(shown) = shown.iter_mut().find(is_same) {
                 if shown.counters.insert(address(observed)) {

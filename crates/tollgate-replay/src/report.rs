@@ -115,7 +115,7 @@ pub struct PolicyReport {
     pub returned: u64,
     /// Units that were charged in addition after the response.
     pub extra: u64,
-    /// Whether it is a shadow policy, which denies nothing.
+    /// Whether it is a shadow or soft policy, which denies nothing.
     pub shadow: bool,
 }
 

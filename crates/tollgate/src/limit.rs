@@ -36,7 +36,9 @@ use crate::tier::Tier;
 pub struct Limit {
     pub(crate) policy: Policy,
     pub(crate) key: Arc<dyn KeySource>,
+    /// Neither shadow nor soft.
     pub(crate) enforce: bool,
+    pub(crate) shadow: bool,
     pub(crate) hides_headers: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
@@ -81,7 +83,8 @@ impl OnMissingKey {
     }
 }
 
-/// The treatment of a request that a limit denies: reject it, or let it wait.
+/// The treatment of a request that a limit denies: reject it, let it wait, or let it pass with a
+/// mark.
 ///
 /// ```
 /// use std::time::Duration;
@@ -100,6 +103,25 @@ pub enum OnExceeded {
     /// The layer rejects the request at once.
     #[default]
     Reject,
+    /// The request passes, and clients and service learn that it exceeds the quota. So the service
+    /// can use a smaller model, lower its priority or show a banner. This is a soft limit.
+    ///
+    /// The request has [`Verdicts`](crate::layer::Verdicts) in its extensions, and the response has
+    /// the header [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED). The rate limit
+    /// headers show the limit as usual. A request beyond the quota is not charged, so each window
+    /// has room for as many requests without a mark as the quota grants. A request without a key
+    /// passes, too.
+    ///
+    /// ```
+    /// use tollgate::limit::OnExceeded;
+    /// use tollgate::{Limit, Policy, Quota};
+    ///
+    /// let large = Policy::token_bucket("large-model", Quota::per_hour(50))?;
+    /// let large = Limit::per_ip(large).on_exceeded(OnExceeded::Annotate);
+    /// # let _ = large;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    Annotate,
     /// The request waits until the limit allows it, for up to `max`. The layer rejects the request
     /// as soon as it is clear that the wait takes longer.
     ///
@@ -141,6 +163,7 @@ impl Limit {
             policy,
             key: Arc::new(key),
             enforce: true,
+            shadow: false,
             hides_headers: false,
             costs,
             on_missing_key: None,
@@ -183,10 +206,11 @@ impl Limit {
     }
 
     /// Makes a shadow policy: it never denies a request, and is charged for requests that pass.
-    /// Headers and status do not have it; events of the target `tollgate` do.
+    /// Headers and status do not have it; events of the target `tollgate` do. For a limit that clients
+    /// and service see, use [`OnExceeded::Annotate`].
     #[must_use]
     pub const fn shadow(mut self) -> Self {
-        self.enforce = false;
+        (self.shadow, self.enforce) = (true, false);
         self
     }
 
@@ -247,6 +271,7 @@ impl Limit {
     #[must_use]
     pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
         self.on_exceeded = on_exceeded;
+        self.enforce = !(self.shadow || matches!(on_exceeded, OnExceeded::Annotate));
         self
     }
 
@@ -394,10 +419,9 @@ impl Limit {
         Ok(Self {
             policy,
             costs: Some(Costs::flat(Cost::ONE)),
-            on_exceeded: OnExceeded::Reject,
             settling: Settling::default(),
             tiers: Vec::new(),
-            ..self.clone()
+            ..self.clone().on_exceeded(OnExceeded::Reject)
         })
     }
 
@@ -429,7 +453,17 @@ impl Limit {
 
     /// Whether this is a [shadow policy](Self::shadow).
     pub const fn is_shadow(&self) -> bool {
-        !self.enforce
+        self.shadow
+    }
+
+    /// Whether this is a soft limit, with [`OnExceeded::Annotate`].
+    pub const fn is_soft(&self) -> bool {
+        !self.shadow && matches!(self.on_exceeded, OnExceeded::Annotate)
+    }
+
+    /// Whether the limit can deny requests: it is neither shadow nor soft.
+    pub const fn is_enforced(&self) -> bool {
+        self.enforce
     }
 
     /// Whether all clients share one quota.

@@ -86,8 +86,15 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
 }
 
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
-    if let OnExceeded::Wait { max } = limit.excess {
-        writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
+    match limit.excess {
+        OnExceeded::Wait { max } => {
+            writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
+        }
+        OnExceeded::Annotate => {
+            let header = tollgate::headers::X_RATELIMIT_EXCEEDED;
+            writeln!(out, "    a request beyond the quota passes with the header {header}")?;
+        }
+        _ => {}
     }
     if let Some(counts) = &limit.counts {
         let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();

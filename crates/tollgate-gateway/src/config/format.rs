@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, Method as HttpMethod};
 use tollgate::RedisStore;
 use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
+use tollgate::limit::OnExceeded;
 use tollgate::policy::calendar;
 
 use super::typed::texts;
@@ -193,10 +194,13 @@ texts! {
         text.split(',').enumerate().map(field).collect()
     };
 
-    Excess(text) -> (): "`reject`, or a section with `wait` in it", r"^reject$" => match text {
-        "reject" => Ok(()),
+    Excess(text) -> OnExceeded:
+        "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
+    {
+        "reject" => Ok(OnExceeded::Reject),
+        "annotate" => Ok(OnExceeded::Annotate),
         "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
-        _ => Err("these two are all there are".to_owned()),
+        _ => Err("these three are all there are".to_owned()),
     };
 
     Status(text) -> Statuses:

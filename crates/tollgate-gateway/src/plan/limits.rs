@@ -77,6 +77,7 @@ pub struct LimitPlan {
     pub also: Vec<Bandwidth>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
+    /// `false` for a shadow.
     pub enforce: bool,
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
@@ -121,6 +122,11 @@ impl LimitPlan {
             _ => quota.everybody.as_ref(),
         });
         self.policy_in(tier).into_iter().chain(also)
+    }
+
+    /// Whether it can deny requests: it neither only watches nor only annotates.
+    pub fn enforces(&self) -> bool {
+        self.enforce && self.excess != OnExceeded::Annotate
     }
 
     pub fn on_store_error(&self) -> OnStoreError {

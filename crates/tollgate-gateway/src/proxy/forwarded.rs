@@ -274,8 +274,10 @@ const OTHER_NAMES: [&str; 10] = [
 ];
 
 /// Some services read the path from the first three, so the limits would be those of another path.
-/// CGI programs get `Proxy` as the variable `HTTP_PROXY`, and send requests through that proxy.
-const HARMFUL: [&str; 4] = ["x-original-url", "x-original-uri", "x-rewrite-url", "proxy"];
+/// CGI programs get `Proxy` as the variable `HTTP_PROXY`, and send requests through that proxy. Only
+/// the gateway may report that a request exceeds a soft limit.
+const HARMFUL: [&str; 5] =
+    ["x-original-url", "x-original-uri", "x-rewrite-url", "proxy", "x-ratelimit-exceeded"];
 
 #[cfg(test)]
 mod tests {

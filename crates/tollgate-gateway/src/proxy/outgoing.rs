@@ -9,6 +9,8 @@ use http::uri::Authority;
 use http::{Extensions, Request, Version};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
+use tollgate::headers::X_RATELIMIT_EXCEEDED;
+use tollgate::layer::Verdicts;
 
 use super::body::Sent;
 use super::client::Clients;
@@ -127,6 +129,10 @@ impl RequestRules {
         let host = admitted.host.as_ref().map(Authority::as_str);
         forwarded::write(headers, &admitted.connection, host, trusted_proxies, client);
         via.append_to(headers, parts.version);
+        let verdicts = parts.extensions.get::<Verdicts>();
+        if let Some(exceeded) = verdicts.and_then(Verdicts::exceeded_header) {
+            headers.insert(X_RATELIMIT_EXCEEDED, exceeded);
+        }
         if !is_http1 {
             headers.remove(HOST);
         }

@@ -97,7 +97,7 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
         writeln!(out, "\n{}", Heading("policy"))?;
     }
     for (name, policy) in &report.policies {
-        let shadow = if policy.shadow { " (only watches)" } else { "" };
+        let shadow = if policy.shadow { " (not enforced)" } else { "" };
         write_totals(out, &format!("{name}{shadow}"), &policy.totals)?;
         let waits = policy.waits.requests;
         if let Some(mean) = policy.waits.total_micros.checked_div(waits) {

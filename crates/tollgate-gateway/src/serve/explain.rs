@@ -114,7 +114,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, api, described, &path, &client, out);
-    let is_per_client = |limit: &LimitPlan| limit.enforce && limit.whose == Whose::Client;
+    let is_per_client = |limit: &LimitPlan| limit.enforces() && limit.whose == Whose::Client;
     let mut all = route.limits.everywhere().chain(api.map(|api| &api.limit));
     if client.subject.is_none()
         && plan.on_missing_key == OnMissingKey::Deny
@@ -169,6 +169,8 @@ struct Met<'a> {
     key: Key,
     cost: Cost,
     enforce: bool,
+    /// Whether a request beyond the quota passes with a header.
+    soft: bool,
 }
 
 fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
@@ -238,6 +240,7 @@ fn limits<'a>(
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
         let cost = limit.costs.of(&described.method, path);
+        let soft = limit.enforce && !limit.enforces();
         if limit.policy_in(client.tier).is_none() && limit.policy.is_some() {
             let _ = writeln!(out, "    which does not hold in this tier");
         }
@@ -245,13 +248,14 @@ fn limits<'a>(
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
             if let Some(key) = key(limit, client, plan) {
-                met.push(Met { policy, key, cost, enforce: limit.enforce });
+                met.push(Met { policy, key, cost, enforce: limit.enforces(), soft });
             }
         }
-        let penalty = limit.penalty.as_ref().map(|penalty| &penalty.policy);
-        for policy in limit.in_flight.iter().chain(penalty) {
+        let in_flight = limit.in_flight.iter().map(|policy| (policy, limit.enforces(), soft));
+        let penalty = limit.penalty.iter().map(|it| (&it.policy, limit.enforce, false));
+        for (policy, enforce, soft) in in_flight.chain(penalty) {
             if let Some(key) = key(limit, client, plan) {
-                met.push(Met { policy, key, cost: Cost::ONE, enforce: limit.enforce });
+                met.push(Met { policy, key, cost: Cost::ONE, enforce, soft });
             }
         }
     }
@@ -270,10 +274,13 @@ fn key(limit: &LimitPlan, client: &Client, plan: &Plan) -> Option<Key> {
 fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     let at = verdict.decided_at();
     let _ = writeln!(out, "now, {}:", instant(at));
-    let mut passes = true;
+    let (mut passes, mut exceeded) = (true, Vec::new());
     for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
         let Some((this, others)) = decisions.split_first() else { continue };
         passes &= !limit.enforce || this.allows();
+        if limit.soft && !this.allows() {
+            exceeded.push(limit.policy.name());
+        }
         if limit.policy.is_penalty() {
             let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
             continue;
@@ -301,7 +308,11 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
             others.join(", ")
         );
     }
-    let _ = writeln!(out, "it would {}", if passes { "pass" } else { "be denied" });
+    let _ = match (passes, &*exceeded) {
+        (true, []) => writeln!(out, "it would pass"),
+        (true, names) => writeln!(out, "it would pass, beyond the quota of {}", names.join(", ")),
+        (false, _) => writeln!(out, "it would be denied"),
+    };
 }
 
 /// "now", "at 2026-11-22T00:00:00.000000Z", "never"

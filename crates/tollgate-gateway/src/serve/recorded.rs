@@ -154,7 +154,7 @@ impl Recorded {
                 (Whose::Everybody, ..) => const { &Key::GLOBAL },
                 (Whose::Client, Some(subject), _) => &subject.key,
                 (Whose::Client, None, OnMissingKey::Share) => &*shared,
-                (Whose::Client, None, OnMissingKey::Deny) if limit.enforce => {
+                (Whose::Client, None, OnMissingKey::Deny) if limit.enforces() => {
                     return replay.forbid(&request).map(|()| Answer::Denied);
                 }
                 (Whose::Client, None, _) => continue,
@@ -305,7 +305,7 @@ fn append<'a>(
 ) {
     let of_client = limit.whose == Whose::Client;
     let ask = |policy: &'a Policy, cost| Ask {
-        enforce: limit.enforce,
+        enforce: limit.enforces(),
         of_client,
         ..Ask::new(policy, key, cost)
     };
@@ -321,7 +321,7 @@ fn append<'a>(
         let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
         // One more than was charged is a strike.
         let actual = is_strike.then_some(Cost::new(2));
-        asks.push(Ask { actual, ..ask(&penalty.policy, Cost::ONE) });
+        asks.push(Ask { actual, enforce: limit.enforce, ..ask(&penalty.policy, Cost::ONE) });
     }
 }
 

@@ -32,6 +32,22 @@ fn line(second: u64, address: &str, path: &str) -> String {
     format!("{address} - - [{time}] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"curl\"\n")
 }
 
+#[test]
+fn a_soft_limit_denies_nothing() {
+    let log: String = (0..5).map(|second| line(second, "203.0.113.7", "/")).collect();
+    let folder = Folder::new(&log);
+    let soft =
+        LIMITS.replace("limit: 2, windowSeconds: 60", "limit: 2, window: 60s, excess: annotate");
+    folder.write("limits.yaml", &soft);
+    let report = folder.json(&[]);
+    assert_eq!(report["clients_denied"], 0);
+    assert_eq!(counts(&report["policies"]["client"]), [5, 5, 2, 3]);
+    assert_eq!(counts(&report["policies"]["global"]), [5, 5, 5, 0]);
+    let output = folder.tollgate(&["replay", "limits.yaml", "access.log"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.contains("client (not enforced)"), "{words}");
+}
+
 struct Folder(TempDir);
 
 impl Folder {

@@ -189,6 +189,9 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
         assert!(said.contains("  client/inflight: 2 of 2 left; this request now\n"), "{said}");
         assert!(said.ends_with("it would be denied\n"), "{said}");
     }
+    let soft = yaml.replace("costs: {other: 4}", "costs: {other: 4}, excess: annotate");
+    let said = explained(&soft.replace("limit: 4", "limit: 8"), &[]).unwrap();
+    assert!(said.ends_with("it would pass, beyond the quota of global\n"), "{said}");
     drop(redis);
     // Without Redis the command still prints the facts that need only the file.
     let said = explained(&yaml, &[]).unwrap_err();

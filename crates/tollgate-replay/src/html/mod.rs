@@ -101,7 +101,7 @@ fn over_time(out: &mut String, report: &Report) -> fmt::Result {
             continue;
         }
         let Counts { requests, denied, .. } = policy.totals.counts;
-        let shadow = if policy.shadow { " (shadow)" } else { "" };
+        let shadow = if policy.shadow { " (not enforced)" } else { "" };
         let heading = format!("Policy {name}{shadow}: {denied} of {requests} requests denied");
         charts.push((heading, series, Vec::new()));
     }

@@ -265,7 +265,7 @@ fn time_to_fill(policy: &Policy) -> (u128, u128) {
     }
 }
 
-fn quoted(name: &str) -> Line {
+pub(super) fn quoted(name: &str) -> Line {
     let mut line = Line::new();
     line.push(b"\"");
     for byte in name.bytes() {

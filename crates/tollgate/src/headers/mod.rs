@@ -8,6 +8,7 @@
 //! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units per 60 seconds |
 //! | `RateLimit` | `"name";r=42;t=26` of each policy: 42 units are left, for 26 seconds at the rate of the policy |
 //! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the denying policy with the longest wait, else the tightest; reset in Unix seconds |
+//! | `X-RateLimit-Exceeded` | the soft limits that the request exceeds |
 //! | `X-RateLimit-Reason` | `temporary-reduced-capacity`: the store could not decide |
 //! | `Retry-After` | seconds, on denials for which waiting helps |
 //!
@@ -51,8 +52,8 @@ use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp};
 
 pub(crate) use self::fields::{PolicyFields, Row};
 pub use self::names::{
-    COST, EXPOSED, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REASON,
-    X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    COST, EXPOSED, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_EXCEEDED, X_RATELIMIT_LIMIT,
+    X_RATELIMIT_REASON, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
 };
 pub(crate) use self::retry::{seconds_to_wait, seed_of};
 
@@ -63,6 +64,16 @@ pub(crate) fn add_reduced_capacity_reason(headers: &mut HeaderMap, source: Sourc
     if source == Source::Local {
         headers.insert(X_RATELIMIT_REASON, REDUCED);
     }
+}
+
+/// The names of policies as a list of strings, `None` if there are none.
+pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
+    let mut list = digits::Line::new();
+    for policy in policies {
+        list.push(if list.as_slice().is_empty() { b"" } else { b", " });
+        list.push(fields::quoted(policy).as_slice());
+    }
+    digits::value(list.as_slice()).filter(|value| !value.is_empty())
 }
 
 /// The choice of headers that a layer sends.

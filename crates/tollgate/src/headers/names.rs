@@ -5,13 +5,14 @@ use http::header::RETRY_AFTER;
 /// need it. Add the headers of
 /// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy) by their
 /// names.
-pub const EXPOSED: [HeaderName; 7] = [
+pub const EXPOSED: [HeaderName; 8] = [
     RATELIMIT_POLICY,
     RATELIMIT,
     X_RATELIMIT_LIMIT,
     X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
     X_RATELIMIT_REASON,
+    X_RATELIMIT_EXCEEDED,
     RETRY_AFTER,
 ];
 
@@ -33,3 +34,7 @@ pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-r
 /// `temporary-reduced-capacity` is a problem type of the RateLimit draft: the request was rejected
 /// with 503, or a local store decided it.
 pub const X_RATELIMIT_REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
+/// The soft limits that a request exceeds, as a list of strings: `"large-model"`. Responses have it,
+/// and requests from the gateway to its targets. A layer gives handlers
+/// [`Verdicts`](crate::layer::Verdicts) instead.
+pub const X_RATELIMIT_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");

@@ -337,7 +337,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Puts the verdict into the extensions of request and response, as
+    /// Puts the decisions into the extensions of each request and response, as
     /// [`Verdicts`](super::Verdicts), for handlers and outer layers to read.
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {

@@ -26,10 +26,13 @@ pub(super) struct Extras<St> {
     pub(super) delays: Option<usize>,
     pub(super) wait_queue: Option<WaitQueue>,
     exposes_verdicts: bool,
+    has_soft_limits: bool,
 }
 
 /// What the layer owes a request that passed: corrections, permits, a delay.
 pub(super) struct Owed {
+    /// Whether the request exceeds a soft limit.
+    pub(super) exceeds: bool,
     open: Option<Arc<OpenCharges>>,
     in_flight: InFlight,
     pub(super) delay: Micros,
@@ -55,21 +58,29 @@ impl<St: Store> Extras<St> {
             delays: limits.iter().position(|limit| limit.enforce && limit.policy.queues()),
             wait_queue: waits.then(|| queue.clone()),
             exposes_verdicts,
+            has_soft_limits: limits.iter().any(Limit::is_soft),
         };
         let is_needed = extras.settles.is_some()
             || extras.leases.is_some()
             || extras.delays.is_some()
             || waits
-            || exposes_verdicts;
+            || exposes_verdicts
+            || extras.has_soft_limits;
         is_needed.then(|| Box::new(extras))
     }
 
     #[inline(never)]
     pub(super) fn owed(&self, limits: &CompiledLimits, decided: &Decided) -> Owed {
-        let receipts = || receipts(limits, &decided.rows, &decided.verdict(true));
+        let receipts = || receipts(limits, &decided.rows, &decided.verdict());
         let open = self.settles.as_ref().and_then(|store| open_charges(store, limits, receipts()));
         let hold = self.leases.as_ref().map(|leases| leases.hold(receipts()));
-        Owed { open, in_flight: hold.unwrap_or_default(), delay: self.delay(limits, &decided.rows) }
+        let is_exceeded = |row: &Row| row.decision.denies() && limits.of(row).limit.is_soft();
+        Owed {
+            exceeds: self.has_soft_limits && decided.rows.iter().any(is_exceeded),
+            open,
+            in_flight: hold.unwrap_or_default(),
+            delay: self.delay(limits, &decided.rows),
+        }
     }
 
     /// The delay of enforced policies. The verdict's delay would include shadow policies.
@@ -97,9 +108,15 @@ impl<St> Extras<St> {
         }
     }
 
-    pub(super) fn prepare(&self, decided: &Decided, owed: &Owed, extensions: &mut Extensions) {
-        if self.exposes_verdicts {
-            Verdicts::push(extensions, decided.verdict(true));
+    pub(super) fn prepare(
+        &self,
+        limits: &CompiledLimits,
+        decided: &Decided,
+        owed: &Owed,
+        extensions: &mut Extensions,
+    ) {
+        if self.exposes_verdicts || owed.exceeds {
+            Verdicts::push(extensions, limits, decided);
         }
         owed.in_flight.hand_over(extensions);
         if let Some(open) = &owed.open {

@@ -25,7 +25,7 @@ impl Passed {
     #[inline]
     pub(super) fn prepare<St: Store>(&self, layer: &LayerState<St>, extensions: &mut Extensions) {
         if let (Some(extras), Some(owed)) = (&layer.extras, &self.owed) {
-            extras.prepare(&self.decided, owed, extensions);
+            extras.prepare(&layer.limits, &self.decided, owed, extensions);
         }
     }
 
@@ -65,9 +65,13 @@ pub(super) fn judge<St: Store>(
 fn pass<St: Store>(layer: &LayerState<St>, decided: Decided) -> Option<Passed> {
     tracing::debug!(target: "tollgate", remaining = remaining(&decided.rows), "allow");
     for row in &decided.rows {
-        if row.decision.denies() && !layer.limits.of(row).limit.enforce {
-            let policy = layer.limits.of(row).limit.policy.name();
-            tracing::debug!(target: "tollgate", policy, "shadow deny");
+        let limit = layer.limit(row);
+        if row.decision.denies() && !limit.enforce {
+            let policy = limit.policy.name();
+            match limit.shadow {
+                true => tracing::debug!(target: "tollgate", policy, "shadow deny"),
+                false => tracing::debug!(target: "tollgate", policy, "annotate"),
+            }
         }
     }
     if let Some(extras) = &layer.extras {

@@ -67,5 +67,5 @@ pub use self::handle::LayerHandle;
 pub use self::service::{RateLimit, RateLimitLayer};
 pub use self::settlement::Reservation;
 pub use self::tally::{TalliedBody, Tally};
-pub use self::verdicts::Verdicts;
+pub use self::verdicts::{LimitVerdict, Verdicts};
 pub use self::wait_queue::WaitQueue;

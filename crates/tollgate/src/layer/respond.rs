@@ -1,17 +1,17 @@
 //! The way back: the response of a rejection, and the headers of the service's response.
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response};
 use tollgate_core::{Decision, Micros, Store, StoreError};
 
 use super::judge::{Passed, failing_closed};
 use super::row::{Decided, Rejection, Row};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
-use crate::RequestHead;
 use crate::body::InFlight;
 use crate::denial::{Denial, ResponseFormat};
 use crate::headers::{self, PolicyFields};
+use crate::{Limit, RequestHead};
 
 /// A response of the layer. Boxed, because most requests have none.
 pub(super) type OwnResponse = Box<Response<Bytes>>;
@@ -32,7 +32,8 @@ fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -
     let options = &layer.options.headers;
     // The keys of all policies that apply, so that the seed does not depend on which policy denies.
     let seed = headers::seed_of(rows.iter().map(|row| &row.key));
-    let denial = Denial::of_verdict(*at, shown(layer, rows), options, seed);
+    let enforced = shown(layer, rows, |limit| limit.enforce);
+    let denial = Denial::of_verdict(*at, enforced, options, seed);
     let denial = denial.of_request(*head, |policy| {
         let is_meant = |row: &&Row| layer.limit(row).policy.name() == policy;
         rows.iter().find(is_meant).map(|row| row.cost)
@@ -47,10 +48,10 @@ fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -
         "deny",
     );
     let mut response = own(layer, &denial, head);
-    options.write(response.headers_mut(), *at, true, shown(layer, rows));
+    options.write(response.headers_mut(), *at, true, shown(layer, rows, in_headers));
     headers::add_reduced_capacity_reason(response.headers_mut(), *source);
     if layer.options.expose_verdicts {
-        Verdicts::push_outer(response.extensions_mut(), decided.verdict(false));
+        Verdicts::push_outer(response.extensions_mut(), &layer.limits, decided);
     }
     response
 }
@@ -82,15 +83,21 @@ fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) 
     Box::new(denial.respond(format, &*layer.options.response))
 }
 
-/// The enforced policies and their decisions. A penalty is shown while it blocks.
+/// The policies of some limits, and their decisions. A penalty is shown while it blocks.
 #[inline]
 fn shown<'a, St>(
     layer: &'a LayerState<St>,
     rows: &'a [Row],
+    is_meant: impl Fn(&Limit) -> bool,
 ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
-    let enforced = rows.iter().filter(|row| layer.limit(row).enforce);
-    let rows = enforced.map(|row| (layer.limits.fields(row), &row.decision));
+    let meant = rows.iter().filter(move |row| is_meant(layer.limit(row)));
+    let rows = meant.map(|row| (layer.limits.fields(row), &row.decision));
     rows.filter(|(fields, decision)| fields.is_shown(decision))
+}
+
+/// Clients see enforced and soft limits.
+const fn in_headers(limit: &Limit) -> bool {
+    !limit.shadow
 }
 
 /// Adds the headers to the response of a request that passed. Returns its permits, which the body
@@ -103,18 +110,33 @@ pub(super) fn finish<St: Store, B>(
 ) -> InFlight {
     let mut in_flight = InFlight::default();
     if let Some(Passed { mut decided, owed }) = passed {
+        let mut exceeds = false;
         if let Some(owed) = owed {
+            exceeds = owed.exceeds;
             in_flight = owed.settle(&layer.limits, response, &mut decided.rows);
         }
         let Decided { rows, at, source } = &decided;
-        layer.options.headers.write(response.headers_mut(), *at, false, shown(layer, rows));
+        let shown = shown(layer, rows, in_headers);
+        layer.options.headers.write(response.headers_mut(), *at, false, shown);
         headers::add_reduced_capacity_reason(response.headers_mut(), *source);
-        if layer.options.expose_verdicts {
-            Verdicts::push_outer(response.extensions_mut(), decided.verdict(true));
+        if exceeds {
+            add_exceeded(layer, response.headers_mut(), rows);
+        }
+        if layer.options.expose_verdicts || exceeds {
+            Verdicts::push_outer(response.extensions_mut(), &layer.limits, &decided);
         }
     }
     if let Some(extras) = &layer.extras {
         extras.remove_costs(response.headers_mut());
     }
     in_flight
+}
+
+#[cold]
+fn add_exceeded<St>(layer: &LayerState<St>, headers: &mut HeaderMap, rows: &[Row]) {
+    let soft = rows.iter().filter(|row| row.decision.denies() && layer.limit(row).is_soft());
+    let shown = soft.filter(|row| !layer.limit(row).hides_headers);
+    if let Some(names) = headers::names(shown.map(|row| layer.limit(row).policy.name())) {
+        headers.append(headers::X_RATELIMIT_EXCEEDED, names);
+    }
 }

@@ -47,10 +47,10 @@ impl Decided {
         Self { rows, at: verdict.decided_at(), source: verdict.source() }
     }
 
-    /// The verdict again, for callers that keep verdicts. `admitted` is not stored.
-    pub(super) fn verdict(&self, admitted: bool) -> Verdict {
+    /// The verdict of an admitted request again, for callers that keep verdicts.
+    pub(super) fn verdict(&self) -> Verdict {
         let decisions = self.rows.iter().map(|row| row.decision);
-        Verdict::new(admitted, self.at, decisions).with_source(self.source)
+        Verdict::new(true, self.at, decisions).with_source(self.source)
     }
 }
 

@@ -1,26 +1,147 @@
-use http::Extensions;
-use tollgate_core::Verdict;
+//! The decisions on a request, for its handler and for outer layers.
 
-/// The verdicts of the layers around a service, outermost first.
+use http::{Extensions, HeaderValue};
+use tollgate_core::{Decision, Policy, Source, Timestamp};
+
+use super::compiled::CompiledLimits;
+use super::row::Decided;
+use crate::headers;
+
+/// The decisions on a request, by policy: those of the outermost layer first, and each layer's in the
+/// order of its limits.
 ///
-/// Requests and responses have it in their extensions if the layers were built with
-/// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts).
+/// With the feature `axum` it is an extractor for every handler, otherwise it is in the extensions of
+/// requests and responses. It has the decisions of layers with
+/// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts), and of each layer with
+/// a [soft limit](crate::OnExceeded::Annotate) that the request exceeds. Otherwise it is empty. The
+/// response has the numbers after a [`Reservation`](super::Reservation) is settled.
+///
+/// ```
+/// use tollgate::layer::Verdicts;
+///
+/// async fn search(verdicts: Verdicts) -> &'static str {
+///     let tokens = verdicts.get("tokens").map(|verdict| verdict.decision().remaining);
+///     if verdicts.exceeded().next().is_some() || tokens.is_some_and(|tokens| tokens < 100) {
+///         return "ten results from the cache";
+///     }
+///     "all results, fresh"
+/// }
+/// # let _ = search;
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Verdicts(Vec<Verdict>);
+pub struct Verdicts(Vec<LimitVerdict>);
+
+/// The decision of one limit on a request.
+#[derive(Clone, Debug)]
+pub struct LimitVerdict {
+    policy: Policy,
+    is_shadow: bool,
+    is_soft: bool,
+    decision: Decision,
+    decided_at: Timestamp,
+    source: Source,
+}
 
 impl Verdicts {
-    /// Returns the verdicts of the layers, outermost first.
-    pub fn iter(&self) -> impl Iterator<Item = &Verdict> {
+    /// Returns the decision of the policy with this name. If nested layers have the same policy, it is
+    /// the decision of the innermost layer.
+    pub fn get(&self, policy: &str) -> Option<&LimitVerdict> {
+        self.0.iter().rfind(|verdict| verdict.policy.name() == policy)
+    }
+
+    /// Returns all decisions.
+    pub fn iter(&self) -> impl Iterator<Item = &LimitVerdict> {
         self.0.iter()
     }
 
+    /// Returns the [soft limits](crate::OnExceeded::Annotate) that the request exceeds.
+    pub fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.0.iter().filter(|verdict| verdict.is_soft && verdict.is_exceeded())
+    }
+
+    /// Returns the value of [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED) for a
+    /// request to another service, `None` if no soft limit is exceeded.
+    pub fn exceeded_header(&self) -> Option<HeaderValue> {
+        headers::names(self.exceeded().map(|verdict| verdict.policy.name()))
+    }
+
     /// For a request, which meets the outer layer first.
-    pub(super) fn push(extensions: &mut Extensions, verdict: Verdict) {
-        extensions.get_or_insert_default::<Self>().0.push(verdict);
+    pub(super) fn push(extensions: &mut Extensions, limits: &CompiledLimits, decided: &Decided) {
+        let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
+        verdicts.extend(of_rows(limits, decided));
     }
 
     /// For a response, which meets the inner layer first.
-    pub(super) fn push_outer(extensions: &mut Extensions, verdict: Verdict) {
-        extensions.get_or_insert_default::<Self>().0.insert(0, verdict);
+    pub(super) fn push_outer(
+        extensions: &mut Extensions,
+        limits: &CompiledLimits,
+        decided: &Decided,
+    ) {
+        let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
+        verdicts.splice(..0, of_rows(limits, decided));
+    }
+}
+
+fn of_rows(limits: &CompiledLimits, decided: &Decided) -> impl Iterator<Item = LimitVerdict> {
+    decided.rows.iter().map(|row| {
+        let limit = &limits.of(row).limit;
+        LimitVerdict {
+            policy: limits.fields(row).policy().clone(),
+            is_shadow: limit.is_shadow(),
+            is_soft: limit.is_soft(),
+            decision: row.decision,
+            decided_at: decided.at,
+            source: decided.source,
+        }
+    })
+}
+
+impl LimitVerdict {
+    /// Returns the policy, with the quota in the tier of the request.
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Returns the decision with its numbers.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Whether the request exceeds the quota. A shadow or soft limit lets it pass nevertheless.
+    pub const fn is_exceeded(&self) -> bool {
+        self.decision.denies()
+    }
+
+    /// Whether it is a [shadow policy](crate::Limit::shadow).
+    pub const fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Whether it is a [soft limit](crate::OnExceeded::Annotate).
+    pub const fn is_soft(&self) -> bool {
+        self.is_soft
+    }
+
+    /// Returns the time of the decision.
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// Returns what decided: the store, or for example its local fallback.
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+}
+
+/// Never fails.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for Verdicts {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }

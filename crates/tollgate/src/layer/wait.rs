@@ -58,7 +58,7 @@ async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -
         let Passed { decided, .. } = passed;
         // The permits are refunded with `Passed`.
         let refunds = |policy: &Policy| !policy.is_concurrency();
-        let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(true), refunds);
+        let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(), refunds);
         let _timer = layer.telemetry.start_waiting(limit);
         sleep(Duration::from(delay)).await;
         guard.disarm();

@@ -114,7 +114,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         name::DECISIONS,
         &["policy", "client", "endpoint", "outcome"],
-        "Decisions per policy. outcome: allow, deny, shadow_deny (a shadow policy would have denied), failed_open and failed_closed (the store could not decide), local (the local fallback decided). client: user, api_key, ip, global, other. If one policy allows a request and another denies it, only the second counts it.",
+        "Decisions per policy. outcome: allow, deny, shadow_deny (a shadow policy would have denied, or a soft limit is exceeded), failed_open and failed_closed (the store could not decide), local (the local fallback decided). client: user, api_key, ip, global, other. If one policy allows a request and another denies it, only the second counts it.",
     ),
     Metric::counter(
         name::UNITS,

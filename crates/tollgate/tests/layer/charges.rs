@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::key::ClientIp;
-use tollgate::layer::{LayerError, RateLimit, Verdicts};
+use tollgate::layer::{LayerError, LimitVerdict, RateLimit, Verdicts};
 use tollgate::limit::Paths;
 use tollgate::policy::{Cost, Strikes};
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota};
@@ -261,8 +261,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     };
     let handler = tower::service_fn(|request: Request<()>| async move {
         let verdicts = request.extensions().get::<Verdicts>().unwrap();
-        let left: Vec<_> =
-            verdicts.iter().map(|verdict| verdict.decisions()[0].remaining).collect();
+        let left: Vec<_> = verdicts.iter().map(|verdict| verdict.decision().remaining).collect();
         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!("{left:?}"))))
     });
     let silent = layer(&store, [Limit::global(log("silent", 99))]);
@@ -270,7 +269,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     let service = exposing("outer", 9).layer(silent.layer(inner));
     let limits = |response: &Response<_>| {
         let verdicts = response.extensions().get::<Verdicts>().unwrap();
-        verdicts.iter().map(|verdict| verdict.decisions()[0].limit).collect::<Vec<_>>()
+        verdicts.iter().map(|verdict| verdict.decision().limit).collect::<Vec<_>>()
     };
     let response = service.clone().oneshot(get()).await.unwrap();
     assert_eq!(limits(&response.map(drop)), [9, 2]);
@@ -280,8 +279,8 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     let response = service.oneshot(get()).await.unwrap();
     assert_eq!(response.status(), 429);
     let verdicts = response.extensions().get::<Verdicts>().unwrap();
-    let admitted: Vec<_> = verdicts.iter().map(tollgate::store::Verdict::is_admitted).collect();
-    assert_eq!(admitted, [true, false]);
+    let exceeded: Vec<_> = verdicts.iter().map(LimitVerdict::is_exceeded).collect();
+    assert_eq!(exceeded, [false, true]);
     assert_eq!(limits(&response.map(drop)), [9, 2]);
 }
 
@@ -291,7 +290,8 @@ async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
     let queue = Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap();
     let builder = builder(&store, [Limit::global(queue)]);
     let handler = tower::service_fn(|request: Request<()>| async move {
-        let delay = request.extensions().get::<Verdicts>().unwrap().iter().next().unwrap().delay();
+        let verdicts = request.extensions().get::<Verdicts>().unwrap();
+        let delay = verdicts.get("queue").unwrap().decision().delay();
         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!(
             "after {delay}"
         ))))

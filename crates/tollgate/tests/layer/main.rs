@@ -27,6 +27,7 @@ mod services;
 mod settling;
 mod sharing;
 mod short;
+mod soft;
 mod spans;
 mod stage;
 mod support;

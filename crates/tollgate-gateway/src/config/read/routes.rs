@@ -169,7 +169,7 @@ fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
 /// A request can wait in one queue alone.
 fn check_queues(limits: &RouteLimits, spot: &Spot) {
     let queues =
-        |limit: &&LimitPlan| limit.enforce && limit.policy.as_ref().is_some_and(Policy::queues);
+        |limit: &&LimitPlan| limit.enforces() && limit.policy.as_ref().is_some_and(Policy::queues);
     let api = limits.apis.iter().map(|api| &api.limit).find(queues);
     let mut waiting = limits.everywhere().filter(queues).chain(api);
     if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {

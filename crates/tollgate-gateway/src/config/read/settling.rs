@@ -26,8 +26,17 @@ impl About {
 }
 
 pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
-    let Either::Other(section) = rules.excess.get()? else { return Ok(OnExceeded::Reject) };
-    let (key, max): (&Mark, _) = (&rules.excess, section.wait.value()?);
+    let key: &Mark = &rules.excess;
+    let section = match rules.excess.get()? {
+        Either::Other(section) => section,
+        Either::One(word) => {
+            if *word == OnExceeded::Annotate && !about.enforce {
+                no_effect(key, "with `shadow`", "with `shadow` no request gets a header");
+            }
+            return Ok(*word);
+        }
+    };
+    let max = section.wait.value()?;
     if max.is_zero() {
         no_effect(key, "with `wait: 0s`", "a request that may not wait is denied");
         return Ok(OnExceeded::Reject);

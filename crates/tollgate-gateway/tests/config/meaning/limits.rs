@@ -284,12 +284,14 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
        countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
     - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
     - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000}}
+    - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
 ",
     );
     let limits = &plan.routes[0].limits;
     let client = limits.client.as_ref().unwrap();
     assert_eq!((client.excess, &client.counts, client.reserve), (OnExceeded::Reject, &None, None));
-    let [a, b, c] = [0, 1, 2].map(|number| &limits.apis[number].limit);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|number| &limits.apis[number].limit);
+    assert_eq!((d.excess, d.enforce, d.enforces()), (OnExceeded::Annotate, true, false));
     assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
     // `reserve.units` replaces `costs`.

@@ -53,6 +53,31 @@ async fn all_quotas_of_a_tier_hold_at_the_same_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_target_learns_which_soft_limit_is_exceeded() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         exempt: [/free]\n\
+         client: {{limit: 1, window: 1h, excess: annotate}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    // A client cannot claim it, in no spelling.
+    let forged = [("x-ratelimit-exceeded", "forged"), ("x_ratelimit_exceeded", "forged")];
+    for (path, expected) in [("/", None), ("/", Some(r#""client""#)), ("/free", None)] {
+        let answer = client.send("GET", path, &forged, "").await.unwrap();
+        assert_eq!(answer.status, 200);
+        let header = answer.headers.get("x-ratelimit-exceeded");
+        assert_eq!(header.map(|value| value.to_str().unwrap()), expected);
+        let seen = upstream.last();
+        let header = seen.headers.get("x-ratelimit-exceeded");
+        assert_eq!(header.map(|value| value.to_str().unwrap()), expected);
+        assert!(!seen.headers.contains_key("x_ratelimit_exceeded"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_excess_waits_and_whoever_would_wait_too_long_is_refused_at_once() {
     let upstream = Upstream::new().await;
     let lines = format!(

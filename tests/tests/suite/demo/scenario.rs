@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
+use axum::extract::Request;
 use demo::args::Args;
 use demo::{app, limits};
 use tokio::net::TcpListener;
 use tollgate::MemoryStore;
+use tollgate::store::{ManualClock, Micros, Timestamp};
 use tower::ServiceExt;
 
 use super::support::Replica;
@@ -61,15 +63,6 @@ fn a_server_that_is_not_there_is_no_difference() {
 }
 
 #[test]
-fn who_waits_as_long_as_it_was_told_passes() {
-    let replica = Replica::start(&["--window", "10s"]);
-    let output = balancer(&["--window", "10", "--wait", &replica.url()]);
-    let printed = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
-    assert!(printed.contains("as Retry-After says\n 29  GET     200  remaining "), "{printed}");
-}
-
-#[test]
 fn a_mistake_in_the_call_is_no_difference() {
     for (args, expected) in [
         (&["--servers", "few"][..], "error: --servers 'few': expected a whole number from 1"),
@@ -101,12 +94,41 @@ fn three(due: fn(usize) -> usize) -> Router {
 
 /// The scenario against a balancer of three.
 async fn balanced(due: fn(usize) -> usize) -> Output {
+    against(three(due), &["--servers", "3"]).await
+}
+
+async fn against(app: Router, args: &[&str]) -> Output {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, three(due)).await });
-    let ask = move || balancer(&["--servers", "3", &url]);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let args: Vec<_> = args.iter().map(ToString::to_string).chain([url]).collect();
+    let ask = move || balancer(&args.iter().map(String::as_str).collect::<Vec<_>>());
     tokio::task::spawn_blocking(ask).await.unwrap()
 }
+
+/// The clock of the server stands still during the scenario, however long it takes, and passes the
+/// window with the wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_after_retry_after_passes() {
+    let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let args = Args::from_command_line(["demo", "--window", "1s"].map(OsString::from)).unwrap();
+    let app = app::router(&args.server_id, limits::layer(&args, store).unwrap());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let app = app.layer(axum::middleware::map_request(move |request: Request| {
+        if requests.fetch_add(1, Ordering::Relaxed) == SCENARIO {
+            clock.advance(Micros::new(1_000_000));
+        }
+        std::future::ready(request)
+    }));
+    let output = against(app, &["--window", "1", "--wait"]).await;
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    assert!(printed.contains("as Retry-After says\n 29  GET     200  remaining "), "{printed}");
+}
+
+/// The number of requests before the wait.
+const SCENARIO: usize = 28;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_servers_that_take_turns_share_the_quota() {

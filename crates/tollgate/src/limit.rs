@@ -119,7 +119,7 @@ pub enum OnExceeded {
     /// let large = Policy::token_bucket("large-model", Quota::per_hour(50))?;
     /// let large = Limit::per_ip(large).on_exceeded(OnExceeded::Annotate);
     /// # let _ = large;
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # Ok::<(), tollgate::policy::PolicyError>(())
     /// ```
     Annotate,
     /// The request waits until the limit allows it, for up to `max`. The layer rejects the request

@@ -47,23 +47,42 @@ fn guarded<St: Store>(
 /// Waits for the turn of a request that a leaky bucket delays.
 #[cold]
 pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, passed: Passed) -> Waiting {
-    let layer = Arc::clone(layer);
-    Box::pin(async move { in_turn(&layer, Judgement::Pass(Some(passed))).await })
+    let turn = turn(layer, &passed);
+    Box::pin(async move {
+        if let Some(turn) = turn {
+            turn.await;
+        }
+        Judgement::Pass(Some(passed))
+    })
 }
 
 async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -> Judgement {
     if let Judgement::Pass(Some(passed)) = &judgement
-        && let Some((limit, delay)) = passed.delay(layer)
+        && let Some(turn) = turn(layer, passed)
     {
-        let Passed { decided, .. } = passed;
-        // The permits are refunded with `Passed`.
-        let refunds = |policy: &Policy| !policy.is_concurrency();
-        let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(), refunds);
-        let _timer = layer.telemetry.start_waiting(limit);
-        sleep(Duration::from(delay)).await;
-        guard.disarm();
+        turn.await;
     }
     judgement
+}
+
+/// The delay of a request. It starts now, and a request that is dropped before its end gets its
+/// charges back, also before the first poll.
+fn turn<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    passed: &Passed,
+) -> Option<impl Future<Output = ()> + Send + use<St>> {
+    let (limit, delay) = passed.delay(layer)?;
+    let Passed { decided, .. } = passed;
+    // The permits are refunded with `Passed`.
+    let refunds = |policy: &Policy| !policy.is_concurrency();
+    let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(), refunds);
+    let timer = layer.telemetry.start_waiting(limit);
+    let end = sleep(Duration::from(delay));
+    Some(async move {
+        end.await;
+        drop(timer);
+        guard.disarm();
+    })
 }
 
 /// Judges a request of a layer whose requests may wait for units. The request waits if earlier

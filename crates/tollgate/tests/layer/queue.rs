@@ -134,6 +134,18 @@ async fn a_client_that_leaves_the_end_of_the_queue_gives_its_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_unpolled_request_refunds_its_charge() {
+    let store = on_tokio_time();
+    let policy = queue();
+    let mut service = limited(&store, [Limit::global(policy.clone())]);
+    assert_eq!(status(&service).await, 200);
+    drop(service.ready().await.unwrap().call(get()));
+    settle_down().await;
+    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_the_middle_of_the_queue_leaves_a_gap() {
     let store = on_tokio_time();
     let policy = queue();

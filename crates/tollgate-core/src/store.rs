@@ -65,9 +65,8 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdi
 /// Configuration, not traffic. A key may be forgotten only when its state equals that of an unused
 /// key.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The future of a reply that is not ready yet. It borrows nothing and can be moved after a
-    /// poll. A store that is always ready uses
-    /// [`NeverPending`](crate::NeverPending).
+    /// The future inside a pending reply. It borrows nothing and can be moved after a poll. A store
+    /// that always replies immediately uses [`NeverPending`](crate::NeverPending).
     type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
 
     /// Decides one request: all its charges, or none.

@@ -54,7 +54,7 @@ impl Decided {
     }
 }
 
-/// Why a request ends in the layer after the store replied.
+/// The reason why the layer rejects a request after the store replied.
 pub(super) enum Rejection {
     Denied(Decided),
     /// The store could not decide, and a policy fails closed.

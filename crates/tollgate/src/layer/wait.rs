@@ -65,8 +65,8 @@ async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -
     judgement
 }
 
-/// The delay of a request. It starts now, and a request that is dropped before its end gets its
-/// charges back, also before the first poll.
+/// Starts the delay of a request. If the request is dropped before the delay ends, even unpolled, its
+/// charges are refunded.
 fn turn<St: Store>(
     layer: &Arc<LayerState<St>>,
     passed: &Passed,
@@ -85,8 +85,8 @@ fn turn<St: Store>(
     })
 }
 
-/// Judges a request of a layer whose requests may wait for units. The request waits if earlier
-/// requests wait for one of its keys, or if the store denies it.
+/// Judges a request that may wait for units. It waits if earlier requests wait for the same key, or
+/// if the store denies it.
 ///
 /// # Errors
 /// The future of a request that waits.

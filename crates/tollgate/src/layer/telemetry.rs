@@ -58,6 +58,11 @@ pub(super) struct WaitTimer {
     _waiting: Waiting,
 }
 
+impl WaitTimer {
+    /// The request waits no longer.
+    pub(super) fn stop(self) {}
+}
+
 impl Telemetry {
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
     pub(super) fn new(limits: &CompiledLimits, observed: &Observed) -> Self {

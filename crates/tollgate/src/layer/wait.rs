@@ -80,7 +80,7 @@ fn turn<St: Store>(
     let end = sleep(Duration::from(delay));
     Some(async move {
         end.await;
-        drop(timer);
+        timer.stop();
         guard.disarm();
     })
 }
@@ -152,7 +152,7 @@ fn in_queue<St: Store>(
     let waiting = waiter.layer.telemetry.start_waiting(waiter.first_limit());
     Box::pin(async move {
         let reply = waiter.wait(ticket, denial).await;
-        drop(waiting);
+        waiting.stop();
         let Waiter { layer, rows } = waiter;
         in_turn(&layer, judge(&layer, rows, &timer, reply)).await
     })

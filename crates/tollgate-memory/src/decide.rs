@@ -97,8 +97,8 @@ impl<C: Clock> Inner<C> {
             };
             let Some(index) = sums.iter().position(same) else {
                 sum_of.push(sums.len());
-                let hash = self.hash(charge.key);
-                sums.push(Sum { charge: *charge, hash, shard: self.shard_number(hash) });
+                let (hash, shard) = self.locate(charge.policy, charge.key);
+                sums.push(Sum { charge: *charge, hash, shard });
                 continue;
             };
             let sum = &mut sums[index].charge;

@@ -33,8 +33,8 @@ impl<C: Clock> Inner<C> {
     #[inline(always)]
     pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
         let Charge { policy, key, cost, .. } = *charge;
-        let hash = self.hash(key);
-        let shard = self.shards[self.shard_number(hash)].lock();
+        let (hash, shard) = self.locate(policy, key);
+        let shard = self.shards[shard].lock();
         let spot = Spot { policy, key, hash, table: shard.own.known_table(policy)? };
         with_rule!(policy.rule(), rule => decide_by(rule, shard, spot, cost, &self.clock))
     }
@@ -51,8 +51,7 @@ impl<C: Clock> Inner<C> {
         }
         let mut known = SmallVec::<[Known<'_>; MOST]>::new();
         for charge in charges {
-            let hash = self.hash(charge.key);
-            let shard = self.shard_number(hash);
+            let (hash, shard) = self.locate(charge.policy, charge.key);
             known.push(Known { charge, hash, shard, table: 0, bucket: 0 });
         }
         let mut shards = Locked::default();

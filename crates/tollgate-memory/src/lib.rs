@@ -186,8 +186,8 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
-        let hash = self.0.hash(key);
-        let mut shard = self.0.shards[self.0.shard_number(hash)].lock();
+        let (_, shard) = self.0.locate(policy, key);
+        let mut shard = self.0.shards[shard].lock();
         shard.reset(policy, key, self.0.clock.now());
         Reply::ready(Ok(()))
     }
@@ -215,20 +215,19 @@ impl<C: Clock> Inner<C> {
         self.decide_all(charges)
     }
 
+    /// The hash of a key, and the number of its shard. Global policies have one key, and their names
+    /// spread them over the shards, so that they do not share a lock.
     #[inline]
-    fn hash(&self, key: &Key) -> u64 {
-        self.hasher.hash_one(key)
+    fn locate(&self, policy: &Policy, key: &Key) -> (u64, usize) {
+        let hash = self.hasher.hash_one(key);
+        let name = if *key == Key::GLOBAL { policy.name_hash() } else { 0 };
+        (hash, shard_number(hash ^ name, self.shards.len()))
     }
 
     fn settled_of(&self, id: ReceiptId) -> &Mutex<Settled> {
         #[expect(clippy::cast_possible_truncation, reason = "only some bits are wanted")]
         let bits = self.hasher.hash_one(id) as usize;
         &self.settled[bits & (self.settled.len() - 1)]
-    }
-
-    #[inline]
-    fn shard_number(&self, hash: u64) -> usize {
-        shard_number(hash, self.shards.len())
     }
 }
 
@@ -266,7 +265,22 @@ mod tests {
     use foldhash::fast::SeedableRandomState;
     use std::hash::BuildHasher;
 
+    use tollgate_core::Quota;
+
     use super::*;
+
+    #[test]
+    fn global_policies_spread_over_shards() {
+        let store = MemoryStore::new();
+        let mut policies = vec![0; store.0.shards.len()];
+        for n in 0..64 * policies.len() {
+            let policy = Policy::token_bucket(format!("global {n}"), Quota::per_minute(1)).unwrap();
+            let (hash, shard) = store.0.locate(&policy, &Key::GLOBAL);
+            assert_eq!(hash, store.0.hasher.hash_one(Key::GLOBAL));
+            policies[shard] += 1;
+        }
+        assert!(policies.iter().all(|policies| (16..160).contains(policies)), "{policies:?}");
+    }
 
     #[test]
     fn shards_fill_evenly_under_seeds_that_make_bits_of_the_hash_alike() {

@@ -10,8 +10,8 @@ impl<C: Clock> Inner<C> {
     /// Settles a receipt while holding the locks of its key and of its id.
     pub(crate) fn settle(&self, receipt: &Receipt, actual: Cost) -> Result<Settlement, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
-        let hash = self.hash(key);
-        let mut shard = self.shards[self.shard_number(hash)].lock();
+        let (hash, shard) = self.locate(policy, key);
+        let mut shard = self.shards[shard].lock();
         let mut settled = self.settled_of(*id).lock();
         let now = self.clock.now();
         if receipt.has_lapsed(now) {
@@ -67,8 +67,8 @@ impl<C: Clock> Inner<C> {
         let AnyRule::ConcurrentRequests(rule) = policy.rule() else {
             return Err(StoreError::no_lease(NAME, policy));
         };
-        let hash = self.hash(key);
-        let mut shard = self.shards[self.shard_number(hash)].lock();
+        let (hash, shard) = self.locate(policy, key);
+        let mut shard = self.shards[shard].lock();
         let settled = self.settled_of(*id).lock();
         let now = self.clock.now();
         if settled.contains(receipt) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::response::Response;
 use axum::routing::get;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use tollgate::headers::{
     HeaderOptions, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
@@ -45,15 +45,30 @@ pub(crate) enum Wrapping {
     AnyBody,
     /// A policy for all beside that for each address, with all fields.
     TwoPolicies,
+    /// tower_governor by address, which denies every request after the first.
+    GovernorDenied,
+    /// Tollgate with the fields of the default, which denies every request after the first.
+    Denied,
 }
 
-/// A service that says hello, wrapped. No limit is ever reached.
+impl Wrapping {
+    /// The status of every response after the first.
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::GovernorDenied | Self::Denied => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::OK,
+        }
+    }
+}
+
+/// A service that says hello, wrapped.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // The clock advances so far between two requests that every unit is refilled. 100 units are a
-    // usual quota, so the numbers in the headers have the usual number of digits.
-    let quota = Quota::per_second(100);
-    let store = || MemoryStore::builder().clock(Ticking::by(Micros::new(10_000))).build();
+    // The clock stands for 512 requests, each of which has another `remaining`, and then advances by
+    // a second, which refills all units.
+    let quota = Quota::per_second(1_000);
+    let clock = || Ticking::each(512, Micros::new(1_000_000));
+    let store = || MemoryStore::builder().clock(clock()).build();
     let mut governor = GovernorConfigBuilder::default();
     // With two threads, governor denies a request whose clock reading is older than another's by
     // more than the burst. So the burst is one second.
@@ -81,6 +96,18 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
             let config = config.ok_or("tower_governor refused its quota")?;
             router.layer(GovernorLayer::new(Arc::new(config)))
         }
+        Wrapping::GovernorDenied => {
+            let config = governor.per_second(86_400).burst_size(1).finish();
+            router.layer(GovernorLayer::new(Arc::new(
+                config.ok_or("tower_governor refused its quota")?,
+            )))
+        }
+        Wrapping::Denied => {
+            let once = Policy::token_bucket("address", Quota::per_day(1))?;
+            let limit = Limit::new(once, ClientIp::peer());
+            let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+            router.layer(RateLimitLayer::builder(store).limit(limit).build()?)
+        }
         Wrapping::Headers => router.layer(limited(all, vec![by_address()?])?),
         Wrapping::DraftHeaders => {
             router.layer(limited(HeaderOptions::default(), vec![by_address()?])?)
@@ -102,10 +129,10 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
 
 fn with_fields(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    headers.append(RATELIMIT_POLICY, HeaderValue::from_static("\"address\";q=100;w=1"));
-    headers.append(RATELIMIT, HeaderValue::from_static("\"address\";r=99;t=1"));
-    headers.insert(X_RATELIMIT_LIMIT, HeaderValue::from_static("100"));
-    headers.insert(X_RATELIMIT_REMAINING, HeaderValue::from_static("99"));
+    headers.append(RATELIMIT_POLICY, HeaderValue::from_static("\"address\";q=1000;w=1"));
+    headers.append(RATELIMIT, HeaderValue::from_static("\"address\";r=742;t=1"));
+    headers.insert(X_RATELIMIT_LIMIT, HeaderValue::from_static("1000"));
+    headers.insert(X_RATELIMIT_REMAINING, HeaderValue::from_static("742"));
     headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("1795290616"));
     response
 }

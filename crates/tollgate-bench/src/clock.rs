@@ -2,26 +2,41 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate::store::{Clock, Micros, SystemClock, Timestamp};
 
-/// A clock that advances by one step at each read. A step of 1 µs gives a log one entry per
-/// decision; a longer step refills the charged units. Each read also reads the real clock, so that
-/// the measured time includes that cost. All requests have the same key, and the clock is read
-/// under the lock of that key. So a load and a store suffice, and the time does not include an
-/// atomic addition.
+/// A clock that advances by one step at every so many reads. One read and a step of 1 µs give a log
+/// one entry per decision; a longer step refills the charged units. Each read also reads the real
+/// clock, so that the measured time includes that cost. All requests have the same key, and the
+/// clock is read under the lock of that key. So loads and stores suffice, and the time does not
+/// include an atomic addition.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticking {
     real: SystemClock,
-    now: Arc<AtomicU64>,
+    inner: Arc<Inner>,
+    reads: u32,
     step: Micros,
 }
 
+#[derive(Debug)]
+struct Inner {
+    now: AtomicU64,
+    /// The reads until the next step.
+    left: AtomicU32,
+}
+
 impl Ticking {
+    /// Advances by `step` at each read.
     pub(crate) fn by(step: Micros) -> Self {
+        Self::each(1, step)
+    }
+
+    /// Advances by `step` at every `reads`-th read.
+    pub(crate) fn each(reads: u32, step: Micros) -> Self {
         let real = SystemClock::new();
-        Self { now: Arc::new(AtomicU64::new(real.now().as_micros())), real, step }
+        let now = AtomicU64::new(real.now().as_micros());
+        Self { real, inner: Arc::new(Inner { now, left: AtomicU32::new(reads) }), reads, step }
     }
 }
 
@@ -29,8 +44,13 @@ impl Clock for Ticking {
     #[inline]
     fn now(&self) -> Timestamp {
         black_box(self.real.now());
-        let now = self.now.load(Ordering::Relaxed);
-        self.now.store(now + self.step.get(), Ordering::Relaxed);
-        Timestamp::from_micros(now)
+        let Inner { now, left } = &*self.inner;
+        let time = now.load(Ordering::Relaxed);
+        let more = left.load(Ordering::Relaxed).saturating_sub(1);
+        if more == 0 {
+            now.store(time + self.step.get(), Ordering::Relaxed);
+        }
+        left.store(if more == 0 { self.reads } else { more }, Ordering::Relaxed);
+        Timestamp::from_micros(time)
     }
 }

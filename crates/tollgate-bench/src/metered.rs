@@ -90,8 +90,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let mut bare = crate::layer::peer(&runtime, crate::apps::app(Wrapping::Bare)?);
-    let mut wrapped = crate::layer::peer(&runtime, crate::apps::app(wrapping)?);
+    let mut bare = crate::layer::peer(&runtime, Wrapping::Bare)?;
+    let mut wrapped = crate::layer::peer(&runtime, wrapping)?;
     for line in std::io::stdin().lines() {
         line?;
         println!("{}", wrapped() - bare());

@@ -137,6 +137,8 @@ send() {
 
 # expect STATUSES REMAINING: what the last request should have brought.
 expect() {
+  [ "$number$status" != 1429 ] ||
+    differ "the quota is already used; try again in $(header retry-after) seconds"
   [[ " $1 " == *" $status "* ]] || differ "status $status, expected ${1// / or }"
   [ "$remaining" = "$2" ] || differ "remaining '$remaining', expected $2"
   [ -n "$server" ] || differ 'no X-Server-Id: which server answered?'

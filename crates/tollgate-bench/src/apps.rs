@@ -61,11 +61,11 @@ impl Wrapping {
     }
 }
 
-/// A service that says hello, wrapped.
+/// Wraps a service that returns a short text.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // The clock stands for 512 requests, each of which has another `remaining`, and then advances by
-    // a second, which refills all units.
+    // The clock advances by a second after every 512 requests. In between, `remaining` decreases with
+    // each request.
     let quota = Quota::per_second(1_000);
     let clock = || Ticking::each(512, Micros::new(1_000_000));
     let store = || MemoryStore::builder().clock(clock()).build();

@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate::store::{Clock, Micros, SystemClock, Timestamp};
 
-/// A clock that advances by one step at every so many reads. One read and a step of 1 µs give a log
-/// one entry per decision; a longer step refills the charged units. Each read also reads the real
-/// clock, so that the measured time includes that cost. All requests have the same key, and the
-/// clock is read under the lock of that key. So loads and stores suffice, and the time does not
-/// include an atomic addition.
+/// A clock that advances by one step after a fixed number of reads. Each read also reads the real
+/// clock, because the measured time must include that cost. All requests have the same key, whose
+/// lock is held while the clock is read, so plain loads and stores suffice.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticking {
     real: SystemClock,

@@ -30,7 +30,7 @@ that nginx can answer.";
 /// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;
 
-/// Connections of wrk where requests a second are counted.
+/// Connections of wrk where requests per second are counted.
 const CONNECTIONS: u32 = 64;
 
 /// Connections that wait while their memory is measured. The gateway needs twice as many files,
@@ -46,9 +46,9 @@ const NGINX: usize = 4;
 /// A row, and its targets.
 struct Side {
     name: &'static str,
-    /// Requests a second over those of the gateway without limits.
+    /// Requests per second over those of the gateway without limits.
     to_gateway: Target,
-    /// Requests a second over those of nginx without limits.
+    /// Requests per second over those of nginx without limits.
     to_nginx: Target,
     /// Processor time of a request over that of nginx without limits.
     processor: Target,
@@ -133,7 +133,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let half = Spread::of(full[NGINX].rates.iter().copied()).median / 2.0;
     let paced = measure(sides, rounds, |address| wrk::paced(address, half));
     let mut steady = Table::new(
-        "Half of the requests a second that nginx can answer",
+        "Half of the requests per second that nginx can answer",
         &[
             "in front",
             "thousand requests/s",
@@ -202,7 +202,7 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
 /// Each side's numbers, one for each round.
 #[derive(Default)]
 struct Measured {
-    /// Requests a second.
+    /// Requests per second.
     rates: Vec<f64>,
     /// Microseconds of a request: of the processor, in the median, and the 99th percentile.
     micros: Vec<f64>,

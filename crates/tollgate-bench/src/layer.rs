@@ -22,15 +22,16 @@ use crate::{Counter, Failure, process};
 const METHOD: &str = "\
 An axum router is called in process on one thread. The measured time covers building a request with
 a peer address, the response, and reading its body. All requests come from one address and are
-allowed, except in the rows that say denied. A round counts the fastest of ten slices of 1 ms. A layer adds its time minus the bare
-router's time in the same round. The identity layer shows the cost of any axum layer, and a second
-identity layer adds five constant headers. `× peer` compares the added time: with headers against
-tower_governor with headers, without headers against tower_governor without. tower_governor sends
-two headers on an allowed response. Tollgate sends `RateLimit-Policy` and `RateLimit`, and three
-`X-RateLimit` headers if all are enabled. governor grants 10^9 units and regains a unit each
-nanosecond. Tollgate grants 1000 per second on a clock that reads the real clock, stands for 512
-requests, so that `remaining` changes with each, and then advances by a second. Allocations are counted in a separate process. Metrics are a build-time choice, so
-they are measured in a separate process beside their own bare router.";
+allowed, except in the rows that say denied. A round counts the fastest of ten slices of 1 ms. A
+layer adds its time minus the bare router's time in the same round. The identity layer shows the
+cost of any axum layer, and a second identity layer adds five constant headers. `× peer` compares
+the added time: with headers against tower_governor with headers, without headers against
+tower_governor without. tower_governor sends two headers on an allowed response. Tollgate sends
+`RateLimit-Policy` and `RateLimit`, and three `X-RateLimit` headers if all are enabled. governor
+grants 10^9 units and regains a unit each nanosecond. Tollgate grants 1000 per second on a clock
+that reads the real clock, stands for 512 requests, so that `remaining` changes with each, and then
+advances by a second. Allocations are counted in a separate process. Metrics are a build-time
+choice, so they are measured in a separate process beside their own bare router.";
 
 const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;
@@ -164,7 +165,7 @@ struct Caller {
 impl Caller {
     fn new(runtime: &Runtime, wrapping: Wrapping) -> Result<Self, Failure> {
         let mut app = app(wrapping)?;
-        // The first request makes what all others find.
+        // The first request inserts the key.
         runtime.block_on(call(&mut app));
         Ok(Self { app, status: wrapping.status() })
     }

@@ -81,7 +81,7 @@ fn measure(title: &'static str, clients: f64, rounds: usize) -> Result<Table, Fa
         measured[0].iter().zip(&measured[1]).map(|(wc, parse)| wc + parse).collect();
     let mut table = Table::new(
         title,
-        &["program", "million lines a second", "target", "met", "× reading", "target", "met"],
+        &["program", "million lines per second", "target", "met", "× reading", "target", "met"],
     );
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     let millions = LINES as f64 / 1e6;

@@ -1,4 +1,4 @@
-//! Blocks of units that replicas may spend without a call of the store: how a key counts them.
+//! Blocks of units that replicas may spend without calling the store: how a key counts them.
 //!
 //! A replica that may spend units out of sight of the store has a [`Hold`] of them until an
 //! instant. A key has its state, as one of the algorithms keeps it, and its [`Holds`]. The
@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Rule;
 use crate::{Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The share of a quota that a replica may hold, and spend without a call of the store.
+/// The share of a quota that a replica may hold, and spend without calling the store.
 ///
 /// ```
 /// use tollgate_core::{Lease, Policy, Quota};
@@ -102,7 +102,7 @@ impl Default for Lease {
     }
 }
 
-/// A block of units that a replica may spend without a call of the store.
+/// A block of units that a replica may spend without calling the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The name of the block, unique among the blocks of the key.

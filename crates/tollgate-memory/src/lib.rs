@@ -215,8 +215,8 @@ impl<C: Clock> Inner<C> {
         self.decide_all(charges)
     }
 
-    /// The hash of a key, and the number of its shard. Global policies have one key, and their names
-    /// spread them over the shards, so that they do not share a lock.
+    /// Returns the hash of a key and the number of its shard. All global policies have the same key, so
+    /// their names decide the shard; otherwise they would share a lock.
     #[inline]
     fn locate(&self, policy: &Policy, key: &Key) -> (u64, usize) {
         let hash = self.hasher.hash_one(key);

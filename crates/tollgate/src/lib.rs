@@ -1,8 +1,8 @@
-//! Rate limiting for Tower, axum, hyper and tonic, exact in one process and, through Redis, over many.
+//! Rate limiting for Tower, axum, hyper and tonic, exact within one process and, with Redis, across many.
 //!
 //! A [`RateLimitLayer`] finds the [`key`] and the cost ([`Costs`]) of each request and calls a
-//! [`Store`], which decides all policies of the layer in one step, all or none. A request that a
-//! policy denies gets a response of the layer ([`denial`]).
+//! [`Store`], which decides all of the layer's policies in one step: either all are charged or none.
+//! If a policy denies a request, the layer responds itself ([`denial`]).
 //!
 //! ```
 //! # #[cfg(feature = "axum")]
@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()`, so that the layer has the
-//! address of the client. The [README] and [choosing.md] help to choose an algorithm and a store;
+//! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()`, so that the layer can see
+//! the client's address. The [README] and [choosing.md] help to choose an algorithm and a store;
 //! [examples] has small programs.
 //!
 //! [README]: https://github.com/tollgate-rs/tollgate#readme
@@ -40,9 +40,9 @@
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
-//! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
+//! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone, your program selects the provider |
 //! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
-//! | `metrics` | counters and durations for the facade of the crate `metrics`, and reports for `tollgate-admin` |
+//! | `metrics` | counters and durations through the `metrics` crate, and reports for `tollgate-admin` |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
 //! | `test-util` | `ManualClock`, a clock that a test moves; `store::TokioClock`, which follows tokio's time |
 
@@ -121,6 +121,7 @@ mod documents {
     }
 
     pages! {
+        ApiKeys: "how-to/api-keys.md",
         Clients: "how-to/clients.md",
         Costs: "how-to/costs.md",
         Denials: "how-to/denials.md",

@@ -206,8 +206,8 @@ impl Limit {
     }
 
     /// Makes a shadow policy: it never denies a request, and is charged for requests that pass.
-    /// Headers and status do not have it; events of the target `tollgate` do. For a limit that clients
-    /// and service see, use [`OnExceeded::Annotate`].
+    /// It appears in neither the headers nor the status, only in `tollgate` events. For a limit that
+    /// clients and service see, use [`OnExceeded::Annotate`].
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         (self.shadow, self.enforce) = (true, false);

@@ -72,10 +72,16 @@ fn table(set: &Set, order: &Order) -> String {
     let token = order.admin.as_ref().map(|admin| admin.token.as_str()).unwrap_or_default();
     format!(
         "\n{:<10}{:<30}{:>8}\n{rows}\n{:<10}{folder}\n\
-         {:<10}{page}\n{:<10}{token}\n\n\
-         Try tests/balancer.sh http://{url}, or end or freeze one of them by its number:\n\
-         what ends is started again. Ctrl-C stops all.\n",
-        "", "address", "process", "logs", "live page", "token",
+         {:<10}{page}\n{:<10}{token} (enter it on the page to see clients)\n\n\
+         Try tests/balancer.sh http://{url}, or `kill {}` to end a replica,\n\
+         which starts again. Ctrl-C stops all.\n",
+        "",
+        "address",
+        "process",
+        "logs",
+        "live page",
+        "token",
+        set.replicas[0].process.id(),
     )
 }
 

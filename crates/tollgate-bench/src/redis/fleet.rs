@@ -49,7 +49,7 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
         "replicas",
         "requests/s",
         "answered",
-        "requests a call",
+        "requests per call",
         "Redis µs",
         "lean script's µs",
         "p99, ms",
@@ -136,9 +136,10 @@ async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
             }
         }
     }
-    for (what, [one, node], target) in
-        [("decisions a second", rates, Target::AtLeast(0.85)), ("Redis' time", times, Target::None)]
-    {
+    for (what, [one, node], target) in [
+        ("decisions per second", rates, Target::AtLeast(0.85)),
+        ("Redis' time", times, Target::None),
+    ] {
         let ratio = Spread::of_ratios(&node, &one);
         let cells = ["100 000", "512", what, "one server"].map(str::to_owned);
         table.row(cells.into_iter().chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));

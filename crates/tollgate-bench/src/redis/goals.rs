@@ -43,7 +43,7 @@ impl Goal {
 impl What {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Rate => "decisions a second",
+            Self::Rate => "decisions per second",
             Self::Median => "median wait",
             Self::P99 => "p99",
             Self::Redis => "Redis' time",

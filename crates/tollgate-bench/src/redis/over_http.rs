@@ -69,8 +69,8 @@ fn goals(apps: &[App]) -> Table {
     );
     let rate: Number = |seen| seen.load.rate;
     let goals: [(&str, Number, &str, Target); 4] = [
-        ("requests a second", rate, EACH, Target::AtLeast(1.3)),
-        ("requests a second", rate, BARE, Target::AtLeast(0.65)),
+        ("requests per second", rate, EACH, Target::AtLeast(1.3)),
+        ("requests per second", rate, BARE, Target::AtLeast(0.65)),
         ("p99", |seen| seen.load.p99, EACH, Target::AtMost(0.7)),
         ("server's processor time", |seen| seen.processor, EACH, Target::AtMost(0.85)),
     ];

@@ -177,7 +177,7 @@ impl Policy {
         self
     }
 
-    /// Lets replicas take units in blocks and spend them without a call of the store.
+    /// Lets replicas take units in blocks and spend them without calling the store.
     ///
     /// The limit holds as before: a unit counts at the latest instant at which it may have been
     /// spent. The price is that fewer requests may pass: the share of a replica can be unused, and

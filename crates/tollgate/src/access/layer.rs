@@ -25,7 +25,7 @@ use crate::paths::Paths;
 /// and marks requests on the allowlist.
 ///
 /// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) with
-/// `.exempt(access::is_allowed)`, which forwards marked requests without a call of the store.
+/// `.exempt(access::is_allowed)`, which forwards marked requests without calling the store.
 ///
 /// ```
 /// use axum::Router;

@@ -157,7 +157,7 @@ impl<'a> Denial<'a> {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// Makes the denial of a service that is set up wrongly. Only the log has the details.
+    /// Makes the denial of a misconfigured service. Only the log has the details.
     pub const fn misconfigured() -> Self {
         Self::new(Reason::Misconfigured)
     }

@@ -17,7 +17,7 @@ impl Denial<'_> {
             Reason::MissingKey => "The request does not say whose quota it uses.".into(),
             Reason::DeniedSubject => "Requests of this sender are not accepted.".into(),
             Reason::Misconfigured => {
-                "The server cannot tell who is asking. The log of the server says why.".into()
+                "The rate limiter is misconfigured. The server logs the reason.".into()
             }
             _ => self.sentences().into(),
         }

@@ -24,7 +24,7 @@ pub enum Reason {
     MissingKey,
     /// The client is on the blocklist.
     DeniedSubject,
-    /// The service is set up wrongly.
+    /// The service is misconfigured.
     Misconfigured,
 }
 

@@ -187,7 +187,7 @@ fn without_a_verdict_there_are_no_numbers() {
     let (json, retry_after) = problem(&Denial::misconfigured());
     assert_eq!(retry_after, None);
     assert_eq!(json["status"], 500);
-    let detail = "The server cannot tell who is asking. The log of the server says why.";
+    let detail = "The rate limiter is misconfigured. The server logs the reason.";
     assert_eq!(json["detail"], detail);
 }
 

@@ -1,7 +1,7 @@
 //! Key sources, which find the [`Key`] of a request: a client address, an API key, a user.
 //!
 //! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or no subject, or an error if
-//! the server is set up wrongly. [`KeySource::or`] and [`chain`] fall back to other sources (user,
+//! the server is misconfigured. [`KeySource::or`] and [`chain`] fall back to other sources (user,
 //! else API key, else address); a tuple combines sources (per user *and* route).
 //!
 //! | source | subject | forgeable by a client |

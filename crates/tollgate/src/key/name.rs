@@ -53,7 +53,7 @@ pub enum SubjectName {
     Several(Vec<Self>),
 }
 
-/// The error of a text that is not the name of a subject. It does not repeat the text, which may
+/// The error for text that is not a subject name. It does not repeat the text, which may
 /// have a secret.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(

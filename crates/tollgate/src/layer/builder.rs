@@ -225,7 +225,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Forwards requests for which `condition` returns `true` without a call of the store.
+    /// Forwards requests for which `condition` returns `true` without calling the store.
     #[must_use]
     pub fn exempt(
         mut self,
@@ -235,13 +235,13 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Forwards requests to these paths, for example `/healthz`, without a call of the store.
+    /// Forwards requests to these paths, for example `/healthz`, without calling the store.
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
         self.exempt(move |head| paths.surely_contains(head.uri.path()))
     }
 
-    /// Whether [CORS preflights](RequestHead::is_preflight) pass without a call of the store.
+    /// Whether [CORS preflights](RequestHead::is_preflight) pass without calling the store.
     ///
     /// A client can send any number of preflights. A CORS layer outside of this layer answers them, so
     /// they never arrive here. Without such a layer, set this to `false` if your service accepts no

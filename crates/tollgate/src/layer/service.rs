@@ -27,7 +27,7 @@ use crate::{Limit, RequestHead};
 /// # Decisions
 ///
 /// * The layer forwards CORS preflights and [exempt](crate::layer::RateLimitLayerBuilder::exempt)
-///   requests without a call of the store.
+///   requests without calling the store.
 /// * Each [`Limit`] that applies has a key and a cost. The store decides all limits in one step: if
 ///   one denies, none is charged.
 /// * A denied request gets a response of the layer ([`denial`](crate::denial)). Errors of the

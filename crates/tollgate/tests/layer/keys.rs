@@ -218,7 +218,7 @@ async fn a_client_of_a_server_without_a_peer_address_reads_no_advice_for_its_ope
     assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
     let problem = json(response).await;
     assert_eq!(problem["code"], "misconfigured");
-    let detail = "The server cannot tell who is asking. The log of the server says why.";
+    let detail = "The rate limiter is misconfigured. The server logs the reason.";
     assert_eq!(problem["detail"], detail);
 }
 

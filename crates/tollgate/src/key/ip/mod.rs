@@ -48,7 +48,7 @@ pub(crate) use proxies::network;
 /// # Where the peer comes from
 /// From the extensions of the request: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
 /// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`; in tests of a router also axum's
-/// `MockConnectInfo<SocketAddr>` as an outer layer. Otherwise the server is set up wrongly:
+/// `MockConnectInfo<SocketAddr>` as an outer layer. Otherwise the server is misconfigured:
 /// [`KeyError::NoPeerAddress`].
 ///
 /// A Unix socket has no address. tonic's `UdsConnectInfo` or a [`UnixPeer`] extension marks it. It

@@ -262,7 +262,7 @@ impl CostTable {
         let has_rule = |has_methods: &dyn Fn(&Methods) -> bool| {
             self.paths.iter().any(|rule| rule.path.covers(path) && has_methods(&rule.methods))
         };
-        let listed = self.methods.iter().map(|(method, _)| method).filter(|_| methods.is_all());
+        let listed = self.methods.iter().map(|(method, _)| method).filter(|it| methods.contain(it));
         let by_method = listed.chain(methods.iter()).filter(|it| !has_rule(&|all| all.contain(it)));
         let by_method =
             by_method.map(|method| (self.of_method(method), format!("a {method} request")));

@@ -1,4 +1,4 @@
-//! A blocking Redis client, with which tests inspect a server.
+//! A blocking Redis client for inspecting a server in tests.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -7,23 +7,23 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A reply of the server.
+/// A Redis reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// No value.
     Nil,
     /// An integer.
     Number(i64),
-    /// A status or a string of bytes.
+    /// A status or a byte string.
     Text(Vec<u8>),
     /// An error, for example `NOSCRIPT No matching script.`
     Error(String),
-    /// A list of values.
+    /// An array.
     List(Vec<Self>),
 }
 
 impl Value {
-    /// The number; a text is parsed.
+    /// The number, parsed if the reply is text.
     ///
     /// # Panics
     ///
@@ -45,7 +45,7 @@ impl Value {
     ///
     /// # Panics
     ///
-    /// If the value is not a text in UTF-8.
+    /// If the value is not UTF-8 text.
     #[must_use]
     #[track_caller]
     pub fn text(&self) -> &str {
@@ -79,8 +79,8 @@ impl Value {
     }
 }
 
-/// One connection. For pipelining, call [`say`](Self::say) for each command and then
-/// [`hear`](Self::hear) once for each reply.
+/// A single connection. To pipeline, call [`say`](Self::say) for each command, then call
+/// [`hear`](Self::hear) for each reply.
 pub struct Client {
     out: Vec<u8>,
     stream: BufReader<Box<dyn Stream>>,
@@ -91,7 +91,7 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Client {
-    /// Connects to a socket in the file system.
+    /// Connects to a Unix socket.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Client {
         Ok(Self::over(stream))
     }
 
-    /// Connects to a port.
+    /// Connects over TCP.
     ///
     /// # Errors
     ///
@@ -116,12 +116,12 @@ impl Client {
         Ok(Self::over(stream))
     }
 
-    /// Uses an open stream, for example a TLS session.
+    /// Wraps an open stream, for example a TLS session.
     pub fn over(stream: impl Read + Write + Send + 'static) -> Self {
         Self { out: Vec::new(), stream: BufReader::new(Box::new(stream)) }
     }
 
-    /// Queues a command. [`send`](Self::send) or the next read of a reply sends it.
+    /// Queues a command until [`send`](Self::send) or the next read.
     pub fn say(&mut self, command: &[impl AsRef<[u8]>]) {
         self.out.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
         for word in command {
@@ -143,17 +143,17 @@ impl Client {
         sent
     }
 
-    /// Waits for the reply to the oldest command without a reply.
+    /// Waits for the next reply; replies arrive in command order.
     ///
     /// # Errors
     ///
-    /// If the connection is closed, or if no reply comes within 10 s.
+    /// If the connection is closed, or no reply arrives within 10 s.
     pub fn try_hear(&mut self) -> io::Result<Value> {
         if !self.out.is_empty() {
             self.send()?;
         }
         let mut line = Vec::new();
-        // A master sends bare newlines to a replica that waits for its first copy of the data.
+        // A master sends bare newlines while a replica waits for its initial snapshot.
         while line.is_empty() || line == b"\n" {
             line.clear();
             if self.stream.read_until(b'\n', &mut line)? == 0 {
@@ -184,11 +184,11 @@ impl Client {
         })
     }
 
-    /// Waits for the reply to the oldest command without a reply.
+    /// Waits for the next reply; replies arrive in command order.
     ///
     /// # Panics
     ///
-    /// If the connection is closed, or if no reply comes within 10 s.
+    /// If the connection is closed, or no reply arrives within 10 s.
     #[track_caller]
     pub fn hear(&mut self) -> Value {
         self.try_hear().unwrap_or_else(|error| panic!("redis-server does not answer: {error}"))
@@ -198,7 +198,7 @@ impl Client {
     ///
     /// # Panics
     ///
-    /// If the connection is closed, or if no reply comes within 10 s.
+    /// If the connection is closed, or no reply arrives within 10 s.
     #[track_caller]
     pub fn cmd(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
         self.say(command);
@@ -209,17 +209,17 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If the connection is closed, or if no reply comes within 10 s.
+    /// If the connection is closed, or no reply arrives within 10 s.
     pub fn try_cmd(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Value> {
         self.say(command);
         self.try_hear()
     }
 
-    /// The number of calls of a command on this server, and their total time in microseconds.
+    /// How often the server ran a command, and the total time in microseconds.
     ///
     /// # Panics
     ///
-    /// If the server does not reply with its statistics.
+    /// If `INFO commandstats` fails.
     #[track_caller]
     pub fn stats(&mut self, command: &str) -> (u64, u64) {
         let info = self.cmd(&["INFO", "commandstats"]);
@@ -238,10 +238,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A field of INFO, or of another reply with lines of `name:value`.
+/// Looks up a field in `INFO` output or any other text with `name:value` lines.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// A test that waits for a stopped server fails after this time, instead of hanging.
+/// Fails a test that waits for a stopped server, instead of hanging it.
 const PATIENCE: Duration = Duration::from_secs(10);

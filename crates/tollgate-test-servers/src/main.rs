@@ -1,7 +1,7 @@
 //! cargo run -p tollgate-test-servers -- redis | cluster | sentinels
 //!
-//! Starts the servers of the tests, prints their URL, and ends them when standard input closes.
-//! Use it for trials by hand; a test also kills it to check that the servers end.
+//! Starts the test servers, prints their URL, and shuts them down when standard input closes. Use
+//! it for manual experiments. A test also kills it to check that no server is orphaned.
 
 #[cfg(unix)]
 fn main() {
@@ -19,7 +19,7 @@ fn main() {
 fn hold<T>(start: impl FnOnce() -> T, url: impl FnOnce(&T) -> String) {
     let servers = start();
     println!("{}", url(&servers));
-    // An error of standard input ends the servers too.
+    // A read error shuts the servers down too.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 

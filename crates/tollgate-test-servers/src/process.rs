@@ -1,4 +1,4 @@
-//! A program that ends when its handle is dropped.
+//! A child process that is killed when its handle is dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// A running program. Dropping this value kills the program. If the test is killed, `leash.sh`
-/// kills the program.
+/// A running program. Dropping this value kills it, and `leash.sh` kills it if the test itself is
+/// killed.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -46,12 +46,13 @@ impl Process {
     /// Sends SIGSTOP and waits until the program is stopped. Its connections stay open.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        // The signal may arrive late. Waiting for the exit too avoids a wait without end.
+        // The signal takes effect asynchronously, so wait for it. Waiting for an exit as well
+        // avoids a hang if the program dies first.
         let news = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()), news).expect("a child of this process");
     }
 
-    /// Sends SIGCONT: the program continues after [`stop`](Self::stop).
+    /// Sends SIGCONT to resume the program after [`stop`](Self::stop).
     pub(crate) fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -67,15 +68,16 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // `leash.sh` kills by process id, and the id may be reused after `wait`. So `leash.sh` is
-        // told to exit before that. The program may have ended already.
+        // `leash.sh` kills by process id, and the system may reuse the id after `wait`, so tell it
+        // to exit first. Errors are ignored because the program may have exited already.
         let _ = self.child.kill();
         let _ = self.leash.write_all(b"\n");
         let _ = self.child.wait();
     }
 }
 
-/// Without this check the only sign would be the shell's exit status 127.
+/// Panics if a program is not installed. Otherwise the only hint would be the shell's exit
+/// status 127.
 pub(crate) fn require(program: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     assert!(
@@ -99,16 +101,16 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no tollgate-missing on PATH; run `cargo xtask test`")]
-    fn the_error_for_a_missing_program_names_the_command_that_installs_it() {
+    fn missing_program_error_names_install_command() {
         let folder = tempfile::tempdir().expect("a folder");
         Process::start("tollgate-missing", &[], folder.path(), &folder.path().join("log"));
     }
 
     #[test]
-    fn the_program_ends_and_its_folder_is_removed_when_the_pipe_closes() {
+    fn closed_pipe_kills_program_and_removes_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = sleep(folder.path());
-        // Started later: it must not inherit the pipe of the first program.
+        // Started later, so it must not inherit the first program's pipe.
         let elsewhere = tempfile::tempdir().expect("a folder");
         let mut other = sleep(elsewhere.path());
         drop(std::mem::replace(&mut process.leash, spare()));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_program_ends_when_its_handle_is_dropped() {
+    fn drop_kills_stopped_program() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = sleep(folder.path());
         process.stop();

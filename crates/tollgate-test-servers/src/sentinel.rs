@@ -9,17 +9,17 @@ use crate::wait::{try_until, until};
 
 /// Running sentinels with a master and its replicas. The group's name is [`Sentinels::NAME`].
 ///
-/// Methods refer to data nodes by index. At the start node 0 is the master and the others are
-/// replicas. A failover changes the roles and not the indices.
+/// Methods refer to data nodes by index. Node 0 is the initial master and the rest are its
+/// replicas. A failover changes roles, not indices.
 #[derive(Debug)]
 pub struct Sentinels {
-    // Dropped first, so that no sentinel starts a failover at the end of a test.
+    // Dropped before the nodes, or a sentinel might start a failover during shutdown.
     sentinels: Vec<Redis>,
     nodes: Vec<Redis>,
 }
 
 impl Sentinels {
-    /// The name of the group, which clients send to a sentinel.
+    /// The group name that clients send to a sentinel.
     pub const NAME: &str = "mymaster";
 
     /// Starts a master, one replica and three sentinels. A failover starts when two sentinels
@@ -49,13 +49,13 @@ impl Sentinels {
         )
     }
 
-    /// The data nodes in the order of their indices.
+    /// The data nodes, by index.
     #[must_use]
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// One data node.
+    /// The data node at an index.
     ///
     /// # Panics
     ///
@@ -71,7 +71,7 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// The master, as reported by the first sentinel that is up.
+    /// The master according to the first sentinel that is up.
     ///
     /// # Panics
     ///
@@ -90,7 +90,7 @@ impl Sentinels {
     }
 
     /// Waits until all sentinels that are up agree on a master other than `old`, and until that
-    /// node has the role of a master. Returns its index.
+    /// node has assumed the master role. Returns its index.
     ///
     /// # Panics
     ///
@@ -111,8 +111,8 @@ impl Sentinels {
 
     /// Waits until a data node that was replaced follows the new master.
     ///
-    /// A master that was frozen or disconnected accepts writes until a sentinel demotes it. This
-    /// takes 10 s or more; with Redis 7 it is shorter, because the sentinels here use shorter
+    /// A master that was stopped or disconnected accepts writes until a sentinel demotes it, which
+    /// takes 10 s or more. With Redis 7 it is faster because the sentinels here use shorter
     /// periods.
     ///
     /// # Panics
@@ -165,19 +165,19 @@ pub struct SentinelsBuilder {
 }
 
 impl SentinelsBuilder {
-    /// The number of replicas. Default: 1.
+    /// Sets the number of replicas. Default: 1.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// The number of sentinels, and how many of them must agree. Default: 3 and 2.
+    /// Sets the number of sentinels and the quorum. Default: 3 and 2.
     pub fn sentinels(mut self, count: usize, quorum: usize) -> Self {
         (self.sentinels, self.quorum) = (count, quorum);
         self
     }
 
-    /// Changes the settings of each data node. TLS is not supported here.
+    /// Changes each data node's settings. TLS is not supported here.
     pub fn each_node(mut self, tell: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
         self.node = tell(self.node);
         self
@@ -196,7 +196,7 @@ impl SentinelsBuilder {
         let mut nodes = vec![master];
         nodes.extend((0..self.replicas).map(|_| replica.clone().prepare()));
         nodes[1..].iter().for_each(Redis::launch);
-        // Sentinels read the list of replicas from the master, so the replicas must follow first.
+        // Sentinels get the replica list from the master, so the replicas must connect to it first.
         nodes[1..].iter().for_each(Redis::wait_until_ready);
 
         let sentinels: Vec<_> =
@@ -204,9 +204,9 @@ impl SentinelsBuilder {
         sentinels.iter().for_each(Redis::launch);
         for sentinel in &sentinels {
             sentinel.wait_until_ready();
-            // By default sentinels greet each other every 2 s, poll the master every 10 s, and
-            // pause for 30 s after a jump of the clock. SENTINEL DEBUG needs Redis 7; with an
-            // older Redis the tests take longer.
+            // By default sentinels announce themselves every 2 s, poll the master every 10 s, and
+            // pause for 30 s after a clock jump. SENTINEL DEBUG needs Redis 7; tests take longer
+            // with older versions.
             sentinel.cmd(
                 &[
                     ["SENTINEL", "DEBUG"],
@@ -228,7 +228,7 @@ impl SentinelsBuilder {
         let mut builder = RedisBuilder::sentinel()
             .set("sentinel", monitor)
             .set("sentinel", format_args!("down-after-milliseconds {name} 1000"))
-            // The time before another sentinel may try.
+            // How long before another sentinel may try.
             .set("sentinel", format_args!("failover-timeout {name} 3000"));
         if let Some(password) = master.password() {
             builder = builder.set("sentinel", format_args!("auth-pass {name} {password}"));

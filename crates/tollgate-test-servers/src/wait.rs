@@ -1,4 +1,4 @@
-//! Waits for a state of another process.
+//! Polls for a condition in another process.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub fn until<T>(what: &str, limit: Duration, ask: impl FnMut() -> Option<T>) -> 
 pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
-        // One call after the deadline, because this process may have been suspended before it.
+        // Poll again after the deadline, because this process may have been suspended until then.
         let is_last = Instant::now() > deadline;
         let answer = ask();
         if answer.is_some() || is_last {
@@ -26,11 +26,11 @@ pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// Like [`until`], for callers in a runtime: its other tasks go on meanwhile.
+/// Like [`until`], but does not block the async runtime.
 ///
 /// # Panics
 ///
-/// As [`until`].
+/// Like [`until`].
 pub async fn until_async<T>(
     what: &str,
     limit: Duration,
@@ -47,5 +47,5 @@ pub async fn until_async<T>(
     }
 }
 
-/// Short compared with the awaited event, long compared with one call of `ask`.
+/// Short compared with the awaited event, long compared with a poll.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -23,9 +23,9 @@ impl ClusterBuilder {
             .set("cluster-enabled", "yes")
             .set("cluster-config-file", NODES)
             .set("cluster-node-timeout", 2_000)
-            // If one shard is down, the other shards keep serving.
+            // The remaining shards keep serving when a shard is down.
             .set("cluster-require-full-coverage", "no")
-            // A replica may take over however long it was disconnected.
+            // A replica may take over no matter how long it was disconnected.
             .set("cluster-replica-validity-factor", 0)
             // Replicas never move to another master.
             .set("cluster-migration-barrier", 1_000)
@@ -34,19 +34,19 @@ impl ClusterBuilder {
         Self { masters: 3, replicas: 3, node, clocks: Vec::new() }
     }
 
-    /// The number of masters. Default: 3.
+    /// Sets the number of masters. Default: 3.
     pub fn masters(mut self, count: usize) -> Self {
         self.masters = count;
         self
     }
 
-    /// The number of replicas of all masters together. Default: 3.
+    /// Sets the total number of replicas. Default: 3.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// Changes the settings of each node. TLS is not supported here.
+    /// Changes each node's settings. TLS is not supported here.
     pub fn each_node(mut self, tell: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
         self.node = tell(self.node);
         self
@@ -61,8 +61,8 @@ impl ClusterBuilder {
 
     /// Starts all nodes and waits until each reports `cluster_state:ok`.
     ///
-    /// Each node starts with a complete `nodes.conf`, as after a restart. So the cluster forms
-    /// without `CLUSTER MEET` and without waiting for gossip.
+    /// Each node starts with a complete `nodes.conf`, as it would after a restart. The cluster
+    /// therefore forms without `CLUSTER MEET` and without waiting for gossip.
     ///
     /// # Panics
     ///
@@ -86,7 +86,7 @@ impl ClusterBuilder {
         cluster
     }
 
-    /// The `nodes.conf` of node `of`, in the format of CLUSTER NODES.
+    /// The `nodes.conf` for node `of`. It uses the `CLUSTER NODES` format.
     fn nodes_file(&self, of: usize, nodes: &[Redis], ids: &[String]) -> String {
         let mut file = String::new();
         for (index, (node, id)) in nodes.iter().zip(ids).enumerate() {
@@ -102,7 +102,7 @@ impl ClusterBuilder {
                 writeln!(file, "master - 0 0 {} connected {first}-{}", index + 1, end - 1)
             };
         }
-        // Each master has its own epoch; the current epoch is the highest of them.
+        // Master `i` has epoch `i + 1`, and the current epoch is the highest.
         let _ = writeln!(file, "vars currentEpoch {} lastVoteEpoch 0", self.masters);
         file
     }

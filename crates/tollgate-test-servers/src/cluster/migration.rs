@@ -1,14 +1,15 @@
-//! Moves a slot from one master to another.
+//! Moves a slot between masters.
 
 use super::Cluster;
 use crate::client::Value;
 
-/// A slot migration in progress. Each call is one step, so that a test can check every state.
+/// A slot migration in progress. Each call performs a single step, so a test can check every
+/// intermediate state.
 ///
-/// After [`Cluster::migration`] the old master replies ASK for keys that it does not have, and
-/// the new master accepts them after ASKING. [`move_keys`](Self::move_keys) moves the keys, and
-/// [`finish`](Self::finish) announces the new master to all nodes. If this value is dropped
-/// before that, the slot stays open, as after a crash of the tool that moves slots.
+/// After [`Cluster::migration`] the old master replies `ASK` for keys it no longer holds, and
+/// the new master accepts them after `ASKING`. [`move_keys`](Self::move_keys) moves the keys, and
+/// [`finish`](Self::finish) announces the new master to all nodes. Dropping this value earlier
+/// leaves the slot open, like a crash of the resharding tool.
 #[derive(Debug)]
 #[must_use = "call finish() to end the migration"]
 pub struct Migration<'a> {
@@ -21,13 +22,14 @@ pub struct Migration<'a> {
 impl<'a> Migration<'a> {
     pub(super) fn begin(cluster: &'a Cluster, slot: u16, from: usize, to: usize) -> Self {
         let migration = Self { cluster, slot, from, to };
-        // The new master first, so that it accepts a client as soon as the old one replies ASK.
+        // Prepare the new master first: it must accept clients as soon as the old master replies
+        // ASK.
         migration.set_slot(to, "IMPORTING", from);
         migration.set_slot(from, "MIGRATING", to);
         migration
     }
 
-    /// The node that the slot leaves.
+    /// The old master.
     #[must_use]
     pub fn from(&self) -> usize {
         self.from
@@ -60,7 +62,7 @@ impl<'a> Migration<'a> {
             other => panic!("not a key: {other:?}"),
         }));
         let answer = from.cmd(&command);
-        // If all these keys have expired meanwhile, the reply is NOKEY, which is no error.
+        // NOKEY, the reply if all of these keys have expired, is not an error.
         assert_eq!(answer.error(), None, "slot {} cannot move", self.slot);
         keys.len()
     }
@@ -71,8 +73,8 @@ impl<'a> Migration<'a> {
     ///
     /// If a node replies with an error.
     pub fn finish(self) {
-        // The new master first: without this command it would not own the slot when the old
-        // master gives the slot up. The other nodes need not wait for gossip.
+        // Notify the new master first: it must own the slot before the old master gives it up.
+        // Notifying the other nodes too saves waiting for gossip.
         let others =
             (0..self.cluster.nodes().len()).filter(|node| ![self.to, self.from].contains(node));
         for node in [self.to, self.from].into_iter().chain(others) {

@@ -14,37 +14,37 @@ use view::View;
 pub use builder::ClusterBuilder;
 pub use migration::Migration;
 
-/// A running Redis Cluster of masters and replicas.
+/// A running Redis Cluster with masters and replicas.
 ///
-/// Methods refer to nodes by index. At the start the masters have the first indices and equal
-/// ranges of slots in that order. The replicas follow and are assigned to the masters in turn.
-/// A failover changes the roles and not the indices.
+/// Methods refer to nodes by index. The initial masters have the first indices and own equal slot
+/// ranges in that order. The replicas follow and are assigned to the masters in turn. A failover
+/// changes roles, not indices.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
 }
 
 impl Cluster {
-    /// Starts three masters with one replica each.
+    /// Starts three masters, each with a replica.
     ///
-    /// This takes two to three seconds, because a new node waits 2 s before it accepts writes.
+    /// This takes two to three seconds because a new node waits 2 s before it accepts writes.
     #[must_use]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// Configures the size and the nodes of a cluster.
+    /// Configures a cluster's size and nodes.
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::new()
     }
 
-    /// The nodes in the order of their indices.
+    /// The nodes, by index.
     #[must_use]
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// One node.
+    /// The node at an index.
     ///
     /// # Panics
     ///
@@ -62,14 +62,14 @@ impl Cluster {
         format!("{first}?{}", others.collect::<Vec<_>>().join("&"))
     }
 
-    /// The slot of a key.
+    /// The slot that a key hashes to.
     #[must_use]
     pub fn slot_of(&self, key: impl AsRef<[u8]>) -> u16 {
         let command: [&[u8]; 3] = [b"CLUSTER", b"KEYSLOT", key.as_ref()];
         u16::try_from(self.witness().cmd(&command).number()).expect("a slot")
     }
 
-    /// The master of a slot, as reported by the first node that is up.
+    /// The slot's master according to the first node that is up.
     ///
     /// # Panics
     ///
@@ -80,20 +80,20 @@ impl Cluster {
         master.unwrap_or_else(|| panic!("slot {slot} has no master"))
     }
 
-    /// The replicas of a master, whether they are up or not.
+    /// A master's replicas, including those that are down.
     #[must_use]
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         self.view(self.witness()).replicas_of(master)
     }
 
-    /// The ranges of slots, each with its master.
+    /// The slot ranges, each with its master.
     #[must_use]
     pub fn slots(&self) -> Vec<(RangeInclusive<u16>, usize)> {
         self.view(self.witness()).slots()
     }
 
-    /// Makes a replica the master while the old master is up. The old master becomes its replica,
-    /// and no write is lost.
+    /// Promotes a replica while the old master is up. The old master becomes its replica, and no
+    /// write is lost.
     ///
     /// # Panics
     ///
@@ -104,7 +104,7 @@ impl Cluster {
             self.view(node).slot_followed_by(replica)
         });
         let old = self.master_of(slot);
-        // Redis before 6.2 would wait for ever if the master's replication offset were 0.
+        // Redis before 6.2 waits forever if the master's replication offset is 0.
         until(&format!("node {old} has a replication offset above 0"), PATIENCE, || {
             (self.nodes[old].info("master_repl_offset") != "0").then_some(())
         });
@@ -118,8 +118,8 @@ impl Cluster {
         self.nodes[old].wait_until_ready();
     }
 
-    /// Waits until a node other than `old`, which was killed or stopped, is the master of a slot,
-    /// and until all nodes that are up report it. Returns the new master.
+    /// Waits until a new master replaces `old`, which was killed or stopped, for a slot, and until
+    /// all nodes that are up report it. Returns the new master.
     ///
     /// # Panics
     ///
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Begins to move a slot to another master, step by step.
+    /// Starts moving a slot to another master, step by step.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! The state of the cluster as one node reports it in CLUSTER NODES.
+//! A node's view of the cluster, parsed from its `CLUSTER NODES` reply.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ pub(super) struct View(Vec<Line>);
 struct Line {
     node: usize,
     id: String,
-    /// The id of its master, for a replica.
+    /// The master's id if this node is a replica.
     master: Option<String>,
     slots: Vec<RangeInclusive<u16>>,
 }
@@ -43,7 +43,7 @@ impl View {
         slots
     }
 
-    /// A slot that the master of this replica serves.
+    /// A slot served by this replica's master.
     pub(super) fn slot_followed_by(&self, replica: usize) -> Option<u16> {
         let id = self.line(replica)?.master.as_ref()?;
         let master = self.0.iter().find(|line| line.id == *id)?;
@@ -69,7 +69,7 @@ impl Line {
             node: nodes.iter().position(|node| node.address() == address)?,
             id: (*id).to_owned(),
             master: (*master != "-").then(|| (*master).to_owned()),
-            // An entry in brackets is a slot in migration and does not parse as a range.
+            // A migrating slot is listed in brackets and does not parse as a range.
             slots: slots.iter().filter_map(range).collect(),
         })
     }

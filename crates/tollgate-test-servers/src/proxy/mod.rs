@@ -20,24 +20,24 @@ use tally::Reader;
 
 pub use tally::Tally;
 
-/// The treatment of bytes in one direction.
+/// What the proxy does with the bytes in a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Forwards bytes at once.
+    /// Forwards bytes immediately.
     Pass,
     /// Forwards bytes after this delay, in order.
     Late(Duration),
-    /// Keeps bytes until the flow changes and then forwards them. This resembles a short network
-    /// failure after which TCP sends lost packets again.
+    /// Holds bytes back until the flow changes, then forwards them. This resembles a short network
+    /// failure after which TCP retransmits the lost packets.
     Hold,
     /// Drops bytes.
     Swallow,
 }
 
-/// A TCP proxy on a port of 127.0.0.1. It ends when this value is dropped.
+/// A TCP proxy on a port of 127.0.0.1. Dropping this value shuts it down.
 ///
-/// At first the proxy forwards everything. Each method takes effect before it returns, for open
-/// and for new connections. The proxy runs in its own thread, so a test may block.
+/// The proxy initially forwards everything. Each method takes effect before it returns, for both
+/// open and new connections. The proxy runs in its own thread, so a test may block.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -48,11 +48,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of a server. The server may start later.
+    /// Starts a proxy for a server, which may start later.
     ///
     /// # Panics
     ///
-    /// If the system has no port or thread left.
+    /// If the system is out of ports or threads.
     #[must_use]
     #[track_caller]
     pub fn start(target: SocketAddr) -> Self {
@@ -79,13 +79,13 @@ impl Proxy {
         self.port.address()
     }
 
-    /// The URL for clients of a Redis without TLS, `redis://…`.
+    /// The client URL for a Redis without TLS: `redis://…`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// Forwards both directions and accepts new connections again.
+    /// Forwards both directions and accepts new connections, as after [`start`](Self::start).
     pub fn pass(&self) {
         self.flows(Flow::Pass, Flow::Pass);
         self.accept();
@@ -102,24 +102,24 @@ impl Proxy {
         self.flows(Flow::Pass, Flow::Swallow);
     }
 
-    /// Delays replies by this time.
+    /// Delays replies.
     pub fn delay(&self, by: Duration) {
         self.flows(Flow::Pass, Flow::Late(by));
     }
 
-    /// Sets the treatment of requests and of replies.
+    /// Sets the flow of requests and of replies.
     pub fn flows(&self, requests: Flow, replies: Flow) {
         self.requests.flow.send_replace(requests);
         self.replies.flow.send_replace(replies);
     }
 
-    /// Closes all connections now. New connections are accepted, except after
+    /// Closes all connections. The proxy still accepts new connections, except after
     /// [`refuse`](Self::refuse).
     pub fn cut(&self) {
         self.order(Order::Cut);
     }
 
-    /// Closes the listening socket, so that new connections are refused. Open connections stay.
+    /// Closes the listening socket to refuse new connections. Open connections remain.
     pub fn refuse(&self) {
         self.order(Order::Refuse);
     }
@@ -132,17 +132,17 @@ impl Proxy {
     /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        // Each connection has one task per direction, and that task holds one receiver.
+        // A connection holds one receiver per direction.
         self.requests.flow.receiver_count()
     }
 
-    /// Counts of the bytes from clients, whether they were forwarded or not.
+    /// Counts the traffic from clients, including bytes that were not forwarded.
     #[must_use]
     pub fn requests(&self) -> Tally {
         self.requests.tally().clone()
     }
 
-    /// Counts of the bytes from the server, whether they were forwarded or not.
+    /// Counts the traffic from the server, including bytes that were not forwarded.
     #[must_use]
     pub fn replies(&self) -> Tally {
         self.replies.tally().clone()
@@ -159,13 +159,13 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed already.
+            // If the thread panicked, the panic has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// The state of one direction, shared by all connections.
+/// A direction's state, shared by all connections.
 #[derive(Clone, Debug)]
 struct Way {
     flow: watch::Sender<Flow>,
@@ -189,7 +189,7 @@ enum Order {
     Accept,
 }
 
-/// The addresses and shared state of the proxy's thread.
+/// The addresses and shared state that the proxy's thread needs.
 struct Plan {
     address: SocketAddr,
     target: SocketAddr,
@@ -220,7 +220,7 @@ impl Plan {
                             listener = Some(TcpListener::bind(self.address).await.expect("claimed"));
                         }
                     }
-                    // The thread that sent the order may have ended meanwhile.
+                    // The thread that sent the order may have exited already.
                     let _ = done.send(());
                 }
                 client = accept(listener.as_ref()) => {
@@ -235,16 +235,16 @@ impl Plan {
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
-        // A client may disconnect before it is accepted; the proxy goes on.
+        // A client may disconnect before it is accepted, which must not stop the proxy.
         if let Ok((client, _)) = listener.accept().await {
             return client;
         }
     }
 }
 
-/// One connection, until either end closes it.
+/// Serves a connection until either end closes it.
 async fn join(client: TcpStream, target: SocketAddr, requests: Way, replies: Way) {
-    // If the server is down, returning closes the connection to the client.
+    // If the server is down, returning closes the client's connection.
     let Ok(server) = TcpStream::connect(target).await else { return };
     if client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).is_err() {
         return;

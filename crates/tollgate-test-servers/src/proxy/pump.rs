@@ -1,4 +1,4 @@
-//! One direction of one connection.
+//! Forwards a connection's bytes in one direction.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Flow, Way};
 use crate::proxy::tally::Reader;
 
-/// Moves bytes until one end is closed.
+/// Copies bytes until either end closes.
 pub(super) async fn run(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -16,7 +16,7 @@ pub(super) async fn run(
     mut reader: Reader,
 ) {
     let mut flow = way.flow.subscribe();
-    // Delayed bytes wait in this channel while later bytes are read, so that delays overlap.
+    // Delayed bytes wait in this channel while later bytes are read, so the delays overlap.
     let (send, mut due) = unbounded_channel::<(Instant, Vec<u8>)>();
     let read = async move {
         let mut bytes = vec![0; 64 * 1024];
@@ -46,7 +46,7 @@ pub(super) async fn run(
             }
         }
     };
-    // After the end of reading, the bytes already read are still written. A write error ends both.
+    // At end of input, write the bytes that were already read. A write error stops both sides.
     tokio::select! {
         () = write => {}
         () = async { read.await; std::future::pending().await } => {}

@@ -1,8 +1,8 @@
-//! Counts the messages that pass the proxy.
+//! Counts the messages that pass through the proxy.
 
 use std::collections::BTreeMap;
 
-/// Counts for one direction over all connections.
+/// Traffic in one direction, summed over all connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     bytes: u64,
@@ -17,13 +17,13 @@ impl Tally {
         self.bytes
     }
 
-    /// The number of complete messages of the Redis protocol: requests or replies.
+    /// The number of complete Redis messages, either requests or replies.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// The number of complete requests of a command, such as `EVALSHA`. Requests over TLS are not
+    /// How many complete requests used a command such as `EVALSHA`. Requests over TLS are not
     /// counted.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
@@ -31,17 +31,17 @@ impl Tally {
     }
 }
 
-/// Finds messages in the bytes of one connection as they arrive.
+/// Splits a connection's bytes into messages as they arrive.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Whether the first string of a message is the name of a command.
+    /// Requests start with a command name; replies do not.
     are_requests: bool,
-    /// The number of missing values of each incomplete list, outermost first.
+    /// How many values each incomplete list still needs, outermost first.
     lists: Vec<u64>,
     line: Vec<u8>,
-    /// The missing bytes of a string whose length has been read.
+    /// How many bytes the current string still needs.
     missing: Option<usize>,
-    /// The command of the incomplete request.
+    /// The incomplete request's command.
     command: Option<String>,
     is_strange: bool,
 }
@@ -100,7 +100,7 @@ impl Reader {
         match line.as_bytes().first() {
             Some(b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(') => self.end_value(tally),
             Some(b'$' | b'=' | b'!') => match number().map(usize::try_from) {
-                // Plus the CRLF after the string.
+                // The string is followed by CRLF.
                 Some(Ok(length)) => self.missing = Some(length + 2),
                 Some(Err(_)) => self.end_value(tally),
                 None => self.is_strange = true,
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// Ends a value. If it was the last value of a list, ends that list too, and so on.
+    /// Completes a value, and each enclosing list of which it was the last value.
     fn end_value(&mut self, tally: &mut Tally) {
         while let Some(wanted) = self.lists.last_mut() {
             *wanted -= 1;
@@ -144,7 +144,7 @@ mod tests {
         *2\r\n*1\r\n:1\r\n*2\r\n+a\r\n$1\r\nb\r\n%1\r\n+a\r\n:1\r\n";
 
     #[test]
-    fn messages_are_counted_whatever_the_size_of_the_reads() {
+    fn read_sizes_do_not_affect_message_counts() {
         for size in 1..TALK.len() {
             let (mut reader, mut tally) = (Reader::of_requests(), Tally::default());
             TALK.chunks(size).for_each(|part| reader.read(part, &mut tally));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bytes_are_counted_if_the_protocol_is_not_that_of_redis() {
+    fn other_protocols_count_only_bytes() {
         let (mut reader, mut tally) = (Reader::of_replies(), Tally::default());
         reader.read(b"GET / HTTP/1.1\r\n\r\n+OK\r\n", &mut tally);
         assert_eq!((tally.bytes(), tally.messages()), (23, 0));

@@ -1,4 +1,4 @@
-//! Configures and starts one server.
+//! Configures and starts a single server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ pub struct RedisBuilder {
 
 impl RedisBuilder {
     pub(crate) fn new() -> Self {
-        // By default a master waits for further replicas before it sends its data.
+        // By default a master delays the transfer in case more replicas connect.
         let lines = "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned();
         Self {
             lines,
@@ -46,14 +46,14 @@ impl RedisBuilder {
         self
     }
 
-    /// Opens only the Unix socket and no port.
+    /// Listens only on the Unix socket.
     pub fn without_port(mut self) -> Self {
         self.has_port = false;
         self
     }
 
-    /// Accepts only TLS on the port, with a certificate for 127.0.0.1 and localhost. Its
-    /// authority is [`Redis::authority`]. The Unix socket has no TLS.
+    /// Accepts only TLS on the port, with a certificate for 127.0.0.1 and localhost, signed by
+    /// [`Redis::authority`]. The Unix socket does not use TLS.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
@@ -81,20 +81,20 @@ impl RedisBuilder {
         self.set("databases", count)
     }
 
-    /// Writes each change to disk before the reply, so that a restart loses no data.
+    /// Writes each change to disk before replying, so a restart loses no data.
     pub fn append_only(self) -> Self {
         self.set("appendonly", "yes").set("appendfsync", "always")
     }
 
-    /// Sets how many microseconds the server's wall clock is ahead of the machine's; a negative
-    /// number sets it behind. Only on Linux.
+    /// Sets how many microseconds the server's wall clock is ahead of the machine's, or behind if
+    /// negative. Linux only.
     pub fn clock_ahead(mut self, micros: i64) -> Self {
         self.clock_ahead = micros;
         self
     }
 
-    /// Makes the server a replica. The master must have a port without TLS, and its password, if
-    /// any, must be the same.
+    /// Makes the server a replica. The master must have a port without TLS, and both must use the
+    /// same password, if any.
     pub fn replica_of(self, master: &Redis) -> Self {
         let address = master.address();
         self.set("replicaof", format_args!("{} {}", address.ip(), address.port()))
@@ -113,7 +113,7 @@ impl RedisBuilder {
         redis
     }
 
-    /// Creates the folder, the configuration and the port of a server without starting it.
+    /// Creates the server's folder and configuration and claims its port, without starting it.
     pub(crate) fn prepare(self) -> Redis {
         let folder = tempfile::Builder::new().prefix("tollgate-").tempdir();
         let folder = folder.expect("a folder for temporary files that can be written");

@@ -1,11 +1,11 @@
-//! A certificate for one server, and the authority that signed it.
+//! A server's certificate and the authority that signed it.
 
 use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// Writes an authority's certificate, and for 127.0.0.1 a certificate with its key.
+/// Writes the authority's certificate, and the certificate and key for localhost and 127.0.0.1.
 pub(super) fn write(folder: &Path) {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,16 +1,16 @@
-//! A wall clock that differs from the machine's.
+//! Skews a server's wall clock.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Arguments for `env` that shift a program's wall clock by `ahead` microseconds. They leave the
-/// monotonic clock unchanged, like on a machine with a wrong clock.
+/// Arguments for `env` that shift a program's wall clock by `ahead` microseconds. The monotonic
+/// clock is unaffected, just like on a machine with the wrong time.
 pub(super) fn shift(folder: &Path, ahead: i64) -> [OsString; 2] {
     let [source, library] = ["clock.c", "clock.so"].map(|name| folder.join(name));
     fs::write(&source, SOURCE).expect("a full disk?");
-    // rustc links with the same program.
+    // Available wherever rustc is, because rustc links with it.
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
     let status = compiler.status().expect("cc, which Rust needs too");

@@ -1,4 +1,4 @@
-//! One redis-server.
+//! A single redis-server.
 
 mod ability;
 mod builder;
@@ -22,14 +22,14 @@ use tollgate_replicas::Port;
 
 pub use builder::RedisBuilder;
 
-/// A redis-server for one test. Dropping this value ends the server and removes its folder.
+/// A redis-server for a single test. Dropping this value kills the server and removes its folder.
 ///
-/// All methods take `&self`, so that one task can stop the server while other tasks use it.
-/// Methods that inspect the server ([`cmd`](Self::cmd), [`info`](Self::info)) open a new
-/// connection over the Unix socket as the default user.
+/// All methods take `&self`, so a task can stop the server while other tasks use it. Methods that
+/// inspect the server ([`cmd`](Self::cmd), [`info`](Self::info)) open a new connection over the
+/// Unix socket as the default user.
 #[derive(Debug)]
 pub struct Redis {
-    // Fields are dropped in this order: the process before its folder.
+    // Fields drop in order, so the process must precede its folder.
     state: Mutex<State>,
     folder: TempDir,
     port: Option<Port>,
@@ -59,8 +59,8 @@ impl Redis {
         RedisBuilder::new()
     }
 
-    /// The URL for clients: `redis://…`, or `rediss://…` with TLS. It includes the password of
-    /// the default user if there is one.
+    /// The URL for clients: `redis://…`, or `rediss://…` with TLS. It includes the default user's
+    /// password, if any.
     ///
     /// # Panics
     ///
@@ -95,7 +95,7 @@ impl Redis {
         self.folder.path().join("socket")
     }
 
-    /// The address of its port.
+    /// The server's TCP address.
     ///
     /// # Panics
     ///
@@ -105,7 +105,7 @@ impl Redis {
         self.port.as_ref().expect("this server was built without_port()").address()
     }
 
-    /// The path of the PEM certificate of the authority that signed the server's certificate.
+    /// The path to the PEM certificate of the authority that signed the server's certificate.
     ///
     /// # Panics
     ///
@@ -135,11 +135,11 @@ impl Redis {
     ///
     /// If the server is down, or does not reply within 10 s.
     pub fn try_cmd(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Value> {
-        // A new connection each time, because sentinels and tests close open connections.
+        // Sentinels and tests close open connections, so use a new connection each time.
         self.connect()?.try_cmd(command)
     }
 
-    /// A new connection over the socket, as the default user.
+    /// Opens a new connection over the Unix socket as the default user.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Redis {
         Ok(client)
     }
 
-    /// A field of `INFO ALL`, such as `connected_clients`.
+    /// Returns a field from `INFO ALL`, such as `connected_clients`.
     ///
     /// # Panics
     ///
@@ -166,7 +166,7 @@ impl Redis {
         value.unwrap_or_else(|| panic!("INFO has no {name}")).to_owned()
     }
 
-    /// The number of calls of a command since the server started.
+    /// How often the server has run a command since it started.
     #[must_use]
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
@@ -176,8 +176,8 @@ impl Redis {
         count.and_then(|count| count.parse().ok()).expect("a count")
     }
 
-    /// Stops the server (SIGSTOP). Connections stay open, the kernel keeps receiving bytes, and
-    /// the server sends no replies.
+    /// Suspends the server (SIGSTOP). Connections remain open and the kernel still receives bytes,
+    /// but the server sends no replies.
     ///
     /// A stopped replica also receives its master's writes and applies them after
     /// [`cont`](Self::cont), even if the master is down by then. To lose those writes, send
@@ -198,7 +198,7 @@ impl Redis {
         }
     }
 
-    /// Continues after [`stop`](Self::stop). The server first handles the requests that arrived
+    /// Resumes the server after [`stop`](Self::stop). It first handles the requests that arrived
     /// meanwhile.
     ///
     /// # Panics
@@ -216,7 +216,7 @@ impl Redis {
         }
     }
 
-    /// Kills the server (SIGKILL), whether it runs or is stopped. Its port stays reserved.
+    /// Kills the server (SIGKILL), even if it is stopped. Its port remains reserved.
     pub fn kill(&self) {
         *self.state() = State::Down;
     }
@@ -233,8 +233,8 @@ impl Redis {
         self.wait_until_ready();
     }
 
-    /// Like [`restart`](Self::restart) without waiting, so that a test can see a server that
-    /// still loads its data.
+    /// Like [`restart`](Self::restart) but without waiting, so a test can observe a server that is
+    /// still loading its data.
     ///
     /// # Panics
     ///
@@ -254,7 +254,7 @@ impl Redis {
             command.push("--sentinel".as_ref());
         }
         require(PROGRAM);
-        // `env` sets variables and replaces itself by the server.
+        // `env` sets the variables and then replaces itself with the server.
         let process = Process::start("env", &command, folder, &folder.join(LOG));
         *self.state() = State::Runs(process);
     }
@@ -263,7 +263,8 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// If this takes longer than 20 s, or if the server ends; then with the last lines of its log.
+    /// If this takes longer than 20 s or the server exits. In that case the message includes the
+    /// last lines of its log.
     #[track_caller]
     pub fn wait_until_ready(&self) {
         let what = "redis-server answers";
@@ -287,8 +288,8 @@ impl Redis {
         }
     }
 
-    /// Adds a line to redis.conf for the next start. If a name appears twice, Redis uses the last
-    /// line.
+    /// Adds a line to redis.conf for the next start. If a setting appears twice, Redis uses the
+    /// last line.
     ///
     /// # Panics
     ///
@@ -299,17 +300,17 @@ impl Redis {
         fs::write(&path, format!("{config}{name} {value}\n")).expect("a full disk?");
     }
 
-    /// Fills an [`append_only`](RedisBuilder::append_only) server with 600 keys, so that its next
-    /// start takes more than a second. During the start it replies LOADING.
+    /// Fills an [`append_only`](RedisBuilder::append_only) server with 600 keys. Its next start
+    /// then takes more than a second, during which it replies `LOADING`.
     ///
     /// # Panics
     ///
-    /// If the server is down, or does not rewrite its log within twenty seconds.
+    /// If the server is down or does not rewrite its append-only file within 20 s.
     pub fn fill_for_a_slow_start(&self) {
         for (name, value) in [("rdbcompression", "no"), ("appendfsync", "no")] {
             self.cmd(&["CONFIG", "SET", name, value]);
         }
-        // While it loads, a server handles requests only every 2 MB.
+        // A loading server handles requests only every 2 MB.
         let value = "x".repeat(32 << 10);
         for key in 0..600 {
             self.cmd(&["SET", &format!("filler:{key}"), &value]);
@@ -331,7 +332,7 @@ impl Redis {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// The working folder of the server.
+    /// The server's working directory.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -341,8 +342,8 @@ impl Redis {
         self.password.as_deref()
     }
 
-    /// Sends INFO, up to four times: sentinels close all connections of a server when they change
-    /// its role. Other commands must not be repeated, because they may change data.
+    /// Sends INFO up to four times, because sentinels close all connections to a server when they
+    /// change its role. Other commands are not retried because they may change data.
     #[track_caller]
     fn ask_info(&self, section: &str) -> Value {
         let command = ["INFO", section];

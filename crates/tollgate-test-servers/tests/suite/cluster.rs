@@ -1,11 +1,11 @@
-//! A cluster: its start, migrations of slots, and failovers.
+//! Cluster startup, slot migrations, and failovers.
 
 use std::time::{Duration, Instant};
 
 use tollgate_test_servers::{Client, Cluster, Value};
 
 #[test]
-fn three_masters_share_the_slots_and_each_has_a_replica() {
+fn default_cluster_layout() {
     let start = Instant::now();
     let cluster = Cluster::start();
     assert!(start.elapsed() < Duration::from_secs(20));
@@ -23,7 +23,7 @@ fn three_masters_share_the_slots_and_each_has_a_replica() {
     let moved = cluster.node((master + 1) % 3).cmd(&["GET", "key"]);
     let address = cluster.node(master).address();
     assert_eq!(moved.error(), Some(format!("MOVED {slot} {address}").as_str()));
-    // Every node lists all masters for clients.
+    // Every node tells clients about all masters.
     for node in cluster.nodes() {
         let slots = node.cmd(&["CLUSTER", "SLOTS"]);
         assert_eq!(slots.list().len(), 3);
@@ -32,7 +32,7 @@ fn three_masters_share_the_slots_and_each_has_a_replica() {
 }
 
 #[test]
-fn a_slot_moves_step_by_step() {
+fn slot_migrates_step_by_step() {
     let cluster = Cluster::builder().masters(2).replicas(0).start();
     let slot = cluster.slot_of("{tag}");
     let from = cluster.master_of(slot);
@@ -55,7 +55,7 @@ fn a_slot_moves_step_by_step() {
 
     assert_eq!(migration.move_keys(2), 2);
     let some = ["MGET", &keys[0], &keys[1], &keys[2], &keys[3], &keys[4]];
-    // Redis before 7 replies ASK here; Redis 7 replies TRYAGAIN.
+    // Redis 7 replies TRYAGAIN here; earlier versions reply ASK.
     let both = refusal(old.cmd(&some)).expect("no node has all of them");
     assert!(["TRY", "ASK"].contains(&&*both), "{both}");
     asking.cmd(&["ASKING"]);
@@ -74,18 +74,18 @@ fn a_slot_moves_step_by_step() {
 }
 
 #[test]
-fn a_replica_takes_over_on_command_and_after_a_crash() {
+fn replica_takes_over() {
     let cluster = Cluster::builder().each_node(|node| node.password("secret")).start();
     cluster.failover(4);
     assert_eq!(cluster.slots(), [(0..=5460, 0), (5461..=10921, 4), (10922..=16383, 2)]);
     assert_eq!(cluster.replicas_of(4), [1]);
 
-    // A write that has not reached the replica is lost when the master is killed.
+    // Killing a master loses the writes that have not reached its replica.
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let key = keys.into_iter().find(|key| cluster.master_of(cluster.slot_of(key)) == 0);
     let key = key.expect("one of eight");
     let slot = cluster.slot_of(key);
-    // WAIT waits for the writes of its own connection.
+    // WAIT only covers writes made on its own connection.
     let mut master = cluster.node(0).connect().expect("a connection");
     master.cmd(&["SET", key, "old"]);
     assert_eq!(master.cmd(&["WAIT", "1", "5000"]), Value::Number(1));

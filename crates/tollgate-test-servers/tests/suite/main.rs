@@ -1,4 +1,4 @@
-//! One program for all tests of the servers: each further program is linked anew.
+//! All server tests share this test binary, because linking another binary takes time.
 #![cfg(unix)]
 
 mod cluster;

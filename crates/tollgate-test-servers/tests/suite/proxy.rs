@@ -1,4 +1,4 @@
-//! A proxy: forwarding, failures and counts.
+//! Proxy forwarding, simulated failures, and counts.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,13 +14,13 @@ fn pair() -> (Redis, Proxy, Client) {
     (redis, proxy, client)
 }
 
-/// Waits until `count` requests of a command have reached the server.
+/// Waits until the server has run a command `count` times.
 fn reaches(redis: &Redis, command: &str, count: u64) {
     until("a request reaches the server", LIMIT, || (redis.calls(command) == count).then_some(()));
 }
 
 #[test]
-fn bytes_and_messages_are_counted_in_both_directions() {
+fn both_directions_are_counted() {
     let (redis, proxy, mut client) = pair();
     assert_eq!(proxy.url(), format!("redis://{}", proxy.address()));
     let big = "x".repeat(1 << 20);
@@ -40,7 +40,7 @@ fn bytes_and_messages_are_counted_in_both_directions() {
 }
 
 #[test]
-fn a_black_hole_accepts_requests_and_forwards_none() {
+fn black_hole_drops_requests() {
     let (redis, proxy, mut client) = pair();
     proxy.black_hole();
     let mut other = Client::tcp(proxy.address()).expect("accepted");
@@ -50,13 +50,13 @@ fn a_black_hole_accepts_requests_and_forwards_none() {
     }
     until("both were swallowed", LIMIT, || (proxy.requests().calls("INCR") == 2).then_some(()));
     proxy.pass();
-    // The first reply belongs to this command, since the earlier one was dropped.
+    // The earlier command was dropped, so the first reply belongs to this one.
     assert_eq!(client.cmd(&["INCR", "count"]), Value::Number(1));
     assert_eq!(redis.calls("incr"), 1);
 }
 
 #[test]
-fn replies_are_swallowed_and_then_the_connection_is_cut() {
+fn swallowed_replies_are_lost() {
     let (redis, proxy, mut client) = pair();
     proxy.swallow_replies();
     client.say(&["INCR", "count"]);
@@ -72,7 +72,7 @@ fn replies_are_swallowed_and_then_the_connection_is_cut() {
 }
 
 #[test]
-fn delayed_replies_stay_in_order_and_their_delays_overlap() {
+fn delayed_replies_overlap_in_order() {
     let (_redis, proxy, mut client) = pair();
     let late = Duration::from_millis(500);
     proxy.delay(late);
@@ -88,12 +88,12 @@ fn delayed_replies_stay_in_order_and_their_delays_overlap() {
         shortest = shortest.min(heard.elapsed());
         heard = Instant::now();
     }
-    // With delays one after the other, each reply would be `late` behind the previous reply.
+    // If delays did not overlap, replies would be at least `late` apart.
     assert!(shortest < late / 2, "{shortest:?} between two replies");
 }
 
 #[test]
-fn held_requests_are_forwarded_later() {
+fn held_requests_are_forwarded_on_pass() {
     let (redis, proxy, mut client) = pair();
     proxy.flows(Flow::Hold, Flow::Pass);
     client.say(&["INCR", "count"]);
@@ -105,7 +105,7 @@ fn held_requests_are_forwarded_later() {
 }
 
 #[test]
-fn new_connections_are_refused_while_open_connections_stay() {
+fn refusing_spares_open_connections() {
     let (_redis, proxy, mut client) = pair();
     proxy.refuse();
     assert!(Client::tcp(proxy.address()).is_err());
@@ -117,7 +117,7 @@ fn new_connections_are_refused_while_open_connections_stay() {
 }
 
 #[test]
-fn the_connection_is_closed_if_the_server_is_down() {
+fn server_crash_closes_connections() {
     let (redis, proxy, mut client) = pair();
     redis.kill();
     assert!(client.try_hear().is_err());
@@ -128,7 +128,7 @@ fn the_connection_is_closed_if_the_server_is_down() {
 }
 
 #[test]
-fn delayed_bytes_are_forwarded_after_the_server_closes() {
+fn delayed_bytes_arrive_after_server_closes() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(server.local_addr().expect("bound"));
     let mut client = TcpStream::connect(proxy.address()).expect("a proxy");
@@ -142,7 +142,7 @@ fn delayed_bytes_are_forwarded_after_the_server_closes() {
 }
 
 #[test]
-fn the_port_is_free_after_the_proxy_is_dropped() {
+fn drop_frees_the_port() {
     let (_redis, proxy, mut client) = pair();
     let address = proxy.address();
     drop(proxy);

@@ -1,4 +1,4 @@
-//! One server: its settings, its end and its simulated failures.
+//! A single server's settings, shutdown, and simulated failures.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tollgate_test_servers::{Client, Redis, Value, until};
 
 #[test]
-fn the_server_replies_on_its_port_and_on_its_socket() {
+fn listens_on_port_and_socket() {
     let redis = Redis::start();
     assert_eq!(redis.url(), format!("redis://{}", redis.address()));
     assert_eq!(redis.cmd(&["SET", "key", "value"]).text(), "OK");
@@ -23,7 +23,7 @@ fn the_server_replies_on_its_port_and_on_its_socket() {
     let url = redis.socket_url();
     let path = url.strip_prefix("redis+unix://").expect("a URL");
     let mut client = Client::unix(Path::new(path)).expect("a server");
-    // Replies come in the order of the commands.
+    // Replies arrive in command order.
     client.say(&["STRLEN", "key"]);
     client.say(&["LRANGE", "nothing", "0", "1"]);
     client.say(&["HGET", "key", "field"]);
@@ -34,7 +34,7 @@ fn the_server_replies_on_its_port_and_on_its_socket() {
 }
 
 #[test]
-fn dropping_the_handle_ends_the_server_and_removes_its_folder() {
+fn drop_removes_server_and_folder() {
     let redis = Redis::start();
     let (address, folder) = (redis.address(), redis.folder().to_owned());
     redis.stop();
@@ -44,7 +44,7 @@ fn dropping_the_handle_ends_the_server_and_removes_its_folder() {
 }
 
 #[test]
-fn a_panic_of_the_test_ends_the_server() {
+fn test_panic_kills_server() {
     let (send, receive) = std::sync::mpsc::channel();
     let test = std::thread::spawn(move || {
         let redis = Redis::start();
@@ -56,7 +56,7 @@ fn a_panic_of_the_test_ends_the_server() {
 }
 
 #[test]
-fn the_server_ends_when_its_test_is_killed() {
+fn killed_test_kills_server() {
     let mut test = Command::new(env!("CARGO_BIN_EXE_tollgate-test-servers"))
         .arg("redis")
         .stdin(Stdio::piped())
@@ -78,13 +78,13 @@ fn the_server_ends_when_its_test_is_killed() {
 }
 
 #[test]
-fn a_server_without_a_port_has_its_socket() {
+fn server_without_port_has_socket() {
     let redis = Redis::builder().without_port().start();
     assert_eq!(redis.cmd(&["CONFIG", "GET", "port"]).list()[1].number(), 0);
 }
 
 #[test]
-fn passwords_and_user_rules_are_enforced() {
+fn passwords_and_acls_are_enforced() {
     let redis =
         Redis::builder().password("secret").user("reader", "other", "~open:* +@read").start();
     assert_eq!(redis.url(), format!("redis://:secret@{}", redis.address()));
@@ -102,7 +102,7 @@ fn passwords_and_user_rules_are_enforced() {
 }
 
 #[test]
-fn a_client_that_trusts_the_authority_connects_with_tls() {
+fn tls_requires_a_trusted_authority() {
     let redis = Redis::builder().tls().start();
     assert_eq!(redis.url(), format!("rediss://{}", redis.address()));
     for name in ["127.0.0.1", "localhost"] {
@@ -126,7 +126,7 @@ fn tls(redis: &Redis, trusted: RootCertStore, name: &'static str) -> std::io::Re
 }
 
 #[test]
-fn writes_fail_when_the_memory_limit_is_reached() {
+fn writes_fail_at_the_memory_limit() {
     let redis = Redis::builder().max_memory("4mb", "noeviction").databases(2).start();
     let big = "x".repeat(1 << 20);
     let refusal = (0..8).find_map(|key| {
@@ -139,7 +139,7 @@ fn writes_fail_when_the_memory_limit_is_reached() {
 }
 
 #[test]
-fn a_stopped_server_sends_no_replies_until_it_continues() {
+fn stopped_server_replies_after_cont() {
     let redis = Redis::start();
     let mut client = Client::tcp(redis.address()).expect("a server");
     redis.stop();
@@ -154,7 +154,7 @@ fn a_stopped_server_sends_no_replies_until_it_continues() {
 }
 
 #[test]
-fn a_killed_server_restarts_empty_on_the_same_port() {
+fn restart_keeps_port_but_not_data() {
     let redis = Redis::start();
     redis.cmd(&["SET", "key", "value"]);
     let address = redis.address();
@@ -168,7 +168,7 @@ fn a_killed_server_restarts_empty_on_the_same_port() {
 }
 
 #[test]
-fn an_append_only_server_keeps_its_data_and_reports_loading_during_the_start() {
+fn append_only_restart_loads_data() {
     let redis = Redis::builder().append_only().start();
     redis.fill_for_a_slow_start();
     let start = Instant::now();
@@ -183,7 +183,7 @@ fn an_append_only_server_keeps_its_data_and_reports_loading_during_the_start() {
 }
 
 #[test]
-fn a_replica_copies_its_master_and_rejects_writes() {
+fn replica_is_read_only() {
     let master = Redis::builder().password("secret").start();
     master.cmd(&["SET", "key", "value"]);
     let replica = Redis::builder().password("secret").replica_of(&master).start();
@@ -193,7 +193,7 @@ fn a_replica_copies_its_master_and_rejects_writes() {
 
 #[test]
 #[should_panic(expected = "redis-server has ended with exit status: 1")]
-fn the_panic_of_a_failed_start_contains_the_exit_status() {
+fn failed_start_reports_exit_status() {
     let _ = Redis::builder().set("maxmemory", "plenty").start();
 }
 

@@ -1,15 +1,15 @@
-//! Sentinels: the master that they report, and failovers.
+//! Sentinel master discovery and failovers.
 
 use tollgate_test_servers::{Sentinels, Value};
 
 #[test]
-fn sentinels_replace_a_killed_master_by_a_replica() {
+fn replica_replaces_a_killed_master() {
     let sentinels =
         Sentinels::builder().replicas(2).each_node(|node| node.password("secret")).start();
     assert_eq!(sentinels.master(), 0);
     assert!(sentinels.url().starts_with("redis-sentinel://:secret@127.0.0.1:"));
     assert!(sentinels.url().contains("?sentinelServiceName=mymaster&node=127.0.0.1:"));
-    // WAIT waits for the writes of its own connection.
+    // WAIT only covers writes made on its own connection.
     let mut master = sentinels.node(0).connect().expect("a connection");
     master.cmd(&["SET", "key", "value"]);
     assert_eq!(master.cmd(&["WAIT", "2", "5000"]), Value::Number(2));
@@ -23,11 +23,11 @@ fn sentinels_replace_a_killed_master_by_a_replica() {
 }
 
 #[test]
-fn a_stopped_master_is_replaced_and_later_becomes_a_replica() {
+fn stopped_master_becomes_a_replica() {
     let sentinels = Sentinels::start();
     sentinels.node(0).stop();
     assert_eq!(sentinels.wait_for_failover(0), 1);
-    // The old master keeps its role until a sentinel demotes it.
+    // The old master acts as a master until a sentinel demotes it.
     sentinels.node(0).cont();
     sentinels.wait_until_follows(0);
 }

@@ -1,4 +1,4 @@
-//! Allocations of an allowed request: only the header values and the space for them.
+//! An allowed request allocates only header values and the space for them.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -17,15 +17,15 @@ use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::Layer as _;
 use tower::Service;
 
-/// The peer as a plain extension, so that no feature is needed.
+/// Inserts the peer address as a plain extension, which needs no feature.
 fn request() -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 50_000)));
     request
 }
 
-/// Allocations of one request to a service that is warm. The requests are made before. The
-/// least of a few: the first in a second may be the first to tell of another.
+/// Counts how much a request to a warm service allocates. The requests are built beforehand.
+/// Returns the minimum of three runs, which excludes occasional work.
 fn allocations<S, B>(mut service: S) -> u64
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
@@ -39,10 +39,10 @@ where
         match future.as_mut().poll(&mut cx) {
             Poll::Ready(Ok(response)) => assert_eq!(response.status(), 200),
             Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => panic!("nothing to wait for"),
+            Poll::Pending => panic!("the memory store answers immediately"),
         }
     };
-    // The first makes the entry in the store, the second shows that it stays.
+    // The first call creates the entry in the store, and the second finds it.
     call();
     call();
     (0..3).map(|_| measure(&mut call).count_total).min().expect("three of them")
@@ -69,8 +69,8 @@ fn bare(_: Request<()>) -> std::future::Ready<Result<Answer, Infallible>> {
     ready(Ok(Response::default()))
 }
 
-/// The allocations of these headers on a response without headers: the map, and the values
-/// that depend on the request. The values of `constant` are the same in every response.
+/// Counts what these headers allocate on an empty response: the map, and each value that
+/// depends on the request. The headers in `constant` have static values.
 fn fields(values: &[(&'static str, &'static str)], constant: &[&str]) -> u64 {
     let info = measure(|| {
         let mut response = Response::new(());
@@ -93,19 +93,19 @@ const NUMBERS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn without_header_fields_a_request_that_passes_allocates_nothing() {
+fn allowed_requests_allocate_only_for_headers() {
     let silent = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
     assert_eq!(allocations(tower::service_fn(bare)), 0);
     for policies in 1..=4 {
         let service = layer(policies, silent).layer(tower::service_fn(bare));
-        // Rows have room for one policy in themselves, and a verdict has room for two decisions.
+        // Rows store one policy inline, and a verdict stores two decisions inline.
         let spilled = u64::from(policies > 1) + u64::from(policies > 2);
         assert_eq!(allocations(service), spilled, "{policies} policies");
     }
 }
 
 #[test]
-fn header_fields_cost_their_values_and_the_map() {
+fn headers_allocate_values_and_map() {
     let all = HeaderOptions::all();
     let constant = ["ratelimit-policy", "x-ratelimit-limit"];
     for (options, expected) in [
@@ -121,7 +121,7 @@ fn header_fields_cost_their_values_and_the_map() {
 }
 
 #[test]
-fn a_tier_is_found_without_an_allocation() {
+fn tier_lookup_does_not_allocate() {
     let silent = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
     let policy = Policy::token_bucket("tiered", Quota::per_minute(10)).expect("a valid policy");
     let limit =
@@ -136,7 +136,7 @@ fn a_tier_is_found_without_an_allocation() {
 }
 
 #[test]
-fn a_request_without_a_limit_that_applies_allocates_nothing() {
+fn unlimited_requests_do_not_allocate() {
     let policy = Policy::token_bucket("never", Quota::per_minute(1)).expect("a valid policy");
     let layer = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::global(policy).when(|_| false))

@@ -12,7 +12,7 @@ use tower::Layer;
 
 use crate::support::*;
 
-/// A service behind a limit of ten a minute, of which `used` are gone.
+/// A service that allows ten requests per minute and has already served `used` of these.
 async fn used(used: usize) -> RateLimit<Hello, impl Store> {
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(log("global", 10))]);
@@ -23,7 +23,7 @@ async fn used(used: usize) -> RateLimit<Hello, impl Store> {
 }
 
 #[tokio::test]
-async fn a_request_that_passes_shows_where_its_client_stands() {
+async fn allowed_response_carries_rate_headers() {
     let response = ask(&used(0).await, get()).await;
     assert_eq!(
         rate_fields(response.headers()),
@@ -40,7 +40,7 @@ async fn a_request_that_passes_shows_where_its_client_stands() {
 }
 
 #[tokio::test]
-async fn a_denial_shows_the_same_fields_and_when_to_return() {
+async fn denial_adds_retry_after() {
     let response = ask(&used(10).await, get()).await;
     assert_eq!(response.status(), 429);
     assert_eq!(
@@ -77,7 +77,7 @@ async fn a_denial_shows_the_same_fields_and_when_to_return() {
 }
 
 #[tokio::test]
-async fn a_wait_below_a_second_is_a_second() {
+async fn retry_after_is_at_least_a_second() {
     let (clock, store) = memory();
     let service = limited(&store, [Limit::global(log("global", 1))]);
     assert_eq!(status(&service).await, 200);
@@ -86,11 +86,11 @@ async fn a_wait_below_a_second_is_a_second() {
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "1");
     clock.advance(seconds(1));
-    assert_eq!(status(&service).await, 200, "who obeys is not denied");
+    assert_eq!(status(&service).await, 200, "a client that waits for retry-after is allowed");
 }
 
 #[tokio::test]
-async fn each_set_of_fields_can_be_switched_off() {
+async fn header_sets_can_be_disabled() {
     for (options, allowed, denied) in [
         // The default.
         (HeaderOptions::default(), 2, 6),
@@ -106,12 +106,12 @@ async fn each_set_of_fields_can_be_switched_off() {
         let (first, second) = (ask(&service, get()).await, ask(&service, get()).await);
         assert_eq!(rate_fields(first.headers()).len(), allowed, "{options:?}");
         assert_eq!(rate_fields(second.headers()).len(), denied, "{options:?}");
-        assert_eq!(second.headers()["retry-after"], "60", "a 429 always says when to return");
+        assert_eq!(second.headers()["retry-after"], "60", "a 429 always has a retry-after");
     }
 }
 
 #[tokio::test]
-async fn jitter_is_settled_for_a_key_and_only_adds() {
+async fn jitter_is_stable_per_key_and_only_adds() {
     let (_, store) = memory();
     let by_ip = Limit::new(log("ip", 1), tollgate::key::ClientIp::peer());
     let options = HeaderOptions::all().retry_jitter(std::time::Duration::from_secs(30));
@@ -125,7 +125,7 @@ async fn jitter_is_settled_for_a_key_and_only_adds() {
             answers.push(field(response.headers(), "retry-after").unwrap().parse::<u64>().unwrap());
         }
         answers.dedup();
-        assert_eq!(answers.len(), 1, "asking again wins nothing");
+        assert_eq!(answers.len(), 1, "retrying does not change the jitter");
         seen.extend(answers);
     }
     assert!(seen.iter().all(|seconds| (60..=90).contains(seconds)), "{seen:?}");
@@ -133,7 +133,7 @@ async fn jitter_is_settled_for_a_key_and_only_adds() {
 }
 
 #[tokio::test]
-async fn a_head_request_is_denied_without_a_body() {
+async fn denied_head_request_has_no_body() {
     let response = ask(&used(10).await, request(Method::HEAD, "/")).await;
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "60");
@@ -141,7 +141,7 @@ async fn a_head_request_is_denied_without_a_body() {
 }
 
 #[tokio::test]
-async fn a_closure_replaces_the_body_and_still_gets_the_fields() {
+async fn custom_denial_keeps_rate_headers() {
     let (_, store) = memory();
     let page = |denial: &Denial<'_>| {
         assert_eq!(denial.reason(), Reason::QuotaExceeded);
@@ -164,7 +164,7 @@ async fn a_closure_replaces_the_body_and_still_gets_the_fields() {
 }
 
 #[tokio::test]
-async fn a_hidden_limit_denies_without_headers_of_its_own() {
+async fn hidden_limit_denies_without_headers() {
     let (_, store) = memory();
     let limits = [Limit::global(log("hidden", 1)).hide_headers(), Limit::global(log("shown", 9))];
     let service = limited(&store, limits);
@@ -179,7 +179,7 @@ async fn a_hidden_limit_denies_without_headers_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_service_adds_members_of_its_own_to_the_problem() {
+async fn problem_carries_custom_members() {
     let (_, store) = memory();
     let members = Members::new().with("server_id", "api1").unwrap().with("shard", 7).unwrap();
     let limits = [Limit::global(log("global", 1))];
@@ -192,7 +192,7 @@ async fn a_service_adds_members_of_its_own_to_the_problem() {
 }
 
 #[tokio::test]
-async fn a_cost_that_can_never_fit_is_refused_for_good() {
+async fn cost_above_quota_is_forbidden() {
     let (_, store) = memory();
     // A cost that a closure returns is not known when the layer is built.
     let costs = Costs::default().from_fn(|_| Some(11));
@@ -209,7 +209,7 @@ async fn a_cost_that_can_never_fit_is_refused_for_good() {
 }
 
 #[tokio::test]
-async fn what_the_service_says_itself_is_left_alone() {
+async fn service_headers_are_preserved() {
     let (_, store) = memory();
     let theirs = tower::service_fn(|_: Request<()>| async {
         let response = Response::builder()

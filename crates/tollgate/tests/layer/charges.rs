@@ -1,4 +1,4 @@
-//! Charges: costs, and requests that cost nothing, such as preflights and exempt paths.
+//! Charges: request costs and free requests such as preflights and exempt paths.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn counted() -> Counted {
     Staged::new(memory().1)
 }
 
-/// The units that the request cost, out of a hundred.
+/// The request's cost, measured as the difference in remaining units.
 async fn cost(service: &RateLimit<Hello, Counted>, request: Request<()>) -> u64 {
     let before = remaining(ask(service, get()).await.headers());
     let after = remaining(ask(service, request).await.headers());
@@ -35,7 +35,7 @@ fn remaining(headers: &http::HeaderMap) -> u64 {
 }
 
 #[tokio::test]
-async fn any_number_of_policies_is_one_call_of_the_store() {
+async fn all_policies_share_one_store_call() {
     for policies in [1, 2, 5, 20] {
         let store = counted();
         let limits = (0..policies).map(|n| Limit::global(log(&format!("p{n}"), 1)));
@@ -46,7 +46,7 @@ async fn any_number_of_policies_is_one_call_of_the_store() {
 }
 
 #[tokio::test]
-async fn a_preflight_is_free_and_another_options_request_is_not() {
+async fn only_cors_preflights_are_exempt() {
     let store = counted();
     let service = limited(&store, [Limit::global(log("global", 1))]);
     let options = |headers: &[&'static str]| {
@@ -67,14 +67,14 @@ async fn a_preflight_is_free_and_another_options_request_is_not() {
     for headers in [&[][..], &["origin"], &["access-control-request-method"]] {
         assert_eq!(ask(&service, options(headers)).await.status(), 429, "{headers:?}");
     }
-    // And the headers of a preflight do not make one of a GET.
+    // A GET with preflight headers is not a preflight.
     let mut pretender = options(&["origin", "access-control-request-method"]);
     *pretender.method_mut() = Method::GET;
     assert_eq!(ask(&service, pretender).await.status(), 429);
 }
 
 #[tokio::test]
-async fn a_preflight_is_limited_if_so_said() {
+async fn preflights_can_be_limited() {
     let store = counted();
     let layer = builder(&store, [Limit::global(log("global", 1))]).exempt_preflights(false);
     let service = layer.build().unwrap().layer(hello());
@@ -100,7 +100,7 @@ async fn exempt_paths_do_not_touch_the_store() {
         .layer(hello());
     let mut internal = get();
     internal.headers_mut().insert("x-internal", HeaderValue::from_static("yes"));
-    // Without a peer too: a health check need not say where it comes from.
+    // A health check is exempt even if the server does not know the peer address.
     let healthz = Request::builder().uri("/healthz").body(()).unwrap();
     let asset = request(Method::GET, "/static/app.css?v=2");
     let search = request(Method::GET, "/%EA%B2%80%EC%83%89?q=%ED%86%A8");
@@ -119,7 +119,7 @@ async fn exempt_paths_do_not_touch_the_store() {
 }
 
 #[tokio::test]
-async fn a_request_that_no_limit_is_about_does_not_touch_the_store() {
+async fn unmatched_paths_do_not_touch_the_store() {
     let store = counted();
     let logins = Limit::global(log("login", 1)).on_paths(Paths::new(["/login"]).unwrap());
     let rest = Limit::global(log("rest", 1)).on_paths(Paths::new(["/api/*"]).unwrap());
@@ -138,7 +138,7 @@ async fn a_request_that_no_limit_is_about_does_not_touch_the_store() {
 }
 
 #[tokio::test]
-async fn methods_cost_what_the_table_says() {
+async fn cost_depends_on_method() {
     let service = |costs: Option<Costs>| {
         let limit = Limit::global(log("global", 1_000));
         limited(&counted(), [costs.into_iter().fold(limit, Limit::costs)])
@@ -163,7 +163,7 @@ async fn methods_cost_what_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_costs_one_and_its_path_can_say_otherwise() {
+async fn grpc_calls_cost_one_by_default() {
     let costs = Costs::by_method().route("/pkg.Service/Dear", Cost::new(7));
     let limit = Limit::global(log("global", 100)).costs(costs);
     let service = builder(&counted(), [limit]).grpc(true).build().unwrap().layer(hello());
@@ -187,7 +187,7 @@ async fn a_grpc_call_costs_one_and_its_path_can_say_otherwise() {
 }
 
 #[tokio::test]
-async fn a_route_has_the_cost_that_its_pattern_was_given() {
+async fn cost_depends_on_route_pattern() {
     let costs = Costs::by_method().route("/reports/{id}", Cost::new(50));
     let limit = Limit::global(log("global", 100)).costs(costs);
     let app = Router::new()
@@ -206,7 +206,7 @@ async fn a_route_has_the_cost_that_its_pattern_was_given() {
 }
 
 #[tokio::test]
-async fn a_nested_route_is_known_by_its_whole_pattern() {
+async fn nested_route_matches_full_pattern() {
     let costs = || Costs::by_method().route("/api/reports/{id}", Cost::new(50));
     let limit = || layer(&counted(), [Limit::global(log("global", 100)).costs(costs())]);
     let api = || Router::new().route("/reports/{id}", any(|| async { "a report" }));
@@ -219,7 +219,7 @@ async fn a_nested_route_is_known_by_its_whole_pattern() {
 }
 
 #[tokio::test]
-async fn policies_of_one_layer_may_count_differently() {
+async fn policies_have_separate_costs() {
     let bytes = Costs::flat(Cost::new(1)).from_fn(|head| {
         let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;
         Some(Cost::new(length))
@@ -241,7 +241,7 @@ async fn policies_of_one_layer_may_count_differently() {
 }
 
 #[tokio::test]
-async fn a_request_that_costs_nothing_always_passes() {
+async fn zero_cost_always_passes() {
     let free = Costs::flat(5).method(Method::GET, Cost::ZERO);
     let service = limited(&counted(), [Limit::global(log("global", 5)).costs(free)]);
     assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 200);
@@ -253,7 +253,7 @@ async fn a_request_that_costs_nothing_always_passes() {
 }
 
 #[tokio::test]
-async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() {
+async fn verdicts_are_ordered_outermost_first() {
     let store = counted();
     let exposing = |name: &str, limit| {
         let limits = [Limit::global(log(name, limit))];
@@ -275,7 +275,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     assert_eq!(limits(&response.map(drop)), [9, 2]);
     let response = service.clone().oneshot(get()).await.unwrap();
     assert_eq!(text(response).await, "[7, 0]");
-    // A denial has the verdicts too, so that an outer layer can log them.
+    // A denial carries verdicts as well because an outer layer may log them.
     let response = service.oneshot(get()).await.unwrap();
     assert_eq!(response.status(), 429);
     let verdicts = response.extensions().get::<Verdicts>().unwrap();
@@ -285,7 +285,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
+async fn queued_requests_carry_their_verdict() {
     let store = Staged::new(on_tokio_time());
     let queue = Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap();
     let builder = builder(&store, [Limit::global(queue)]);
@@ -311,7 +311,7 @@ async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
 }
 
 #[tokio::test]
-async fn verdicts_stay_inside_unless_they_are_asked_for() {
+async fn verdicts_are_hidden_by_default() {
     let store = counted();
     let handler = tower::service_fn(|request: Request<()>| async move {
         assert!(request.extensions().get::<Verdicts>().is_none());
@@ -326,7 +326,7 @@ async fn verdicts_stay_inside_unless_they_are_asked_for() {
 }
 
 #[test]
-fn capacity_below_a_cost_is_refused_when_the_layer_is_built() {
+fn cost_above_capacity_does_not_build() {
     let (_, store) = memory();
     let error = |limit: Limit| builder(&store, [limit]).build().err().map(|it| it.to_string());
     let bucket = Policy::token_bucket("bucket", Quota::per_second(5)).unwrap();
@@ -345,7 +345,7 @@ fn capacity_below_a_cost_is_refused_when_the_layer_is_built() {
         let found = error(bucket().costs(costs)).unwrap();
         assert!(found.contains(expected), "{found}");
     }
-    // The costs of the layer count for limits without their own costs.
+    // The layer's costs apply to limits without their own costs.
     let by_method = builder(&store, [bucket()]).costs(Costs::by_method()).build();
     let Err(LayerError::CostAboveCapacity(found)) = by_method else { panic!("{by_method:?}") };
     assert_eq!((found.cost, found.capacity), (Cost::new(10), 5));
@@ -356,7 +356,7 @@ fn capacity_below_a_cost_is_refused_when_the_layer_is_built() {
 
     assert_eq!(error(bucket()), None, "by default each request costs 1");
     assert_eq!(error(bucket().costs(Costs::flat(5))), None);
-    // A cost that depends on the request is not known before: these requests get 403.
+    // A cost that depends on the request is unknown at build time: such requests get 403.
     assert_eq!(error(bucket().costs(Costs::default().from_fn(|_| Some(6)))), None);
     let penalty = bucket().penalty("banned", Strikes::of_denials(2, Duration::from_secs(60)));
     let both = builder(&store, [bucket(), penalty.unwrap()]).build();

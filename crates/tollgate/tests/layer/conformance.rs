@@ -1,4 +1,4 @@
-//! Stores around stores keep the contract of all stores.
+//! Wrapper stores pass the conformance suite.
 
 use tollgate::StoreExt;
 use tollgate::store::{AnyStore, ManualClock, Micros};
@@ -8,8 +8,8 @@ use tollgate_store_tests::{Harness, store_tests};
 use crate::stage::Staged;
 use crate::support::memory;
 
-/// A store in memory inside all wrappers. A check fails whichever wrapper breaks it, so the suite
-/// need not run once for each of them.
+/// A memory store inside all wrappers. A check fails if any wrapper breaks it, so running the suite
+/// once is enough.
 struct Wrapped(ManualClock);
 
 impl Harness for Wrapped {
@@ -29,7 +29,7 @@ impl Harness for Wrapped {
 }
 
 #[test]
-fn no_wrapper_forgets_what_the_store_inside_is() {
+fn wrappers_forward_store_properties() {
     a_wrapper_passes_on_what_the_store_inside_is(|store| store.or_local(memory().1));
     a_wrapper_passes_on_what_the_store_inside_is(AnyStore::new);
     a_wrapper_passes_on_what_the_store_inside_is(|store| {

@@ -21,12 +21,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
-/// Writes down the events of the target `tollgate`, with all their fields.
+/// Records the events with target `tollgate`, including their fields.
 #[derive(Clone, Default)]
 struct Ear(Arc<Mutex<Vec<String>>>);
 
 impl Ear {
-    /// Listens in this thread while the guard lives.
+    /// Records this thread's events until the guard is dropped.
     fn open() -> (Self, DefaultGuard) {
         let ear = Self::default();
         (ear.clone(), set_default(ear))
@@ -72,7 +72,7 @@ impl Visit for Line {
 }
 
 #[tokio::test]
-async fn a_shadow_policy_is_seen_in_events_and_nowhere_else() {
+async fn shadow_policy_appears_only_in_events() {
     let (_, store) = memory();
     let trial = log("trial", 1);
     let limits = [Limit::global(log("real", 3)), Limit::global(trial.clone()).shadow()];
@@ -88,7 +88,7 @@ async fn a_shadow_policy_is_seen_in_events_and_nowhere_else() {
     let shadow = r#"DEBUG message=shadow deny policy="trial""#;
     let heard = ear.heard();
     assert_eq!(heard.iter().filter(|line| *line == shadow).count(), 2, "{heard:?}");
-    // The real one denies: the shadow has no part in it.
+    // Only the enforced policy denies.
     let response = ask(&service, get()).await;
     assert_eq!(response.status(), 429);
     let problem = json(response).await;
@@ -98,7 +98,7 @@ async fn a_shadow_policy_is_seen_in_events_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn a_shadow_is_charged_only_for_requests_that_pass() {
+async fn shadow_charges_only_allowed_requests() {
     let (_, store) = memory();
     let trial = log("trial", 9);
     let limits = [Limit::global(log("real", 2)), Limit::global(trial.clone()).shadow()];
@@ -111,7 +111,7 @@ async fn a_shadow_is_charged_only_for_requests_that_pass() {
 }
 
 #[tokio::test]
-async fn a_shadow_alone_adds_no_field_and_never_blocks() {
+async fn shadow_adds_no_header_and_never_blocks() {
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(log("trial", 1)).shadow()]);
     for _ in 0..3 {
@@ -122,7 +122,7 @@ async fn a_shadow_alone_adds_no_field_and_never_blocks() {
 }
 
 #[tokio::test]
-async fn a_shadow_without_a_key_never_blocks() {
+async fn keyless_shadow_never_blocks() {
     for answer in [OnMissingKey::Deny, OnMissingKey::Pass, OnMissingKey::Share] {
         let (_, store) = memory();
         let tenant = Header::trust_unverified(HeaderName::from_static("x-tenant"));
@@ -137,7 +137,7 @@ async fn a_shadow_without_a_key_never_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_source_that_fails_is_logged_once_a_minute_with_its_cure() {
+async fn key_errors_are_logged_once_a_minute() {
     let (_, store) = memory();
     let limit = || Limit::new(log("ip", 9), ClientIp::peer());
     let lists = AccessLists::new().addresses_by(ClientIp::peer());
@@ -165,7 +165,7 @@ async fn a_key_source_that_fails_is_logged_once_a_minute_with_its_cure() {
 }
 
 #[tokio::test]
-async fn a_shadow_that_fails_closed_never_blocks() {
+async fn fail_closed_shadow_never_blocks() {
     let (_, store) = memory();
     let store = Staged::new(store);
     store.fail(Fault::NotCharged);
@@ -175,7 +175,7 @@ async fn a_shadow_that_fails_closed_never_blocks() {
 }
 
 #[tokio::test]
-async fn no_event_tells_who_it_was() {
+async fn events_contain_no_personal_data() {
     #[derive(Clone)]
     struct User(String);
 
@@ -207,7 +207,7 @@ async fn no_event_tells_who_it_was() {
     for _ in 0..2 {
         assert_eq!(ask(&service, personal()).await.status(), 503);
     }
-    // A client that sends more than it may fills no log with it.
+    // Denials are logged at debug level, so a client cannot fill the log.
     let above = ear.above_debug();
     assert!(
         !above.iter().any(|line| line.contains("deny") || line.contains("no key")),
@@ -226,7 +226,7 @@ async fn no_event_tells_who_it_was() {
 }
 
 #[tokio::test]
-async fn a_denial_names_policies_kinds_of_keys_and_the_reason() {
+async fn deny_event_names_policies_and_reason() {
     let (_, store) = memory();
     let limits = [Limit::global(log("all", 1)), Limit::new(log("ip", 9), ClientIp::peer())];
     let service = limited(&store, limits);
@@ -242,7 +242,7 @@ async fn a_denial_names_policies_kinds_of_keys_and_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() {
+async fn outages_log_few_lines_with_counts() {
     let (_, store) = memory();
     let store = Staged::new(store);
     let service = limited(&store, [Limit::global(log("open", 9_999))]);
@@ -256,7 +256,7 @@ async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() 
     ask(100).await;
     let begins = "WARN message=the store cannot decide, policies fail error=stage: unplugged";
     assert_eq!(ear.above_debug(), [begins]);
-    // The store fails and decides in turn, as one that stops for a moment now and then.
+    // The store alternates between failing and deciding, like a server with short pauses.
     for second in 0..10 {
         tokio::time::advance(Duration::from_secs(1)).await;
         store.recover();
@@ -279,7 +279,7 @@ async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() 
 }
 
 #[tokio::test]
-async fn building_logs_costs_that_differ() {
+async fn build_logs_differing_costs() {
     let (ear, _open) = Ear::open();
     let (_, store) = memory();
     layer(&store, [Limit::global(log("by-method", 10)).costs(Costs::by_method())]);
@@ -288,7 +288,7 @@ async fn building_logs_costs_that_differ() {
     let table = "costs=SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1";
     assert!(costs.starts_with("INFO") && costs.contains(table), "{costs}");
     layer(&store, [Limit::global(log("one", 10))]);
-    assert_eq!(ear.above_debug().len(), 1, "all requests cost one");
+    assert_eq!(ear.above_debug().len(), 1, "all requests cost 1");
 }
 
 /// The layer cannot know whether a request with this cost meets a condition, or whether a closure

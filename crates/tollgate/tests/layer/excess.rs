@@ -1,4 +1,4 @@
-//! Requests beyond a limit that wait for it.
+//! `OnExceeded::Wait`: requests beyond a limit wait for units.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) async fn settle_down() {
 
 type Waiting = JoinHandle<Result<Answer, Infallible>>;
 
-/// `count` requests that come one after the other at the same instant.
+/// Sends `count` requests one after the other, without any time passing.
 async fn crowd<St: Store>(service: &RateLimit<Hello, St>, count: usize) -> Vec<Waiting> {
     let mut tasks = Vec::new();
     for _ in 0..count {
@@ -51,7 +51,7 @@ async fn crowd<St: Store>(service: &RateLimit<Hello, St>, count: usize) -> Vec<W
     tasks
 }
 
-/// The status of each answer, and when it was there.
+/// The status of each response, and the second at which it arrived.
 async fn outcomes(start: Instant, tasks: Vec<Waiting>) -> Vec<(u16, u64)> {
     let mut outcomes = Vec::new();
     for task in tasks {
@@ -62,9 +62,9 @@ async fn outcomes(start: Instant, tasks: Vec<Waiting>) -> Vec<(u16, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_excess_of_any_algorithm_waits_as_long_as_it_must() {
+async fn excess_waits_exactly_retry_after() {
     for algorithm in Algorithm::ALL {
-        // A queue has a wait of its own.
+        // In queue mode, the bucket schedules its own waits.
         let algorithm = match algorithm {
             Algorithm::LeakyBucket { .. } => Algorithm::LeakyBucket { mode: LeakyMode::Meter },
             other => other,
@@ -80,13 +80,13 @@ async fn the_excess_of_any_algorithm_waits_as_long_as_it_must() {
         assert_eq!(answer.status(), 200, "{algorithm}");
         assert_eq!(field(answer.headers(), "retry-after"), None);
         let over = start.elapsed() - wait;
-        // Timers of tokio have a grain of a millisecond.
+        // Tokio timers have a resolution of one millisecond.
         assert!(over <= Duration::from_millis(2), "{algorithm}: {over:?} too long");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_came_first_goes_first_and_nobody_overtakes() {
+async fn waiters_pass_in_order_of_arrival() {
     let noted = Arc::<Mutex<Vec<_>>>::default();
     let note = Arc::clone(&noted);
     let start = Instant::now();
@@ -112,7 +112,7 @@ async fn who_came_first_goes_first_and_nobody_overtakes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_is_refused_as_soon_as_that_is_known() {
+async fn hopeless_waits_are_rejected_immediately() {
     let store = Staged::new(on_tokio_time());
     let max = Duration::from_secs(25);
     let service = limited(&store, [patient(slow(), max)]);
@@ -121,8 +121,8 @@ async fn who_would_wait_too_long_is_refused_as_soon_as_that_is_known() {
     let late = tasks.split_off(3);
     assert_eq!(outcomes(start, late).await, [(429, 0), (429, 0)]);
     assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10), (200, 20)]);
-    // A request that arrives after others asks when it would pass. Each request asks for units when
-    // it is in front, and once more after its wait.
+    // A newcomer behind waiters first calls the store for its wait time. Each request then calls it
+    // for units when it is at the front, and again after its wait.
     assert_eq!(store.calls(), 1 + 2 + (1 + 2) + 1 + 1);
 
     let impatient = limited(&store, [patient(slow(), Duration::from_secs(9))]);
@@ -133,7 +133,7 @@ async fn who_would_wait_too_long_is_refused_as_soon_as_that_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_rejected_at_once_if_the_units_of_those_before_it_come_too_late() {
+async fn waiters_ahead_count_toward_max_wait() {
     let max = Duration::from_millis(5_500);
     let every_second = Quota::every(Duration::from_secs(1));
     let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
@@ -166,7 +166,7 @@ async fn a_request_is_rejected_at_once_if_the_units_of_those_before_it_come_too_
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_wait_and_who_finds_no_place_takes_nothing_from_them() {
+async fn full_queue_rejects_without_charging() {
     let (clock, store) = memory();
     let service = builder(&store, [patient(slow(), 10 * MINUTE)])
         .max_waiting(2)
@@ -177,14 +177,14 @@ async fn only_so_many_wait_and_who_finds_no_place_takes_nothing_from_them() {
     let refused = ask(&service, get()).await;
     assert_eq!(refused.status(), 429);
     assert_eq!(field(refused.headers(), "retry-after").as_deref(), Some("10"));
-    // A unit is back, and the timer of the one in front has not rung yet.
+    // A unit is available again, but the first waiter's timer has not fired yet.
     clock.advance(seconds(10));
     for task in crowd(&service, 20).await {
         assert_eq!(task.await.unwrap().unwrap().status(), 429);
     }
     assert_eq!(tasks.iter().filter(|task| task.is_finished()).count(), 1);
     assert_eq!(store.peek(&slow(), &Key::GLOBAL).await.unwrap().decisions()[0].remaining, 1);
-    // It rings, and there is a place at the end.
+    // The timer fires, and the queue has space for another waiter.
     advance(Duration::from_secs(10)).await;
     settle_down().await;
     tasks.extend(crowd(&service, 1).await);
@@ -199,7 +199,7 @@ async fn only_so_many_wait_and_who_finds_no_place_takes_nothing_from_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_a_place_overtakes_nobody_either() {
+async fn newcomers_do_not_overtake_waiters() {
     let (clock, store) = memory();
     let service = limited(&store, [patient(slow(), 10 * MINUTE)]);
     let tasks = crowd(&service, 2).await;
@@ -213,7 +213,7 @@ async fn who_finds_a_place_overtakes_nobody_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_where_nobody_may_wait_refuses() {
+async fn max_waiting_zero_rejects() {
     let service = builder(&on_tokio_time(), [patient(slow(), MINUTE)])
         .max_waiting(0)
         .build()
@@ -223,12 +223,12 @@ async fn a_layer_where_nobody_may_wait_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_takes_nothing() {
+async fn departed_waiters_consume_nothing() {
     let store = on_tokio_time();
     let service = limited(&store, [patient(slow(), 10 * MINUTE)]);
     let start = Instant::now();
     let mut tasks = crowd(&service, 5).await;
-    // From the front and from the middle.
+    // Remove a waiter from the middle, then the waiter at the front.
     for gone in [3, 1] {
         let task: Waiting = tasks.remove(gone);
         task.abort();
@@ -238,7 +238,7 @@ async fn a_client_that_leaves_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_before_the_store_answers_gets_back_what_it_took() {
+async fn cancelled_store_call_is_refunded() {
     let memory = on_tokio_time();
     let store = Staged::new(memory.clone());
     let service = limited(&store, [patient(slow(), MINUTE)]);
@@ -255,17 +255,17 @@ async fn a_client_that_leaves_before_the_store_answers_gets_back_what_it_took() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_time_is_over_before_the_turn_takes_nothing_from_those_in_front() {
+async fn expired_waiters_consume_nothing() {
     let (clock, memory) = memory();
     let store = Staged::new(memory.clone());
     let service = limited(&store, [patient(slow(), Duration::from_secs(15))]);
     let mut tasks = crowd(&service, 3).await;
-    // The one in front asks, and the store takes its time.
+    // The first waiter calls the store, which responds late.
     store.hold();
     clock.advance(seconds(10));
     advance(Duration::from_secs(11)).await;
     settle_down().await;
-    // Whatever came back meanwhile is not for who cannot wait for the turn.
+    // The last waiter times out before its turn, so it must not take the unit refilled meanwhile.
     clock.advance(seconds(10));
     advance(Duration::from_secs(6)).await;
     settle_down().await;
@@ -280,7 +280,7 @@ async fn whose_time_is_over_before_the_turn_takes_nothing_from_those_in_front() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_does_not_wait_refuses_at_once() {
+async fn non_waiting_limit_rejects_immediately() {
     let store = on_tokio_time();
     let strict = Limit::global(log("strict", 2)).costs(Costs::flat(Cost::ONE));
     let service = limited(&store, [patient(slow(), 10 * MINUTE), strict]);
@@ -294,7 +294,7 @@ async fn a_limit_that_does_not_wait_refuses_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_has_its_line() {
+async fn each_key_has_its_own_queue() {
     let limit =
         Limit::new(slow(), ClientIp::peer()).on_exceeded(OnExceeded::Wait { max: 10 * MINUTE });
     let service = limited(&on_tokio_time(), [limit]);
@@ -306,7 +306,7 @@ async fn each_key_has_its_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_costs_nothing_waits_for_nobody() {
+async fn free_requests_do_not_wait() {
     let costs = Costs::flat(Cost::ONE).method(Method::HEAD, Cost::ZERO);
     let service = limited(&on_tokio_time(), [patient(slow(), 10 * MINUTE).costs(costs)]);
     let start = Instant::now();
@@ -317,7 +317,7 @@ async fn what_costs_nothing_waits_for_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_holds_no_permit_of_the_service() {
+async fn waiters_hold_no_service_permit() {
     for late in [false, true] {
         let store = Staged::new(on_tokio_time());
         let limit = patient(slow(), MINUTE).when(|head| head.uri.path() == "/slow");
@@ -335,7 +335,7 @@ async fn who_waits_holds_no_permit_of_the_service() {
             store.release();
             settle_down().await;
         }
-        // No time passes here: the permit is free although two wait.
+        // No time passes here: the permit is free although two requests wait.
         let other = timeout(Duration::from_millis(1), service.clone().oneshot(get())).await;
         assert_eq!(other.expect("the permit is free").unwrap().status(), 200);
         for waiting in waiting {
@@ -346,7 +346,7 @@ async fn who_waits_holds_no_permit_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_meanwhile_decides_as_the_policy_says() {
+async fn store_failure_applies_policy_to_waiters() {
     for (on_store_error, expected) in [(OnStoreError::Open, 200), (OnStoreError::Closed, 503)] {
         let store = Staged::new(on_tokio_time());
         let policy = slow().with_on_store_error(on_store_error);
@@ -360,7 +360,7 @@ async fn a_store_that_fails_meanwhile_decides_as_the_policy_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_lets_nobody_wait() {
+async fn shadow_never_waits() {
     let service = limited(&on_tokio_time(), [patient(slow(), MINUTE).shadow()]);
     let start = Instant::now();
     for _ in 0..10 {
@@ -370,7 +370,7 @@ async fn a_shadow_lets_nobody_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_long_one_may_wait_nothing_overflows() {
+async fn unbounded_wait_does_not_overflow() {
     let service = limited(&on_tokio_time(), [patient(slow(), Duration::MAX)]);
     let start = Instant::now();
     let tasks = crowd(&service, 2).await;
@@ -378,7 +378,7 @@ async fn however_long_one_may_wait_nothing_overflows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
+async fn shared_wait_queue_shares_bounds_and_order() {
     let store = on_tokio_time();
     let room = WaitQueue::new().max_bytes(3 * 1_024);
     let layer = |name: &str| {
@@ -391,9 +391,9 @@ async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
     let first = crowd(&one, 1).await;
     let second = crowd(&other, 1).await;
     let third = crowd(&one, 1).await;
-    // Three requests of a kibibyte each, without bodies: no room for a fourth.
+    // The queue counts one KiB for a request without a body, so a fourth does not fit.
     assert_eq!(status(&other).await, 429);
-    // The layers share the queue: requests leave in the order of arrival.
+    // The layers share the queue: requests leave in order of arrival.
     let mut waited = outcomes(start, first).await;
     waited.extend(outcomes(start, second).await);
     waited.extend(outcomes(start, third).await);
@@ -401,13 +401,13 @@ async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_costs_more_than_the_capacity_is_forbidden_at_once() {
+async fn cost_above_capacity_is_forbidden_immediately() {
     let store = on_tokio_time();
     let costs = Costs::default().from_fn(|head| (*head.method == Method::DELETE).then_some(6));
     let dear = || request(Method::DELETE, "/");
     let limits = [
         vec![patient(slow(), 10 * MINUTE).costs(costs.clone())],
-        // The request can never pass one limit, while others wait for another limit.
+        // The request can never pass the second limit, while other requests wait for the first.
         vec![patient(slow(), 10 * MINUTE), Limit::global(log("strict", 5)).costs(costs)],
     ];
     for (limits, max_waiting) in limits.iter().flat_map(|limits| [(limits, 9), (limits, 1)]) {
@@ -428,7 +428,7 @@ async fn a_request_that_costs_more_than_the_capacity_is_forbidden_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
+async fn max_waiting_applies_to_the_given_queue() {
     let store = on_tokio_time();
     let room = WaitQueue::new();
     let layer = || builder(&store, [patient(slow(), MINUTE)]);
@@ -440,17 +440,17 @@ async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
     assert_eq!([status(&bounded).await, status(&other).await], [429, 429]);
     drop(waiting);
 
-    // A room that is given later replaces the one with the bound.
+    // A queue that is set later replaces the bounded queue.
     let room = WaitQueue::new();
     let unbounded = layer().max_waiting(0).wait_queue(&room).build().unwrap().layer(hello());
     let waiting = crowd(&unbounded, 1).await;
     assert!(!waiting[0].is_finished());
 }
 
-/// Requests wait for an open policy when the store fails. The local store decides for the other
-/// policy only, so there is no limit left to wait for.
+/// Requests are waiting for a fail-open policy when the store fails. The local store decides only
+/// the other policy, so no limit remains to wait for.
 #[tokio::test(start_paused = true)]
-async fn open_waiting_policy_passes_beside_a_local_one() {
+async fn fail_open_waiters_pass_beside_local_policy() {
     let store = Staged::new(on_tokio_time());
     let fallback = store.clone().or_local(on_tokio_time());
     let limits = [
@@ -462,7 +462,7 @@ async fn open_waiting_policy_passes_beside_a_local_one() {
     let service = layer.layer(hello());
     let tasks = crowd(&service, 2).await;
     store.fail(Fault::NotCharged);
-    // The queue has no place for this request.
+    // The queue has no space for this request.
     let answer = ask(&service, get()).await;
     assert_eq!(answer.status(), 200, "{:?}", rate_fields(answer.headers()));
     let shown = field(answer.headers(), "ratelimit").unwrap();

@@ -1,4 +1,4 @@
-//! Where the layer fits: routers, builders, servers, and bodies of all sorts.
+//! The layer works with routers, builders, servers and all kinds of bodies.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ fn limit(units: u64) -> RateLimitLayer<MemoryStore<ManualClock>> {
     layer(&memory().1, [Limit::global(log("global", units))])
 }
 
-/// Checks at compile time the bounds that servers require of a layer and its service.
+/// Checks at compile time that the layer and its service meet the bounds of common servers.
 fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
     fn service<S>(_: S)
     where
@@ -43,19 +43,19 @@ fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
 }
 
 #[test]
-fn layer_and_service_can_be_cloned_and_sent() {
+fn layer_and_service_are_clone_and_send() {
     is_at_home_in_servers(&limit(1));
 }
 
 #[tokio::test]
-async fn it_fits_a_router() {
+async fn works_on_a_router() {
     let app = Router::new().route("/", on_get(|| async { "hello" })).layer(limit(1));
     assert_eq!(ask_router(&app, get()).await.status(), 200);
     assert_eq!(ask_router(&app, get()).await.status(), 429);
 }
 
 #[tokio::test]
-async fn as_a_route_layer_it_leaves_what_is_not_found_alone() {
+async fn route_layer_ignores_unmatched_paths() {
     let app = Router::new().route("/", on_get(|| async { "hello" })).route_layer(limit(1));
     for _ in 0..3 {
         assert_eq!(ask_router(&app, request(Method::GET, "/missing")).await.status(), 404);
@@ -65,7 +65,7 @@ async fn as_a_route_layer_it_leaves_what_is_not_found_alone() {
 }
 
 #[tokio::test]
-async fn it_fits_one_method_of_a_route() {
+async fn works_on_a_single_method() {
     let hello = on_get(|| async { "hello" }).layer(limit(1)).post(|| async { "posted" });
     let app = Router::new().route("/", hello);
     assert_eq!(ask_router(&app, get()).await.status(), 200);
@@ -74,7 +74,7 @@ async fn it_fits_one_method_of_a_route() {
 }
 
 #[tokio::test]
-async fn a_nested_router_sees_its_own_part_of_the_path() {
+async fn nested_router_sees_stripped_path() {
     let limits = [Limit::global(log("global", 1))];
     let exempt = |paths: [&str; 1]| {
         let paths = tollgate::limit::Paths::new(paths).unwrap();
@@ -98,7 +98,7 @@ async fn a_nested_router_sees_its_own_part_of_the_path() {
 }
 
 #[tokio::test]
-async fn it_fits_a_service_builder_among_others() {
+async fn works_in_a_service_builder() {
     let stack = ServiceBuilder::new()
         .layer(HandleErrorLayer::new(|_| async { StatusCode::REQUEST_TIMEOUT }))
         .load_shed()
@@ -111,7 +111,7 @@ async fn it_fits_a_service_builder_among_others() {
 }
 
 #[tokio::test]
-async fn an_optional_layer_can_be_left_out() {
+async fn layer_can_be_optional() {
     for (limit, expected) in [(Some(limit(1)), 429), (None, 200)] {
         let app = Router::new().route("/", on_get(|| async { "hello" }));
         let app = app.layer(tower::util::option_layer(limit));
@@ -121,8 +121,8 @@ async fn an_optional_layer_can_be_left_out() {
 }
 
 #[tokio::test]
-async fn what_stands_outside_sees_a_denial_as_any_response() {
-    // As a CORS layer does, without whose fields a browser hides the 429 from the page.
+async fn outer_layers_see_denials_as_responses() {
+    // A CORS layer does this: without its headers, a browser hides the 429 from the page.
     let allow_origin = |mut response: Response<axum::body::Body>| async {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", http::HeaderValue::from_static("*"));
@@ -139,10 +139,10 @@ async fn what_stands_outside_sees_a_denial_as_any_response() {
     }
 }
 
-/// The order of Resilience4j: the limiter stands outside, so that a denial is no failure of the
-/// service, and what the open breaker refuses need not be charged.
+/// Resilience4j uses the same order: with the limiter outside, the breaker does not count a denial
+/// as a failure, and requests that the open breaker rejects need not be charged.
 #[tokio::test]
-async fn a_circuit_breaker_inside_hears_of_admitted_requests_alone() {
+async fn inner_breaker_sees_only_allowed_requests() {
     let (_, store) = memory();
     let counted = Limit::global(log("global", 3)).count_only(|response| response.status != 503);
     let breaker = Arc::new(CircuitBreaker::default());
@@ -163,7 +163,7 @@ async fn a_circuit_breaker_inside_hears_of_admitted_requests_alone() {
     assert_eq!(breaker.failures.load(Ordering::SeqCst), 1);
 }
 
-/// Answers by itself once two requests have failed.
+/// Responds with 503 after two failed requests.
 #[derive(Default)]
 struct CircuitBreaker {
     heard_of: AtomicUsize,
@@ -188,7 +188,7 @@ impl CircuitBreaker {
     }
 }
 
-/// A body that comes in pieces, and ends with trailers.
+/// A body of two data frames, trailers and an error.
 struct Pieces(usize);
 
 impl http_body::Body for Pieces {
@@ -217,7 +217,7 @@ impl http_body::Body for Pieces {
 }
 
 #[tokio::test]
-async fn a_body_that_streams_passes_frame_by_frame() {
+async fn streaming_body_passes_frame_by_frame() {
     let pieces =
         tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Pieces(0))) });
     let service = limit(1).any_body().layer(pieces);
@@ -235,7 +235,7 @@ async fn a_body_that_streams_passes_frame_by_frame() {
 }
 
 #[tokio::test]
-async fn it_takes_request_bodies_of_all_sorts() {
+async fn any_request_body_works() {
     async fn passes<B: 'static>(body: B) {
         let inner = tower::service_fn(|_: Request<B>| async {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
@@ -247,6 +247,6 @@ async fn it_takes_request_bodies_of_all_sorts() {
     passes(Full::<Bytes>::default()).await;
     passes(axum::body::Body::empty()).await;
     passes(tonic::body::Body::empty()).await;
-    // Not even one that can be sent is asked for.
+    // The body need not even be `Send`.
     passes(std::rc::Rc::new("local")).await;
 }

@@ -1,4 +1,4 @@
-//! gRPC: denials as a client of tonic reads them.
+//! gRPC: denials as a tonic client sees them.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ async fn connect(address: SocketAddr) -> HealthClient<Channel> {
     HealthClient::new(endpoint.connect().await.unwrap())
 }
 
-/// A layer around services that are declared gRPC.
+/// A layer for gRPC services.
 fn layer<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer<St> {
     builder(store, limits).grpc(true).build().unwrap()
 }
@@ -54,7 +54,7 @@ fn metadata(status: &Status, name: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_call_costs_one_and_its_answer_carries_the_fields() {
+async fn allowed_call_carries_rate_metadata() {
     let (_, store) = memory();
     let limit = Limit::new(log("ip", 10), ClientIp::peer());
     let mut client = client(layer(&store, [limit])).await;
@@ -65,7 +65,7 @@ async fn a_call_costs_one_and_its_answer_carries_the_fields() {
 }
 
 #[tokio::test]
-async fn a_denied_call_is_resource_exhausted_with_the_fields_as_metadata() {
+async fn denied_call_is_resource_exhausted() {
     let (_, store) = memory();
     let limit = Limit::new(log("ip", 2), ClientIp::peer());
     let mut client = client(layer(&store, [limit])).await;
@@ -89,13 +89,13 @@ async fn a_denied_call_is_resource_exhausted_with_the_fields_as_metadata() {
             &format!("x-ratelimit-reset: {}", START + 60),
         ]
     );
-    // A call that streams is denied before its first message.
+    // A streaming call is denied before its first message.
     let status = client.watch(check()).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
 }
 
 #[tokio::test]
-async fn a_call_that_fails_closed_is_unavailable() {
+async fn failed_closed_call_is_unavailable() {
     let (_, store) = memory();
     let store = Staged::new(store);
     store.fail(Fault::NotCharged);
@@ -110,7 +110,7 @@ async fn a_call_that_fails_closed_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_call_that_can_never_pass_is_not_one_to_repeat() {
+async fn hopeless_call_is_permission_denied() {
     let (_, store) = memory();
     let costs = Costs::default().from_fn(|_| Some(11));
     let limits = [Limit::global(log("small", 10)).costs(costs)];
@@ -125,7 +125,7 @@ async fn a_call_that_can_never_pass_is_not_one_to_repeat() {
 }
 
 #[tokio::test]
-async fn one_service_of_a_server_can_have_a_limit_of_its_own() {
+async fn single_service_can_be_limited() {
     let (_, store) = memory();
     let (address, incoming) = bind();
     let limit = layer(&store, [Limit::new(log("ip", 1), ClientIp::peer())]);
@@ -162,7 +162,7 @@ fn call(path: &str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn a_content_type_alone_changes_no_denial() {
+async fn content_type_alone_is_not_grpc() {
     let (_, store) = memory();
     let routes = || {
         let hello = || on_post(|| async { "hello" });
@@ -179,12 +179,12 @@ async fn a_content_type_alone_changes_no_denial() {
     {
         for at in [false, true] {
             let limit = || {
-                // Five units are one POST, or five calls.
+                // Five units allow one POST or five calls.
                 let limit = Limit::global(log(&format!("p{index}{at}"), 5));
                 let layer = builder(&store, [limit.costs(five_for_post())]);
                 if at { layer.grpc_at(paths()) } else { layer }.build().unwrap()
             };
-            // Inside of the router the request has a route, and around it only a path.
+            // Inside the router a request has a route, around it only a path.
             let (inside, around) = (routes().layer(limit()), routes());
             let around = Router::new().fallback_service(limit().layer(around));
             let is_call = at && declared;
@@ -207,7 +207,7 @@ fn five_for_post() -> Costs {
 }
 
 #[tokio::test]
-async fn a_layer_is_told_whether_its_services_are_grpc() {
+async fn grpc_is_opt_in() {
     let (_, store) = memory();
     for (index, (is_grpc, status)) in
         [(None, 429), (Some(false), 429), (Some(true), 200)].into_iter().enumerate()

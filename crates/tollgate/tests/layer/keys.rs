@@ -32,7 +32,7 @@ fn of_tenant(name: &'static str) -> Request<()> {
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_the_layer_is_built() {
+fn invalid_layers_do_not_build() {
     let (_, store) = memory();
     let queue =
         |name: &str| Limit::global(Policy::leaky_bucket(name, Quota::per_second(1)).unwrap());
@@ -62,7 +62,7 @@ fn what_cannot_work_is_refused_when_the_layer_is_built() {
 }
 
 #[test]
-fn a_layer_of_one_policy_is_checked_like_any_other() {
+fn single_policy_is_validated() {
     let (_, store) = memory();
     let error = |policy| builder(&store, [Limit::global(policy)]).build().err();
     let strikes = Strikes::of_failures(1, Duration::from_secs(60));
@@ -75,7 +75,7 @@ fn a_layer_of_one_policy_is_checked_like_any_other() {
 }
 
 #[test]
-fn every_error_of_building_says_what_and_how_to_cure_it() {
+fn build_errors_name_a_fix() {
     let name = || "p0".to_owned();
     for (error, cure) in [
         (LayerError::NoLimit, "`.limit(..)`"),
@@ -92,7 +92,7 @@ fn every_error_of_building_says_what_and_how_to_cure_it() {
 }
 
 #[test]
-fn an_answer_for_a_key_that_cannot_be_missing_is_refused() {
+fn unneeded_missing_key_answer_is_rejected() {
     let (_, store) = memory();
     let limit =
         |key: Arc<dyn KeySource>| Limit::new(log("p0", 99), key).on_missing_key(OnMissingKey::Pass);
@@ -107,7 +107,7 @@ fn an_answer_for_a_key_that_cannot_be_missing_is_refused() {
     for key in never_missing {
         let expected = LayerError::KeyNeverMissing("p0".to_owned());
         assert_eq!(error(limit(Arc::clone(&key))), Some(expected));
-        // The answer of the layer is a default for the limits that need one.
+        // The layer's answer is only a default for limits whose key can be missing.
         let builder = builder(&store, [Limit::new(log("p0", 99), key)]);
         assert!(builder.on_missing_key(OnMissingKey::Pass).build().is_ok());
     }
@@ -123,7 +123,7 @@ fn an_answer_for_a_key_that_cannot_be_missing_is_refused() {
 }
 
 #[tokio::test]
-async fn a_layer_of_sixty_four_limits_decides_them_all() {
+async fn layer_decides_64_limits() {
     let (_, store) = memory();
     let service = limited(&store, (0..64).map(|n| Limit::global(log(&format!("p{n}"), 64 - n))));
     let response = ask(&service, get()).await;
@@ -135,7 +135,7 @@ async fn a_layer_of_sixty_four_limits_decides_them_all() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_if_so_said() {
+async fn missing_key_can_deny() {
     let (_, memory) = memory();
     let store = Staged::new(memory);
     let limits = [Limit::global(log("global", 9)), Limit::new(log("tenant", 9), tenant())];
@@ -146,12 +146,12 @@ async fn a_request_without_a_key_is_refused_if_so_said() {
     assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
     assert_eq!(response.headers()["cache-control"], "no-store");
     assert_eq!(json(response).await["code"], "missing-key");
-    assert_eq!(store.calls(), 0, "nothing is charged for it");
+    assert_eq!(store.calls(), 0, "the request is not charged");
     assert_eq!(ask(&service, of_tenant("a")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_passes_that_policy_alone_if_so_said() {
+async fn missing_key_can_skip_the_policy() {
     let (_, store) = memory();
     let by_tenant = Limit::new(log("tenant", 1), tenant()).on_missing_key(OnMissingKey::Pass);
     let service = limited(&store, [by_tenant, Limit::global(log("global", 2))]);
@@ -164,7 +164,7 @@ async fn a_request_without_a_key_passes_that_policy_alone_if_so_said() {
 }
 
 #[tokio::test]
-async fn requests_without_a_key_share_one_quota_if_so_said() {
+async fn missing_keys_can_share_a_quota() {
     let (_, store) = memory();
     let by_tenant = Limit::new(log("tenant", 2), tenant()).on_missing_key(OnMissingKey::Share);
     let service = limited(&store, [by_tenant]);
@@ -174,13 +174,13 @@ async fn requests_without_a_key_share_one_quota_if_so_said() {
     assert_eq!(
         ask(&service, of_tenant("a")).await.status(),
         200,
-        "who has a key is not among them"
+        "a request with a key has its own quota"
     );
-    assert_eq!(ask(&service, of_tenant("-")).await.status(), 200, "whatever it is called");
+    assert_eq!(ask(&service, of_tenant("-")).await.status(), 200, "an ordinary key");
 }
 
 #[tokio::test]
-async fn requests_without_a_key_are_not_everybody() {
+async fn missing_key_differs_from_global_key() {
     /// Uses the global key for requests with `x-tenant`, and no key for other requests.
     struct Friends;
 
@@ -202,7 +202,7 @@ async fn requests_without_a_key_are_not_everybody() {
 }
 
 #[tokio::test]
-async fn what_a_limit_says_itself_goes_before_what_the_layer_says() {
+async fn limit_overrides_layer_default() {
     let (_, store) = memory();
     let by_tenant = Limit::new(log("tenant", 1), tenant()).on_missing_key(OnMissingKey::Pass);
     let layer = builder(&store, [by_tenant]).on_missing_key(OnMissingKey::Deny).build().unwrap();
@@ -210,7 +210,7 @@ async fn what_a_limit_says_itself_goes_before_what_the_layer_says() {
 }
 
 #[tokio::test]
-async fn a_client_of_a_server_without_a_peer_address_reads_no_advice_for_its_operator() {
+async fn missing_peer_address_hides_operator_advice() {
     let (_, store) = memory();
     let service = limited(&store, [Limit::new(log("ip", 9), ClientIp::peer())]);
     let response = ask(&service, Request::new(())).await;
@@ -223,7 +223,7 @@ async fn a_client_of_a_server_without_a_peer_address_reads_no_advice_for_its_ope
 }
 
 #[tokio::test]
-async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
+async fn key_chain_falls_through() {
     #[derive(Clone)]
     struct User(u64);
 
@@ -248,7 +248,7 @@ async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
         (with_user(2), 200),
         (with_key("k-good"), 200),
         (with_key("k-good"), 429),
-        // An unknown API key is ignored: the request counts by address, even if the key changes.
+        // An unknown API key is ignored: the request counts by address even if the key changes.
         (with_key("k-bad"), 200),
         (with_key("k-worse"), 429),
         (get(), 429),
@@ -258,7 +258,7 @@ async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
 }
 
 #[tokio::test]
-async fn a_user_that_an_outer_layer_has_set_is_seen() {
+async fn key_reads_outer_extension() {
     #[derive(Clone)]
     struct User(String);
 
@@ -296,7 +296,7 @@ async fn a_user_that_an_outer_layer_has_set_is_seen() {
 }
 
 #[tokio::test]
-async fn one_route_is_one_quota_however_its_path_is_spelled() {
+async fn route_key_ignores_path_spelling() {
     let (_, store) = memory();
     let policy = log("route", 2);
     let limit = Limit::new(policy.clone(), (MatchedRoute, ClientIp::peer()));
@@ -318,7 +318,7 @@ async fn one_route_is_one_quota_however_its_path_is_spelled() {
 }
 
 #[tokio::test]
-async fn the_store_of_a_layer_can_be_read_and_reset() {
+async fn layer_store_can_peek_and_reset() {
     let (_, store) = memory();
     let policy = log("global", 1);
     let layer = builder(&store, [Limit::global(policy.clone())]).build().unwrap();

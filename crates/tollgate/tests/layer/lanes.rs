@@ -1,4 +1,4 @@
-//! Requests that need units of several keys: who waits for which key, and who passes first.
+//! Requests that need units of several keys: which key they wait for, and in what order they pass.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -35,12 +35,12 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A limit that all clients share, and whose excess waits.
+/// A limit that all clients share. Excess requests wait.
 fn shared(window: u64) -> Limit {
     waits(Limit::global(once_in("shared", secs(window))))
 }
 
-/// A limit that each client has for itself, and whose excess waits.
+/// A limit per client. Excess requests wait.
 fn own(window: u64) -> Limit {
     waits(Limit::new(once_in("own", secs(window)), ClientIp::peer()))
 }
@@ -49,7 +49,7 @@ fn waits(limit: Limit) -> Limit {
     limit.costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max: HOUR })
 }
 
-/// Requests that are under way, and when each was admitted.
+/// Requests in flight, and when each was allowed.
 struct Clients<St: Store> {
     service: RateLimit<Hello, St>,
     start: Instant,
@@ -91,7 +91,7 @@ impl<St: Store> Clients<St> {
         self.requests.iter().map(JoinHandle::is_finished).collect()
     }
 
-    /// When each request was admitted, in seconds. `None` for those whose client has left.
+    /// When each request was allowed, in seconds, or `None` if its client has left.
     async fn admitted(self) -> Vec<Option<u64>> {
         let mut admitted = Vec::new();
         for request in self.requests {
@@ -104,13 +104,13 @@ impl<St: Store> Clients<St> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_does_not_take_the_shared_unit_that_another_client_waits_for() {
+async fn newcomer_does_not_take_shared_unit() {
     let (clock, store) = memory();
     let mut clients = Clients::behind(&store, [shared(10), own(1)]);
     clients.send(1).await;
     clients.send(2).await;
     assert_eq!(clients.answered(), [true, false]);
-    // The unit is there again, and the timer of the second client has not fired yet.
+    // The unit is available again, but the second client's timer has not fired yet.
     clock.advance(seconds(10));
     clients.send(3).await;
     assert_eq!(clients.answered(), [true, false, false]);
@@ -124,10 +124,10 @@ async fn a_newcomer_does_not_take_the_shared_unit_that_another_client_waits_for(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_its_own_limit_holds_up_no_other_client() {
+async fn own_limit_delays_no_other_client() {
     let store = on_tokio_time();
     let mut clients = Clients::behind(&store, [shared(10), own(100)]);
-    // Both requests after the first wait for 100 s, the last one behind the other.
+    // The first client's second request waits 100 s for its own limit, and the third 200 s.
     for client in [1, 1, 1, 2, 3] {
         clients.send(client).await;
     }
@@ -135,17 +135,17 @@ async fn a_client_that_waits_for_its_own_limit_holds_up_no_other_client() {
     assert_eq!(clients.admitted().await, expected);
 }
 
-/// The own limit of a client rejects its excess, and the shared limit waits.
-fn limits_of_which_one_rejects() -> [Limit; 2] {
+/// Excess requests wait for the shared limit, but a client's own limit rejects them.
+fn shared_waits_own_rejects() -> [Limit; 2] {
     let own = Limit::new(log("own", 1), ClientIp::peer()).costs(Costs::flat(Cost::ONE));
     [shared(10), own]
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_rejects_does_so_at_once_while_others_wait_for_a_shared_key() {
+async fn rejecting_limit_does_not_wait_for_queue() {
     let store = on_tokio_time();
-    let mut clients = Clients::behind(&store, limits_of_which_one_rejects());
-    // The first client has no unit of its own for a minute.
+    let mut clients = Clients::behind(&store, shared_waits_own_rejects());
+    // The first client's own unit is used up for a minute.
     for client in [1, 2, 1] {
         clients.send(client).await;
     }
@@ -153,10 +153,10 @@ async fn a_limit_that_rejects_does_so_at_once_while_others_wait_for_a_shared_key
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_request_takes_no_place_in_the_wait_queue() {
+async fn rejected_requests_do_not_occupy_queue() {
     let store = on_tokio_time();
     let queue = WaitQueue::new().max_requests(3);
-    let layer = builder(&store, limits_of_which_one_rejects()).wait_queue(&queue);
+    let layer = builder(&store, shared_waits_own_rejects()).wait_queue(&queue);
     let mut clients = Clients::of(layer.build().unwrap().layer(hello()));
     for client in [1, 2, 1, 1, 1, 3] {
         clients.send(client).await;
@@ -169,11 +169,12 @@ async fn a_rejected_request_takes_no_place_in_the_wait_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_with_one_unit_left_cannot_fill_the_wait_queue() {
+async fn client_with_one_unit_cannot_fill_queue() {
     let store = on_tokio_time();
-    let layer = builder(&store, limits_of_which_one_rejects()).max_waiting(4);
+    let layer = builder(&store, shared_waits_own_rejects()).max_waiting(4);
     let mut clients = Clients::of(layer.build().unwrap().layer(hello()));
-    // Each request of the second client finds its unit, because the earlier ones still wait.
+    // Each request from the second client still sees its own unit because no earlier request has
+    // been charged yet.
     for client in [1, 2, 2, 2, 2, 3] {
         clients.send(client).await;
     }
@@ -186,7 +187,7 @@ async fn a_client_with_one_unit_left_cannot_fill_the_wait_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_limits_with_room_at_the_same_instant_the_first_to_come_gets_both() {
+async fn first_arrival_gets_both_limits() {
     let store = on_tokio_time();
     let mut clients = Clients::behind(&store, [shared(10), own(10)]);
     for client in [1, 1, 2] {
@@ -196,7 +197,7 @@ async fn of_two_limits_with_room_at_the_same_instant_the_first_to_come_gets_both
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_own_limit_has_room_again_takes_its_place_by_arrival() {
+async fn waiters_rejoin_by_arrival_time() {
     let store = on_tokio_time();
     let mut clients = Clients::behind(&store, [shared(10), own(15)]);
     for client in [1, 1, 2, 3, 4] {
@@ -208,7 +209,7 @@ async fn a_request_whose_own_limit_has_room_again_takes_its_place_by_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_for_no_key_that_it_does_not_need() {
+async fn requests_wait_only_for_needed_keys() {
     let reports = shared(10).when(|head| head.uri.path() == "/report");
     let own = waits(Limit::new(log("own", 9), ClientIp::peer()));
     let store = on_tokio_time();
@@ -221,7 +222,7 @@ async fn a_request_waits_for_no_key_that_it_does_not_need() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_both_lanes_lets_the_next_in_each_of_them_pass() {
+async fn departed_client_frees_both_lanes() {
     let store = on_tokio_time();
     let room = WaitQueue::new();
     let layer = builder(&store, [shared(10), own(100)]).wait_queue(&room).build().unwrap();
@@ -237,7 +238,7 @@ async fn a_client_that_leaves_both_lanes_lets_the_next_in_each_of_them_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_denies_under_the_policies_that_others_wait_for() {
+async fn full_queue_denial_names_contended_policies() {
     let store = on_tokio_time();
     let layer = builder(&store, [own(1), shared(10)]).max_waiting(1).build().unwrap();
     let mut clients = Clients::of(layer.layer(hello()));
@@ -275,7 +276,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     })
 }
 
-/// The policies of the property: for all requests, for each client, and for all reports.
+/// The property's policies: for all requests, for each client, and for all reports.
 struct Policies {
     shared: Policy,
     own: Policy,
@@ -303,7 +304,7 @@ impl Policies {
         ]
     }
 
-    /// The keys that a request needs a unit of.
+    /// The keys from which the request needs a unit.
     fn needs(&self, sent: &Sent) -> Vec<(Policy, Key)> {
         let head = sent.request(0);
         let client = ClientIp::peer().subject(&RequestHead::of(&head)).unwrap().unwrap().key;
@@ -315,14 +316,14 @@ impl Policies {
     }
 }
 
-/// One request of the property while it is under way.
+/// A request of the property while it is in flight.
 struct UnderWay {
     needs: Vec<(Policy, Key)>,
     task: JoinHandle<u16>,
     leaves_at: Option<u64>,
-    /// The keys without a unit for it at the end of the last step.
+    /// The keys that had no unit for this request at the end of the last step.
     lacked: Vec<(Policy, Key)>,
-    /// For how many steps it could have passed, but has not.
+    /// The number of steps in which it could have passed but did not.
     idle: u32,
 }
 
@@ -339,8 +340,8 @@ impl UnderWay {
     }
 }
 
-/// Sends the requests, one millisecond after the other, and fails where a later request takes a
-/// unit that an earlier one waits for, or where a request waits although it could pass.
+/// Sends the requests in steps of one millisecond. Panics if a later request takes a unit that an
+/// earlier request waits for, or if a request waits although it could pass.
 async fn passes_in_order(requests: Vec<Sent>) {
     let (clock, store) = memory();
     let policies = Policies::new();
@@ -356,8 +357,8 @@ async fn passes_in_order(requests: Vec<Sent>) {
     let mut under_way = BTreeMap::<usize, UnderWay>::new();
     let mut next = 0;
     for now in 0.. {
-        // The store's time moves first, so that newcomers meet units whose waiters have not
-        // been woken yet.
+        // Advance the store's clock first: newcomers then see units before the waiters' timers
+        // have fired.
         clock.advance(Micros::new(1_000));
         let mut could_pass = Vec::new();
         for (number, request) in &under_way {
@@ -384,12 +385,13 @@ async fn passes_in_order(requests: Vec<Sent>) {
             .collect();
         for (number, waiting) in &mut under_way {
             let lacks = waiting.lacks(&store).await;
-            // It waited for this key alone, and the key had a unit for it.
+            // The request waited only for this key, and the key had a unit for it.
             if let [key] = &waiting.lacked[..]
                 && could_pass.contains(number)
             {
-                // A later request that took all that it lacks now. Where a third request took a
-                // unit of another key in this step, it waits for that key by now.
+                // A later request overtook this request if it took every unit that is lacking now.
+                // If a third request took a unit of another key in this step, this request now
+                // waits for that key instead.
                 let overtook = |needs: &Vec<_>| {
                     needs.contains(key) && lacks.iter().all(|lacked| needs.contains(lacked))
                 };
@@ -417,7 +419,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_key_goes_to_those_that_wait_for_it_by_arrival_and_never_idles(
+    fn units_go_to_earliest_waiter_without_idling(
         mut requests in proptest::collection::vec(sent(), 1..16)
     ) {
         requests.sort_by_key(|sent| sent.at);

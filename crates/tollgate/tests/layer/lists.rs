@@ -23,7 +23,7 @@ fn from(last: u8, path: &str, key: Option<&str>) -> Request<()> {
 }
 
 #[tokio::test]
-async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
+async fn blocklist_forbids_and_allowlist_exempts() {
     let (_, store) = memory();
     let store = Staged::new(store);
     let lists = lists();
@@ -61,14 +61,14 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
     );
     assert_eq!((&problem["code"], &problem["status"]), (&"denied-subject".into(), &403.into()));
 
-    // Another list holds from the next request on.
+    // New lists apply from the next request on.
     lists.replace(&SubjectList::new(), &SubjectList::new()).unwrap();
     assert_eq!(ask(from(200, "/", None)).await.status(), 200);
     assert_eq!(ask(from(1, "/", Some("partner"))).await.status(), 429);
 }
 
 #[tokio::test]
-async fn without_a_peer_nobody_can_be_told_from_the_denied() {
+async fn missing_peer_address_fails() {
     let (_, store) = memory();
     let lists = lists();
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();

@@ -1,8 +1,8 @@
-//! The layer as its users have it: around services, in routers, over sockets.
+//! Tests of the layer's public API: around services, in routers and over sockets.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "the lint knows tests by their attribute, helpers have none"
+    reason = "the lint exempts only functions with a test attribute, not their helpers"
 )]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! Several policies in a layer, and several layers around each other.
+//! Several policies in one layer, and nested layers.
 
 use axum::Router;
 use axum::routing::get as on_get;
@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt};
 
 use crate::support::*;
 
-/// One policy of each algorithm, all with room for three GETs, over keys of their own.
+/// One policy per algorithm, with different keys. Each allows three GETs.
 fn one_of_each() -> Vec<Limit> {
     let minute = Quota::per_minute(3);
     let tenant = || Header::trust_unverified(http::HeaderName::from_static("x-tenant"));
@@ -32,7 +32,7 @@ fn one_of_each() -> Vec<Limit> {
 }
 
 #[tokio::test]
-async fn policies_of_all_algorithms_decide_together() {
+async fn all_algorithms_decide_together() {
     let (_, store) = memory();
     let service = limited(&store, one_of_each());
     for remaining in [2, 1, 0] {
@@ -49,7 +49,7 @@ async fn policies_of_all_algorithms_decide_together() {
 }
 
 #[tokio::test]
-async fn policies_count_under_keys_of_their_own() {
+async fn policies_use_their_own_keys() {
     let (_, store) = memory();
     let by_ip = Limit::new(log("ip", 1), ClientIp::peer());
     let service = limited(&store, [by_ip, Limit::global(log("all", 2))]);
@@ -61,7 +61,7 @@ async fn policies_count_under_keys_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_denial_charges_no_policy_of_the_layer() {
+async fn denial_charges_no_policy() {
     let (clock, store) = memory();
     let tight = Policy::fixed_window_counter("tight", Quota::per_second(1)).unwrap();
     let service = limited(&store, [Limit::global(tight), Limit::global(log("wide", 3))]);
@@ -74,12 +74,12 @@ async fn a_denial_charges_no_policy_of_the_layer() {
     }
     for _ in 0..2 {
         clock.advance(seconds(1));
-        assert_eq!(status(&service).await, 200, "the denied ones took nothing from `wide`");
+        assert_eq!(status(&service).await, 200, "denied requests did not charge `wide`");
     }
 }
 
 #[tokio::test]
-async fn concurrent_requests_over_two_policies_pass_exactly_as_often_as_the_tighter_allows() {
+async fn concurrent_requests_match_the_tighter_limit() {
     let (_, store) = memory();
     let by_ip = Limit::new(log("ip", 40), ClientIp::peer());
     let service = limited(&store, [by_ip, Limit::global(log("all", 100))]);
@@ -97,7 +97,7 @@ async fn concurrent_requests_over_two_policies_pass_exactly_as_often_as_the_tigh
     assert_eq!(passed, 100);
 }
 
-/// `global` (of 5) around everything, `search` (of 2) around one route.
+/// `global` (5 units) around all routes, `search` (2 units) around one route.
 fn nested() -> Router {
     let (_, store) = memory();
     let outer = layer(&store, [Limit::global(log("global", 5))]);
@@ -109,7 +109,7 @@ fn nested() -> Router {
 }
 
 #[tokio::test]
-async fn list_fields_of_nested_layers_both_survive() {
+async fn nested_layers_merge_list_headers() {
     let response = ask_router(&nested(), request(Method::GET, "/search")).await;
     assert_eq!(response.status(), 200);
     assert_eq!(
@@ -126,7 +126,7 @@ async fn list_fields_of_nested_layers_both_survive() {
 }
 
 #[tokio::test]
-async fn an_inner_denial_leaves_the_outer_charged() {
+async fn inner_denial_still_charges_outer() {
     let app = nested();
     for expected in [200, 200, 429] {
         let response = ask_router(&app, request(Method::GET, "/search")).await;
@@ -137,7 +137,7 @@ async fn an_inner_denial_leaves_the_outer_charged() {
 }
 
 #[tokio::test]
-async fn an_inner_denial_keeps_its_fields_under_an_outer_layer() {
+async fn inner_denial_keeps_its_headers() {
     let app = nested();
     for _ in 0..2 {
         ask_router(&app, request(Method::GET, "/search")).await;
@@ -157,7 +157,7 @@ async fn an_inner_denial_keeps_its_fields_under_an_outer_layer() {
 }
 
 #[tokio::test]
-async fn an_outer_denial_never_reaches_the_inner_layer() {
+async fn outer_denial_skips_inner_layer() {
     let app = nested();
     for _ in 0..5 {
         ask_router(&app, request(Method::GET, "/")).await;
@@ -171,7 +171,7 @@ async fn an_outer_denial_never_reaches_the_inner_layer() {
 }
 
 #[tokio::test]
-async fn x_ratelimit_is_one_line_and_that_of_the_tighter() {
+async fn x_ratelimit_shows_the_tighter_layer() {
     let (_, store) = memory();
     let wide = layer(&store, [Limit::global(log("wide", 9))]);
     let tight = layer(&store, [Limit::global(log("tight", 4))]);
@@ -187,7 +187,7 @@ async fn x_ratelimit_is_one_line_and_that_of_the_tighter() {
 }
 
 #[tokio::test]
-async fn the_larger_retry_after_stays() {
+async fn larger_retry_after_wins() {
     let (_, store) = memory();
     for (theirs, expected) in [("5", "60"), ("3600", "3600"), ("soon", "60")] {
         let closure = move |denial: &Denial<'_>| {

@@ -28,7 +28,7 @@ const FAULTS: [Fault; 3] =
     [Fault::NotCharged, Fault::MaybeCharged, Fault::RetryAfter(Micros::new(2_500_000))];
 
 #[tokio::test]
-async fn an_open_policy_lets_pass_without_any_field() {
+async fn fail_open_adds_no_header() {
     let store = remote();
     let service = limited(&store, [Limit::global(on("open", 1, OnStoreError::Open))]);
     for fault in FAULTS {
@@ -42,7 +42,7 @@ async fn an_open_policy_lets_pass_without_any_field() {
 }
 
 #[tokio::test]
-async fn a_layer_around_a_client_fails_closed() {
+async fn client_layer_fails_closed() {
     let max_wait = Duration::from_secs(1);
     for (policy, expected) in
         [(log("granted", 9), 503), (on("granted", 9, OnStoreError::Open), 200)]
@@ -60,7 +60,7 @@ async fn a_layer_around_a_client_fails_closed() {
 }
 
 #[tokio::test]
-async fn a_closed_policy_refuses_until_the_next_probe() {
+async fn fail_closed_rejects_until_recovery() {
     let store = remote();
     let service = limited(&store, [Limit::global(on("closed", 9, OnStoreError::Closed))]);
     for (fault, retry_after) in FAULTS.into_iter().zip(["1", "1", "3"]) {
@@ -80,11 +80,11 @@ async fn a_closed_policy_refuses_until_the_next_probe() {
     let response = ask(&service, get()).await;
     assert_eq!(response.status(), 200);
     let left = field(response.headers(), "x-ratelimit-remaining");
-    assert_eq!(left.as_deref(), Some("7"), "one answer was lost, and its charge counts");
+    assert_eq!(left.as_deref(), Some("7"), "the charge counts although its answer was lost");
 }
 
 #[tokio::test]
-async fn one_closed_policy_refuses_for_all_that_apply() {
+async fn one_fail_closed_policy_rejects() {
     let store = remote();
     let closed = Limit::global(on("closed", 9, OnStoreError::Closed));
     let closed = closed.when(|head| head.uri.path() == "/login");
@@ -97,15 +97,15 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
     let problem = json(ask(&service, login).await).await;
     assert_eq!(problem["status"], 503);
     assert_eq!(problem["violated-policies"], serde_json::json!(["closed"]));
-    assert_eq!(status(&service).await, 200, "elsewhere it does not apply");
+    assert_eq!(status(&service).await, 200, "the fail-closed policy does not apply here");
 }
 
 #[test]
-fn a_local_policy_needs_a_store_with_a_local_fallback() {
+fn local_policy_needs_fallback_store() {
     let local = || Limit::global(on("local", 9, OnStoreError::Local));
     let shed = log("local", 9).with_shed(OnStoreError::Local);
     let expected = LayerError::NoLocalStore("local".into());
-    // A policy that only watches would silently watch nothing during an outage.
+    // Without a fallback, a shadow policy would silently record no outcomes during an outage.
     for limits in [
         vec![local()],
         vec![Limit::global(log("all", 9)), local().shadow()],
@@ -119,7 +119,7 @@ fn a_local_policy_needs_a_store_with_a_local_fallback() {
 }
 
 #[test]
-fn a_local_store_that_no_policy_uses_is_refused() {
+fn unused_fallback_store_is_rejected() {
     let fallback = remote().or_local(MemoryStore::new());
     let unused = || {
         let [open, closed] = [OnStoreError::Open, OnStoreError::Closed];
@@ -140,7 +140,7 @@ fn a_local_store_that_no_policy_uses_is_refused() {
 }
 
 #[tokio::test]
-async fn a_policy_that_does_not_say_is_local_where_there_is_a_local_store_and_open_elsewhere() {
+async fn default_failure_policy_depends_on_store() {
     let store = remote();
     let tiers = || Limit::global(log("all", 4)).in_tier("vip", tollgate::Quota::per_minute(8));
     let limit = || tiers().unwrap();
@@ -150,13 +150,13 @@ async fn a_policy_that_does_not_say_is_local_where_there_is_a_local_store_and_op
     let alone = builder(&store, [limit()]).tiers(tier()).build().unwrap().layer(hello());
     store.fail(Fault::NotCharged);
     for expected in [200, 200, 200, 200, 429] {
-        assert_eq!(status(&with_local).await, expected, "half of the quota of the tier");
+        assert_eq!(status(&with_local).await, expected, "half of the tier's quota");
         assert_eq!(status(&alone).await, 200);
     }
 }
 
 #[tokio::test]
-async fn a_request_that_is_shed_has_a_failure_policy_of_its_own() {
+async fn shed_requests_use_the_shed_policy() {
     use OnStoreError::{Closed, Local, Open};
     for (on_store_error, shed, expected) in [
         (None, None, [[200, 429]; 2]),
@@ -185,7 +185,7 @@ async fn a_request_that_is_shed_has_a_failure_policy_of_its_own() {
 }
 
 #[tokio::test]
-async fn clients_are_told_that_the_capacity_is_reduced() {
+async fn reduced_capacity_is_announced() {
     const REASON: &str = "x-ratelimit-reason";
     let reduced = Some("temporary-reduced-capacity");
     let (store, (_, local)) = (remote(), memory());
@@ -207,7 +207,7 @@ async fn clients_are_told_that_the_capacity_is_reduced() {
 }
 
 #[tokio::test]
-async fn a_local_policy_goes_on_with_half_of_its_quota() {
+async fn local_fallback_uses_half_the_quota() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local);
     let service = limited(&fallback, [Limit::global(on("local", 4, OnStoreError::Local))]);
@@ -226,7 +226,7 @@ async fn a_local_policy_goes_on_with_half_of_its_quota() {
 }
 
 #[tokio::test]
-async fn beside_a_local_policy_an_open_one_passes_and_shows_nothing() {
+async fn open_policy_is_hidden_beside_local() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local);
     let limits = [
@@ -248,7 +248,7 @@ async fn beside_a_local_policy_an_open_one_passes_and_shows_nothing() {
 }
 
 #[tokio::test]
-async fn beside_a_local_policy_a_closed_one_wins() {
+async fn closed_policy_overrides_local() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local.clone());
     let policy = on("local", 4, OnStoreError::Local);
@@ -258,14 +258,14 @@ async fn beside_a_local_policy_a_closed_one_wins() {
     store.fail(Fault::NotCharged);
     assert_eq!(status(&service).await, 503);
     let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 2, "nothing was charged locally");
+    assert_eq!(left.decisions()[0].remaining, 2, "the local store was not charged");
     // A fail-closed policy in shadow mode rejects no request.
     let service = limited(&fallback, [Limit::global(policy), closed.shadow()]);
     assert_eq!(status(&service).await, 200);
 }
 
 #[tokio::test]
-async fn what_a_local_store_charged_is_settled_there() {
+async fn local_charges_are_settled_locally() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local.clone());
     let policy = on("local", 8, OnStoreError::Local);
@@ -280,13 +280,13 @@ async fn what_a_local_store_charged_is_settled_there() {
         assert_eq!(settled, Settlement::Returned { units: 2 });
         assert_eq!(fallback.settle(&receipt, Cost::ONE).await.unwrap(), Settlement::Repeated);
     }
-    assert_eq!(store.settled(), 2, "the remote one settled only its own");
+    assert_eq!(store.settled(), 2, "the remote store settled only its own charge");
     let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 3);
 }
 
 #[tokio::test]
-async fn a_local_debt_is_at_most_one_local_capacity() {
+async fn local_debt_is_capped() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local);
     let policy = on("local", 8, OnStoreError::Local);
@@ -298,12 +298,12 @@ async fn a_local_debt_is_at_most_one_local_capacity() {
     assert_eq!(
         settled,
         Settlement::Charged { units: 5 },
-        "twice four units, of which 3 were taken"
+        "the local capacity of 4 plus the same in debt, minus the 3 charged before"
     );
 }
 
 #[tokio::test]
-async fn an_error_of_the_request_is_not_decided_locally() {
+async fn invalid_requests_do_not_fall_back() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local);
     let policy = on("local", 8, OnStoreError::Local);
@@ -312,7 +312,7 @@ async fn an_error_of_the_request_is_not_decided_locally() {
 }
 
 #[tokio::test]
-async fn the_share_is_that_which_was_stated() {
+async fn fallback_uses_the_configured_share() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = store.clone().or_local(local).with_share(1, 4).unwrap();
     store.fail(Fault::NotCharged);
@@ -324,7 +324,7 @@ async fn the_share_is_that_which_was_stated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_goes_on_locally_and_places_come_back_there() {
+async fn local_queue_refunds_departed_waiters() {
     let (store, local) = (remote(), on_tokio_time());
     let fallback = store.clone().or_local(local.clone()).with_share(1, 1).unwrap();
     let policy = Policy::leaky_bucket("queue", tollgate::Quota::per_second(10).burst(5)).unwrap();
@@ -333,7 +333,7 @@ async fn a_queue_goes_on_locally_and_places_come_back_there() {
     store.fail(Fault::NotCharged);
     assert_eq!(status(&service).await, 200);
     let leaving = tokio::time::timeout(Duration::from_millis(5), ask(&service, get())).await;
-    assert!(leaving.is_err(), "it waits for its turn, and its client is gone");
+    assert!(leaving.is_err(), "the client leaves while the request waits");
     let left = local.peek(&policy.share(1, 1).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!((left.decisions()[0].remaining, store.settled()), (4, 0));
 }

@@ -1,4 +1,4 @@
-//! Subjects that are blocked for what was denied or has failed.
+//! Penalties: clients are blocked after repeated denials or failures.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,18 +20,19 @@ use crate::support::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Two in a minute, and three denials in a minute block for five, then ten, up to twenty.
+/// Two requests per minute and client.
 fn client() -> Limit {
     Limit::new(log("client", 2), ClientIp::peer())
 }
 
+/// Three denials in a minute block for 5 minutes, then 10, and at most 20.
 fn strikes() -> Strikes {
     let strikes = Strikes::of_denials(3, MINUTE).block(5 * MINUTE);
     strikes.growing(2, 20 * MINUTE).forgotten_after(60 * MINUTE)
 }
 
 #[tokio::test]
-async fn who_does_not_stop_is_blocked_and_told_so() {
+async fn repeated_denials_block_the_client() {
     let (clock, store) = memory();
     let banned = client().penalty("banned", strikes()).unwrap();
     let service = limited(&store, [client(), banned]);
@@ -63,16 +64,16 @@ async fn who_does_not_stop_is_blocked_and_told_so() {
         assert!(body.get("limit").is_none() && body.get("window").is_none(), "{body}");
         clock.advance(seconds(1));
     }
-    // The quota is whole again long before the block ends.
+    // The quota is full again long before the block expires.
     clock.advance(seconds(296));
     assert_eq!(status(&service).await, 429);
     clock.advance(seconds(1));
     assert_eq!(status(&service).await, 200);
-    assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200, "others never were");
+    assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200, "not blocked");
 }
 
 #[tokio::test]
-async fn blocks_grow_up_to_the_longest_and_are_forgotten() {
+async fn blocks_grow_and_are_forgotten() {
     let (clock, store) = memory();
     let banned = client().penalty("banned", strikes()).unwrap();
     let service = limited(&store, [client(), banned]);
@@ -87,7 +88,7 @@ async fn blocks_grow_up_to_the_longest_and_are_forgotten() {
     }
 }
 
-/// A service that answers with the status that it is told.
+/// A service that responds with the status stored in `status`.
 fn told(
     status: &Arc<AtomicU16>,
 ) -> impl Clone
@@ -108,7 +109,7 @@ fn told(
 }
 
 #[tokio::test]
-async fn failures_block_and_successes_do_not() {
+async fn only_failures_block() {
     let (clock, store) = memory();
     let failures = Strikes::of_failures(3, MINUTE).block(5 * MINUTE);
     let everybody = Limit::global(log("all", 1_000));
@@ -127,7 +128,7 @@ async fn failures_block_and_successes_do_not() {
     clock.advance(seconds(300));
     says.store(200, Ordering::SeqCst);
     assert_eq!(ask().await, 200);
-    // Two within a minute, and a third too late.
+    // Two failures within a minute do not block, and after that minute they no longer count.
     says.store(401, Ordering::SeqCst);
     for _ in 0..2 {
         assert_eq!(ask().await, 401);
@@ -139,7 +140,7 @@ async fn failures_block_and_successes_do_not() {
 }
 
 #[tokio::test]
-async fn a_crowd_at_a_limit_of_all_blocks_none_of_its_members() {
+async fn global_denials_block_no_client() {
     let (_, store) = memory();
     let everybody = Limit::global(log("all", 1));
     let banned = client().penalty("banned", strikes()).unwrap();
@@ -152,7 +153,7 @@ async fn a_crowd_at_a_limit_of_all_blocks_none_of_its_members() {
 }
 
 #[tokio::test]
-async fn a_penalty_that_only_watches_blocks_nobody_and_is_not_seen() {
+async fn shadow_penalty_is_invisible() {
     let (_, store) = memory();
     let banned = client().penalty("banned", strikes()).unwrap();
     let service = limited(&store, [client(), banned.clone().shadow()]);
@@ -165,7 +166,7 @@ async fn a_penalty_that_only_watches_blocks_nobody_and_is_not_seen() {
 }
 
 #[tokio::test]
-async fn a_strike_is_no_call_of_its_own_and_a_store_that_is_away_strikes_nobody() {
+async fn strikes_need_no_extra_store_call() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let all = Limit::global(log("all", 1).with_on_store_error(OnStoreError::Local));
@@ -181,17 +182,17 @@ async fn a_strike_is_no_call_of_its_own_and_a_store_that_is_away_strikes_nobody(
     let left = async || memory.peek(&policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
     assert_eq!(left().await, 2);
     store.fail(Fault::NotCharged);
-    // A process for itself: as many strikes, not a share of them.
-    assert_eq!(status(&service).await, 200, "the quota of this process is its own");
+    // The local store gets a share of the quota, but the full number of strikes.
+    assert_eq!(status(&service).await, 200, "this process has its own quota");
     for code in ["quota-exceeded", "quota-exceeded", "blocked", "blocked"] {
         assert_eq!(json(ask(&service, get()).await).await["code"], code);
     }
     store.recover();
-    assert_eq!(left().await, 2, "what it did then is not known elsewhere");
+    assert_eq!(left().await, 2, "local strikes are not sent to the store");
 }
 
 #[test]
-fn a_penalty_that_nothing_strikes_or_too_much_is_refused() {
+fn invalid_penalties_do_not_build() {
     let (_, store) = memory();
     let failures = || client().penalty("locked", Strikes::of_failures(3, MINUTE)).unwrap();
     for limit in [failures(), failures().count_only(|_| true).reserve(Reserve::by_handler())] {

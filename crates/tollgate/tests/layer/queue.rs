@@ -19,19 +19,19 @@ use tower::{Layer, Service, ServiceExt};
 use crate::stage::Staged;
 use crate::support::*;
 
-/// Ten a second, up to five in the bucket: one leaves every 100 ms.
+/// Ten requests per second and up to five in the bucket: one leaves every 100 ms.
 fn queue() -> Policy {
     Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap()
 }
 
-/// Runs everything that can run without time passing.
+/// Runs all tasks that can proceed without time passing.
 async fn settle_down() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
-/// A service that notes when which request reached it.
+/// A service that logs each request's path and time of arrival.
 fn noting(
     log: Arc<Mutex<Vec<(String, u128)>>>,
 ) -> impl Service<
@@ -69,14 +69,14 @@ async fn requests_leave_evenly_and_in_order() {
     let noted = noted.lock();
     assert_eq!(noted.len(), expected.len());
     for (noted, expected) in noted.iter().zip(&expected) {
-        // Timers of tokio have a grain of a millisecond, and never ring early.
+        // Tokio timers have a resolution of one millisecond and never fire early.
         assert_eq!(noted.0, expected.0);
         assert!((expected.1..=expected.1 + 1).contains(&noted.1), "{noted:?} {expected:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_is_denied_by_the_store_at_once() {
+async fn max_wait_denies_immediately() {
     let max_wait = Some(Micros::new(150_000));
     let algorithm = Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
     let policy = Policy::new("queue", Quota::per_second(10), algorithm).unwrap();
@@ -93,7 +93,7 @@ async fn who_would_wait_too_long_is_denied_by_the_store_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_request_shows_the_fields_of_its_decision() {
+async fn queued_response_shows_its_decision() {
     let service = limited(&on_tokio_time(), [Limit::global(queue())]);
     assert_eq!(status(&service).await, 200);
     let response = ask(&service, get()).await;
@@ -102,7 +102,7 @@ async fn a_waiting_request_shows_the_fields_of_its_decision() {
     assert_eq!(field(response.headers(), "retry-after"), None);
 }
 
-/// `count` requests that wait, after one that went at once.
+/// Sends a request that passes immediately, then `count` requests that wait.
 async fn crowd<St: tollgate::Store>(
     service: &tollgate::layer::RateLimit<Hello, St>,
     count: usize,
@@ -117,7 +117,7 @@ async fn crowd<St: tollgate::Store>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_the_end_of_the_queue_gives_its_place_back() {
+async fn last_waiter_refunds_its_slot() {
     let store = on_tokio_time();
     let policy = queue();
     let service = limited(&store, [Limit::global(policy.clone())]);
@@ -130,11 +130,11 @@ async fn a_client_that_leaves_the_end_of_the_queue_gives_its_place_back() {
     let start = Instant::now();
     assert_eq!(status(&service).await, 200);
     let waited = start.elapsed();
-    assert!((400..=401).contains(&waited.as_millis()), "the place of the one who left: {waited:?}");
+    assert!((400..=401).contains(&waited.as_millis()), "it takes the free slot: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unpolled_request_refunds_its_charge() {
+async fn unpolled_request_is_refunded() {
     let store = on_tokio_time();
     let policy = queue();
     let mut service = limited(&store, [Limit::global(policy.clone())]);
@@ -146,7 +146,7 @@ async fn an_unpolled_request_refunds_its_charge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_the_middle_of_the_queue_leaves_a_gap() {
+async fn middle_waiter_is_not_refunded() {
     let store = on_tokio_time();
     let policy = queue();
     let service = limited(&store, [Limit::global(policy.clone())]);
@@ -154,12 +154,12 @@ async fn a_client_that_leaves_the_middle_of_the_queue_leaves_a_gap() {
     tasks[1].abort();
     settle_down().await;
     let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 0, "others are scheduled after it");
+    assert_eq!(left.decisions()[0].remaining, 0, "later requests are already scheduled");
     assert_eq!(status(&service).await, 429);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_gives_back_what_the_other_policies_took() {
+async fn departed_waiter_refunds_other_policies() {
     let store = on_tokio_time();
     let hourly = log("log", 100);
     let limits = [Limit::global(queue()), Limit::global(hourly.clone())];
@@ -168,11 +168,11 @@ async fn a_client_that_leaves_gives_back_what_the_other_policies_took() {
     tasks[0].abort();
     settle_down().await;
     let left = store.peek(&hourly, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 99, "only the first one counts");
+    assert_eq!(left.decisions()[0].remaining, 99, "only the first request counts");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_had_its_turn_gives_nothing_back() {
+async fn served_requests_are_not_refunded() {
     let store = Staged::new(on_tokio_time());
     let service = limited(&store, [Limit::global(queue())]);
     for task in crowd(&service, 3).await {
@@ -183,7 +183,7 @@ async fn a_request_that_had_its_turn_gives_nothing_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_given_back_over_a_store_that_answers_later() {
+async fn slow_store_still_refunds_departed_waiter() {
     let store = Staged::new(on_tokio_time());
     let policy = queue();
     let service = limited(&store, [Limit::global(policy.clone())]);
@@ -194,13 +194,13 @@ async fn a_place_is_given_back_over_a_store_that_answers_later() {
     assert_eq!(store.settled(), 0);
     store.release();
     settle_down().await;
-    assert_eq!(store.settled(), 1, "although the request that asked for it is gone");
+    assert_eq!(store.settled(), 1, "although the request is gone");
     let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_holds_no_permit_of_the_service() {
+async fn waiters_hold_no_service_permit() {
     for late in [false, true] {
         let store = Staged::new(on_tokio_time());
         let queued = Limit::global(queue()).when(|head| head.uri.path() == "/queued");
@@ -217,7 +217,7 @@ async fn who_waits_holds_no_permit_of_the_service() {
         store.release();
         settle_down().await;
         assert!(!waiting.is_finished());
-        // No time passes here: the permit is free although one waits.
+        // No time passes here: the permit is free although a request waits.
         let other = timeout(Duration::from_millis(1), service.clone().oneshot(get())).await;
         assert_eq!(other.expect("the permit is free").unwrap().status(), 200);
         assert!(!waiting.is_finished());
@@ -226,7 +226,7 @@ async fn who_waits_holds_no_permit_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_made_a_request_wait_can_be_used_again() {
+async fn service_is_reusable_after_queueing() {
     let inner = ConcurrencyLimitLayer::new(1).layer(hello());
     let mut service = layer(&on_tokio_time(), [Limit::global(queue())]).layer(inner);
     let mut answers = Vec::new();
@@ -239,7 +239,7 @@ async fn an_instance_that_made_a_request_wait_can_be_used_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_its_turn_a_request_waits_until_the_service_is_ready() {
+async fn queued_request_waits_for_inner_readiness() {
     let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
     handle.allow(2);
     let service = layer(&on_tokio_time(), [Limit::global(queue())]).layer(inner);
@@ -258,7 +258,7 @@ async fn after_its_turn_a_request_waits_until_the_service_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_readiness_after_the_turn_passes_through() {
+async fn readiness_error_after_queueing_propagates() {
     let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
     let service = layer(&on_tokio_time(), [Limit::global(queue())]).layer(inner);
     let first = tokio::spawn(service.clone().oneshot(get()));
@@ -271,7 +271,7 @@ async fn an_error_of_readiness_after_the_turn_passes_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_queue_holds_nobody_back() {
+async fn shadow_queue_delays_nobody() {
     let service = limited(&on_tokio_time(), [Limit::global(queue()).shadow()]);
     let start = Instant::now();
     for _ in 0..10 {

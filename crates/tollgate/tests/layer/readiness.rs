@@ -1,4 +1,4 @@
-//! The contract of a tower service: readiness, errors, cancellation.
+//! The tower service contract: readiness, errors and cancellation.
 
 use std::task::Poll;
 
@@ -25,7 +25,7 @@ fn ok() -> Response<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn the_layer_is_ready_when_the_service_is() {
+async fn readiness_follows_the_inner_service() {
     let (_, store) = memory();
     let (inner, mut handle) = mocked();
     handle.allow(0);
@@ -38,7 +38,7 @@ async fn the_layer_is_ready_when_the_service_is() {
 }
 
 #[tokio::test]
-async fn an_error_of_readiness_passes_through() {
+async fn readiness_error_propagates() {
     let (_, store) = memory();
     let (inner, mut handle) = mocked();
     handle.send_error("worn out");
@@ -48,7 +48,7 @@ async fn an_error_of_readiness_passes_through() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_service_passes_through_and_the_charge_stands() {
+async fn service_error_propagates_without_refund() {
     let (_, store) = memory();
     let (inner, mut handle) = mocked();
     let service = layer(&store, [Limit::global(log("global", 1))]).layer(inner);
@@ -61,7 +61,7 @@ async fn an_error_of_the_service_passes_through_and_the_charge_stands() {
 }
 
 #[tokio::test]
-async fn a_denied_request_does_not_reach_the_service() {
+async fn denied_request_skips_the_service() {
     let (_, store) = memory();
     let (inner, mut handle) = mocked();
     let service = layer(&store, [Limit::global(log("global", 1))]).layer(inner);
@@ -69,26 +69,26 @@ async fn a_denied_request_does_not_reach_the_service() {
     handle.next_request().await.unwrap().1.send_response(ok());
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     assert_eq!(service.oneshot(get()).await.unwrap().status(), 429);
-    assert!(handle.next_request().await.is_none(), "all services are gone, and none was called");
+    assert!(handle.next_request().await.is_none(), "all services were dropped without a call");
 }
 
-/// A service that panics unless the very instance that is called was polled ready, which
-/// `ConcurrencyLimit` is: its permit belongs to the instance.
+/// A service that panics unless the instance that is called was polled ready: a
+/// `ConcurrencyLimit` stores its permit in the instance.
 fn one_at_a_time() -> tower::limit::ConcurrencyLimit<Hello> {
     ConcurrencyLimitLayer::new(1).layer(hello())
 }
 
 #[tokio::test]
-async fn the_instance_that_was_ready_is_the_one_that_is_called() {
+async fn ready_instance_is_called() {
     let (_, memory) = memory();
     let store = Staged::new(memory);
     let mut service = layer(&store, [Limit::global(log("global", 9))]).layer(one_at_a_time());
-    // Without a wait, and again on the same instance.
+    // The store answers immediately, twice on the same instance.
     for _ in 0..2 {
         let response = service.ready().await.unwrap().call(get()).await.unwrap();
         assert_eq!(response.status(), 200);
     }
-    // With a store that answers later.
+    // The store answers later.
     store.hold();
     let response = tokio::spawn(service.ready().await.unwrap().call(get()));
     tokio::task::yield_now().await;
@@ -99,7 +99,7 @@ async fn the_instance_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test]
-async fn a_store_that_answers_later_decides_as_one_that_answers_at_once() {
+async fn pending_store_decides_the_same() {
     let (_, memory) = memory();
     let store = Staged::new(memory);
     let service = layer(&store, [Limit::global(log("global", 2))]).layer(hello());
@@ -120,7 +120,7 @@ async fn a_store_that_answers_later_decides_as_one_that_answers_at_once() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_later_is_as_one_that_fails_at_once() {
+async fn pending_store_fails_the_same() {
     let (_, memory) = memory();
     let store = Staged::new(memory);
     store.fail(Fault::NotCharged);
@@ -138,7 +138,7 @@ async fn a_store_that_fails_later_is_as_one_that_fails_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_the_store_decides_harms_nobody() {
+async fn cancelled_decision_frees_the_permit() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let policy = log("global", 2);
@@ -148,7 +148,7 @@ async fn a_client_that_leaves_while_the_store_decides_harms_nobody() {
     assert!(poll_once(leaving.as_mut()).is_pending());
     drop(leaving);
     store.release();
-    // The permit is free again, and the charge stands: its answer was given up.
+    // The permit is free again, but the charge remains because its answer was dropped.
     assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 200);
     assert_eq!(service.oneshot(get()).await.unwrap().status(), 429);
 }
@@ -158,7 +158,7 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test]
-async fn a_request_that_the_service_gives_up_is_given_up_inside() {
+async fn cancellation_reaches_the_inner_service() {
     let (_, store) = memory();
     let (inner, mut handle) = mocked();
     let policy = log("global", 5);

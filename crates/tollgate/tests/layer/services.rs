@@ -1,6 +1,6 @@
-//! Whole services, written as the README does: with the parts that a team needs together.
+//! Complete services that combine several features, in the README's style.
 //!
-//! The programs in `examples/small` and the guides in `docs/how-to`, which are compiled, have more.
+//! More are in `examples/small` and in the guides in `docs/how-to`, which are compiled too.
 
 use std::convert::Infallible;
 
@@ -32,8 +32,8 @@ fn token(user: &str, plan: &str) -> String {
     format!("Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
 }
 
-/// Behind a proxy: users by their token, with a larger quota in the tier `pro`, strangers by address;
-/// logins by address; uploads one at a time.
+/// Behind a proxy: users are limited by token with a larger quota in tier `pro`, anonymous clients
+/// and logins by address, and each address uploads one file at a time.
 #[tokio::test]
 async fn accounts_behind_a_proxy() -> Result<(), Box<dyn std::error::Error>> {
     let (_, store) = memory();
@@ -83,9 +83,10 @@ async fn accounts_behind_a_proxy() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A key of its own per workspace; GraphQL queries by their depth; streams and sockets by their number.
+/// Limits per workspace: GraphQL queries cost their depth, and streams and sockets are limited by
+/// number.
 #[tokio::test]
-async fn live_data_of_workspaces() -> Result<(), Box<dyn std::error::Error>> {
+async fn live_data_per_workspace() -> Result<(), Box<dyn std::error::Error>> {
     let (_, store) = memory();
     let workspace = || key::from_ref(|head| head.headers.get("x-workspace")?.to_str().ok());
     let units = log("units", 10);
@@ -103,7 +104,7 @@ async fn live_data_of_workspaces() -> Result<(), Box<dyn std::error::Error>> {
             .map(|it| Sse::new(ReceiverStream::new(it).map(Ok::<_, Infallible>)))
             .ok_or(StatusCode::CONFLICT)
     };
-    // The task of a socket that has been upgraded takes the permit along.
+    // The upgraded socket's task owns the permit.
     let (close, closed) = tokio::sync::oneshot::channel::<()>();
     let closed = std::sync::Arc::new(parking_lot::Mutex::new(Some(closed)));
     let socket = |permit: InFlight| async move {
@@ -131,7 +132,7 @@ async fn live_data_of_workspaces() -> Result<(), Box<dyn std::error::Error>> {
     let acme: Key = subject.expect("a key").key;
     let left =
         async |policy: &Policy| store.peek(policy, &acme).await.unwrap().decisions()[0].remaining;
-    assert_eq!(left(&units).await, 8, "two levels of a query, of an estimate of five");
+    assert_eq!(left(&units).await, 8, "the estimate of 5 was settled to a depth of 2");
 
     let response = send(Method::GET, "/stream", "").await;
     assert_eq!((response.status(), left(&live).await), (StatusCode::OK, 0));

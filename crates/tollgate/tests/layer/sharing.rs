@@ -21,7 +21,7 @@ use tower::{Layer, ServiceExt};
 use crate::stage::Staged;
 use crate::support::*;
 
-/// A connection of its own to the server.
+/// Opens a new connection to the server.
 pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Empty<Bytes>> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -29,14 +29,14 @@ pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Empty<Bytes>> {
     sender
 }
 
-/// A GET over the wire.
+/// Sends a GET over this connection.
 pub(crate) async fn fetch(sender: &mut SendRequest<Empty<Bytes>>) -> Response<Incoming> {
     sender.ready().await.unwrap();
     let request = Request::builder().uri("/").header("host", "localhost");
     sender.send_request(request.body(Empty::new()).unwrap()).await.unwrap()
 }
 
-/// Serves an axum router at a port that is free.
+/// Serves an axum router on a free port.
 async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,7 +46,7 @@ async fn serve(app: Router) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn clones_of_layer_and_service_share_one_limit() {
+async fn clones_share_one_limit() {
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("global", 4))]);
     let one = layer.layer(hello());
@@ -61,7 +61,7 @@ async fn clones_of_layer_and_service_share_one_limit() {
 }
 
 #[tokio::test]
-async fn layers_built_twice_over_one_store_share_what_policies_of_one_name_have_used() {
+async fn same_policy_name_shares_the_quota() {
     let (_, store) = memory();
     let one = limited(&store, [Limit::global(log("global", 2))]);
     let other = limited(&store, [Limit::global(log("global", 2))]);
@@ -72,7 +72,7 @@ async fn layers_built_twice_over_one_store_share_what_policies_of_one_name_have_
 }
 
 #[tokio::test]
-async fn two_connections_share_the_limit_of_an_axum_router() {
+async fn axum_connections_share_the_limit() {
     let (_, store) = memory();
     let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);
     let address = serve(Router::new().route("/", on_get(|| async { "hello" })).layer(limit)).await;
@@ -88,7 +88,7 @@ async fn two_connections_share_the_limit_of_an_axum_router() {
 }
 
 #[tokio::test]
-async fn connections_of_a_plain_hyper_server_share_the_limit() {
+async fn hyper_connections_share_the_limit() {
     let (_, store) = memory();
     let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -96,7 +96,7 @@ async fn connections_of_a_plain_hyper_server_share_the_limit() {
     tokio::spawn(async move {
         loop {
             let (stream, peer) = listener.accept().await.unwrap();
-            // A plain `SocketAddr` is all that the limiter needs from the server.
+            // The limiter only needs a `SocketAddr` extension from the server.
             let hello = limit.layer(tower::service_fn(|_: Request<Incoming>| async {
                 Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("hello")))
             }));
@@ -119,7 +119,7 @@ async fn connections_of_a_plain_hyper_server_share_the_limit() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_while_it_waits_gives_its_place_back() {
+async fn closed_connection_refunds_queued_request() {
     let store = Staged::new(MemoryStore::new());
     let queue = Policy::leaky_bucket("queue", Quota::every(Duration::from_secs(600)).burst(2));
     let queue = queue.unwrap();
@@ -145,7 +145,7 @@ async fn a_client_that_hangs_up_while_it_waits_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn one_layer_on_two_routers_is_one_limit() {
+async fn routers_share_a_cloned_layer() {
     let (_, store) = memory();
     let limit: RateLimitLayer<_> = layer(&store, [Limit::global(log("global", 2))]);
     let router = |text: &'static str| Router::new().route("/", on_get(move || async move { text }));
@@ -158,7 +158,7 @@ async fn one_layer_on_two_routers_is_one_limit() {
 }
 
 #[tokio::test]
-async fn one_layer_on_two_routes_and_their_fallback_counts_each_request_once() {
+async fn layered_router_charges_each_request_once() {
     let (_, store) = memory();
     let limit = layer(&store, [Limit::global(log("global", 3))]);
     let app = Router::new()
@@ -172,7 +172,7 @@ async fn one_layer_on_two_routes_and_their_fallback_counts_each_request_once() {
 }
 
 #[test]
-fn a_denied_body_has_the_type_of_the_service() {
+fn denial_body_keeps_the_error_type() {
     // axum and hyper need the error type of the inner body.
     fn same_error<B: http_body::Body<Data = Bytes>>()
     where

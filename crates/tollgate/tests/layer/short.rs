@@ -1,4 +1,4 @@
-//! The short forms of the layer, and what closures and handlers may do with little code.
+//! The layer's short constructors, and conveniences for closures and handlers.
 
 use axum::extract::State;
 use axum::routing::{get as on_get, post};
@@ -20,7 +20,7 @@ use tower::Layer;
 use crate::support::*;
 
 #[tokio::test]
-async fn the_short_forms_count_every_request_once() {
+async fn short_forms_charge_each_request_once() {
     let quota = Quota::per_minute(2);
     let post = || request(Method::POST, "/");
     let global = RateLimitLayer::global(quota).unwrap().layer(hello());
@@ -40,7 +40,7 @@ async fn the_short_forms_count_every_request_once() {
 }
 
 #[tokio::test]
-async fn a_denial_says_what_the_request_costs() {
+async fn denial_reports_the_request_cost() {
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(log("global", 7)).cost(5)]);
     let post = || request(Method::POST, "/");
@@ -52,7 +52,7 @@ async fn a_denial_says_what_the_request_costs() {
 }
 
 #[tokio::test]
-async fn a_closure_may_answer_with_whatever_axum_takes_and_see_the_request() {
+async fn denial_closure_returns_any_axum_response() {
     let (_, store) = memory();
     let layer = |name: &str| builder(&store, [Limit::global(log(name, 1)).cost(1)]);
     let page = layer("page").on_denied(|denial| {
@@ -80,7 +80,7 @@ async fn a_closure_may_answer_with_whatever_axum_takes_and_see_the_request() {
 }
 
 #[tokio::test]
-async fn a_response_without_a_status_gets_the_denials() {
+async fn denial_status_is_the_default() {
     let (_, store) = memory();
     let layer = |name: &str| builder(&store, [Limit::global(log(name, 1))]);
     let wait = serde_json::json!({"wait": 60});
@@ -95,7 +95,7 @@ async fn a_response_without_a_status_gets_the_denials() {
         assert_eq!(status(&service).await, 200);
         assert_eq!(status(&service).await, 429);
     }
-    // A type that implements `DenialResponse` may choose 200 nevertheless.
+    // An implementation of `DenialResponse` may still choose 200.
     let fine = |_: &Denial<'_>| http::Response::new(bytes::Bytes::from("{}"));
     let service = layer("rpc").denial_response(fine).build().unwrap().layer(hello());
     assert_eq!(status(&service).await, 200);
@@ -104,7 +104,7 @@ async fn a_response_without_a_status_gets_the_denials() {
 }
 
 #[tokio::test]
-async fn a_handler_has_a_reservation_whether_anything_was_charged_or_not() {
+async fn reservation_extractor_never_fails() {
     let (_, store) = memory();
     let handler = |reservation: Reservation| async move { reservation.settle(2) };
     let free = Router::new().route("/", on_get(handler));
@@ -117,7 +117,7 @@ async fn a_handler_has_a_reservation_whether_anything_was_charged_or_not() {
 }
 
 #[tokio::test]
-async fn a_handler_may_keep_the_permits_for_longer_than_the_response() {
+async fn handler_can_extend_permits() {
     let (_, store) = memory();
     let policies = ["outer", "inner"]
         .map(|name| Policy::concurrent_requests(name, 1, Duration::from_secs(30)).unwrap());
@@ -137,7 +137,7 @@ async fn a_handler_may_keep_the_permits_for_longer_than_the_response() {
         left
     };
     drop(ask_router(&app, get()).await);
-    assert_eq!(left().await, [1, 1], "the extensions alone keep nothing");
+    assert_eq!(left().await, [1, 1], "the extensions alone hold no permit");
     drop(ask_router(&app, request(Method::POST, "/keep")).await);
     assert_eq!(left().await, [0, 0]);
     assert_eq!(ask_router(&app, get()).await.status(), 429);
@@ -146,7 +146,7 @@ async fn a_handler_may_keep_the_permits_for_longer_than_the_response() {
 }
 
 #[tokio::test]
-async fn a_layer_over_a_store_chosen_at_run_time_limits_by_a_parameter_of_the_route() {
+async fn path_param_key_works_with_any_store() {
     let (_, store) = memory();
     let tenant = Limit::new(log("tenant", 1), PathParam::new("tenant"));
     let limit = layer(&AnyStore::new(store), [tenant.on_missing_key(OnMissingKey::Pass).cost(1)]);
@@ -162,7 +162,7 @@ async fn a_layer_over_a_store_chosen_at_run_time_limits_by_a_parameter_of_the_ro
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tokio_clock_moves_the_store_and_the_requests_that_wait() {
+async fn tokio_clock_drives_store_and_waiters() {
     let store = on_tokio_time();
     let wait = OnExceeded::Wait { max: Duration::from_secs(90) };
     let service = limited(&store, [Limit::global(log("global", 1)).cost(1).on_exceeded(wait)]);
@@ -176,7 +176,7 @@ async fn a_tokio_clock_moves_the_store_and_the_requests_that_wait() {
 }
 
 #[test]
-fn a_second_source_of_tiers_is_asked_where_the_first_has_none() {
+fn tier_sources_fall_through() {
     let named = |name: &'static str| {
         tier::from_fn(move |head: &RequestHead<'_>| head.headers.contains_key(name).then_some(name))
     };
@@ -189,7 +189,7 @@ fn a_second_source_of_tiers_is_asked_where_the_first_has_none() {
 }
 
 #[test]
-fn an_error_that_main_returns_says_the_cure() {
+fn error_debug_equals_display() {
     let error = RateLimitLayer::builder(memory().1).build().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     let error = RateLimitLayer::per_ip(Quota::per_day(123_457)).unwrap_err();

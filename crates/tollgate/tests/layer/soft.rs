@@ -26,7 +26,7 @@ fn exceeded_header(headers: &HeaderMap) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_soft_limit_marks_requests_beyond_its_quota() {
+async fn soft_limit_marks_excess_requests() {
     let (clock, store) = memory();
     let app = Router::new().route("/", on_get(exceeded));
     let app = app.layer(layer(&store, [soft("planned", 1), Limit::global(log("hard", 9))]));
@@ -41,13 +41,13 @@ async fn a_soft_limit_marks_requests_beyond_its_quota() {
         assert!(!response.headers().contains_key("retry-after"));
         assert_eq!(text(response).await, seen);
     }
-    // Marked requests were not charged, so the next window has a whole quota.
+    // Marked requests were not charged, so the next window has its full quota.
     clock.advance(std::time::Duration::from_secs(60));
     assert_eq!(exceeded_header(ask_router(&app, get()).await.headers()), None);
 }
 
 #[tokio::test]
-async fn a_soft_limit_is_no_reason_of_a_denial() {
+async fn soft_limit_never_causes_denial() {
     let (_, store) = memory();
     let service = limited(&store, [soft("planned", 1), Limit::global(log("hard", 2))]);
     for expected in [200, 200, 429] {
@@ -60,7 +60,7 @@ async fn a_soft_limit_is_no_reason_of_a_denial() {
 }
 
 #[tokio::test]
-async fn a_soft_limit_never_rejects() {
+async fn failing_soft_limit_never_rejects() {
     let store = Staged::new(memory().1);
     store.fail(Fault::NotCharged);
     let policy = log("soft", 1).with_on_store_error(OnStoreError::Closed);
@@ -75,7 +75,7 @@ async fn a_soft_limit_never_rejects() {
 }
 
 #[tokio::test]
-async fn shadow_hides_a_soft_limit_in_either_order() {
+async fn shadow_hides_soft_limits() {
     let (_, store) = memory();
     let last = soft("last", 1).shadow();
     let first = Limit::global(log("first", 1)).shadow().on_exceeded(OnExceeded::Annotate);
@@ -94,7 +94,7 @@ async fn shadow_hides_a_soft_limit_in_either_order() {
 }
 
 #[test]
-fn a_penalty_of_a_soft_limit_is_enforced() {
+fn soft_limit_penalty_is_enforced() {
     let minute = std::time::Duration::from_secs(60);
     let penalty = soft("soft", 1).penalty("banned", Strikes::of_denials(5, minute)).unwrap();
     assert!(penalty.is_enforced());
@@ -132,7 +132,7 @@ async fn handlers_read_decisions_by_name() {
 }
 
 #[tokio::test]
-async fn an_extractor_is_empty_without_decisions() {
+async fn verdicts_are_empty_without_layer() {
     let app = Router::new().route("/", on_get(exceeded));
     let response = ask_router(&app, request(Method::GET, "/")).await;
     assert_eq!(text(response).await, "");

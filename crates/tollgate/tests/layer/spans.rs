@@ -19,7 +19,7 @@ use crate::support::*;
 
 type Fields = BTreeMap<&'static str, String>;
 
-/// Keeps the fields of all spans that are closed, if it is to.
+/// Records the decision spans up to `level`, with their fields.
 #[derive(Clone)]
 struct Eye {
     level: Level,
@@ -31,7 +31,7 @@ impl Eye {
         Self { level, spans: Arc::default() }
     }
 
-    /// The spans that have ended, and how many have not.
+    /// The fields of all closed spans, and the number of open spans.
     fn seen(&self) -> (Vec<Fields>, usize) {
         let spans = self.spans.lock();
         let open = spans.iter().filter(|(is_closed, _)| !is_closed).count();
@@ -80,7 +80,7 @@ impl Subscriber for Eye {
 }
 
 #[tokio::test]
-async fn each_decision_is_a_span_that_says_what_and_not_who() {
+async fn decision_spans_contain_no_personal_data() {
     let eye = Eye::new(Level::DEBUG);
     let _open = set_default(eye.clone());
     let (_, store) = memory();
@@ -137,7 +137,7 @@ async fn undecided_policies_have_no_remaining() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_for_its_store_has_its_span_open() {
+async fn span_covers_the_store_call() {
     let eye = Eye::new(Level::DEBUG);
     let _open = set_default(eye.clone());
     let (_, store) = memory();
@@ -153,7 +153,7 @@ async fn a_request_that_waits_for_its_store_has_its_span_open() {
 }
 
 #[tokio::test]
-async fn nobody_who_wants_less_gets_spans() {
+async fn spans_need_debug_level() {
     let eye = Eye::new(Level::INFO);
     let _open = set_default(eye.clone());
     let (_, store) = memory();

@@ -1,4 +1,4 @@
-//! A store that does what the test tells it to: fail, or answer later.
+//! A store that fails or delays its answers on command.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tollgate::policy::Cost;
 use tollgate::store::{Charge, Receipt, Reply, Settlement, StoreError, Verdict};
 use tollgate::{Policy, Store};
 
-/// `store`, on a stage: it counts calls, and fails or hesitates on command. Clones share
-/// the stage.
+/// Wraps `store`, counts its calls, and fails or delays them on command. Clones share the
+/// stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Staged<S> {
     store: S,
@@ -24,22 +24,22 @@ struct Stage {
     calls: AtomicUsize,
     settled: AtomicUsize,
     fault: Mutex<Option<Fault>>,
-    /// Who waits for an answer; `None` while answers are given at once.
+    /// The callers waiting for an answer, or `None` while calls are answered immediately.
     held: Mutex<Option<Vec<Waker>>>,
 }
 
 /// How a store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It cannot be reached.
+    /// The store is unreachable.
     NotCharged,
-    /// It decides, and the answer is lost.
+    /// The store decides, but its answer is lost.
     MaybeCharged,
-    /// It cannot be reached, and says when to ask again.
+    /// The store is unreachable and reports when to retry.
     RetryAfter(tollgate::store::Micros),
-    /// It refuses the request, because no answer could come in time.
+    /// The store sheds the call because it could not answer before the deadline.
     Overloaded,
-    /// It thinks that the request makes no sense.
+    /// The store rejects the call as invalid.
     Invalid,
 }
 
@@ -60,12 +60,12 @@ impl<S: Store> Staged<S> {
         Self { store, stage: Arc::default() }
     }
 
-    /// Every call fails from now on.
+    /// Makes every call fail until `recover`.
     pub(crate) fn fail(&self, fault: Fault) {
         *self.stage.fault.lock() = Some(fault);
     }
 
-    /// No call fails any more.
+    /// Stops failing calls.
     pub(crate) fn recover(&self) {
         *self.stage.fault.lock() = None;
     }
@@ -75,12 +75,12 @@ impl<S: Store> Staged<S> {
         self.stage.fault.lock().is_some()
     }
 
-    /// From now on no call is answered before `release`.
+    /// Delays all answers until `release`.
     pub(crate) fn hold(&self) {
         self.stage.held.lock().get_or_insert_default();
     }
 
-    /// Answers all calls.
+    /// Answers all delayed calls.
     pub(crate) fn release(&self) {
         let waiting = self.stage.held.lock().take();
         waiting.into_iter().flatten().for_each(Waker::wake);
@@ -140,14 +140,14 @@ impl<S: Store> Store for Staged<S> {
     }
 }
 
-/// An answer that is there when the stage lets it be.
+/// An answer that is pending while the stage holds answers.
 pub(crate) struct Later<S: Store, T: Send + 'static> {
     answer: Option<Result<Reply<S::Future<T>>, StoreError>>,
     stage: Arc<Stage>,
     settles: bool,
 }
 
-/// Nothing in it is ever pinned.
+/// No field is structurally pinned.
 impl<S: Store, T: Send + 'static> Unpin for Later<S, T> {}
 
 impl<S: Store, T: Send + 'static> Future for Later<S, T> {

@@ -17,7 +17,7 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};
 
-/// A service that says hello at once.
+/// A service that responds with "hello" immediately.
 pub(crate) type Hello =
     ServiceFn<fn(Request<()>) -> Ready<Result<Response<Full<Bytes>>, Infallible>>>;
 
@@ -27,14 +27,14 @@ pub(crate) fn hello() -> Hello {
     tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
 }
 
-/// A store whose clock stands still until the test moves it. It begins at the start of
-/// a day and of a year, [`START`].
+/// A store with a manual clock. The clock starts at [`START`], the first second of a day and a
+/// year.
 pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::default();
     (clock.clone(), MemoryStore::builder().clock(clock).build())
 }
 
-/// 2024-01-01 00:00:00 UTC, where the manual clock begins.
+/// 2024-01-01 00:00:00 UTC, the manual clock's initial time.
 pub(crate) const START: u64 = 1_704_067_200;
 
 /// A store on tokio's time.
@@ -46,12 +46,12 @@ pub(crate) fn seconds(seconds: u64) -> Micros {
     Micros::new(seconds * 1_000_000)
 }
 
-/// `limit` units in any minute.
+/// `limit` units in any 60 seconds.
 pub(crate) fn log(name: &str, limit: u64) -> Policy {
     Policy::sliding_window_log(name, Quota::per_minute(limit)).expect("a valid policy")
 }
 
-/// A layer of these limits, and otherwise as it comes.
+/// A layer with these limits, all headers and default options.
 pub(crate) fn layer<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
@@ -67,7 +67,7 @@ pub(crate) fn builder<St: Store>(
     limits.into_iter().fold(builder, RateLimitLayerBuilder::limit)
 }
 
-/// The service behind a layer of these limits.
+/// The service behind these limits.
 pub(crate) fn limited<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
@@ -75,7 +75,7 @@ pub(crate) fn limited<St: Store>(
     layer(store, limits).layer(hello())
 }
 
-/// A request as it comes from a server: with a peer.
+/// A request with a peer address, like a server would provide it.
 pub(crate) fn request(method: Method, path: &str) -> Request<()> {
     from_peer(1, Request::builder().method(method).uri(path).body(()).expect("a valid request"))
 }
@@ -84,14 +84,14 @@ pub(crate) fn get() -> Request<()> {
     request(Method::GET, "/")
 }
 
-/// The request as if it came from 192.0.2.`last`.
+/// Sets the request's peer address to 192.0.2.`last`.
 pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
     let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, last), 50_000));
     request.extensions_mut().insert(ConnectInfo(peer));
     request
 }
 
-/// The response of a fresh clone of the service.
+/// The response of a clone of the service.
 pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
     request: Request<()>,
@@ -99,14 +99,14 @@ pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
     service.clone().oneshot(request).await.expect("an infallible service")
 }
 
-/// The status of the answer to a plain GET.
+/// The status of a GET to `/`.
 pub(crate) async fn status<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
 ) -> u16 {
     ask(service, get()).await.status().as_u16()
 }
 
-/// The response of an axum router.
+/// The router's response.
 pub(crate) async fn ask_router(
     router: &Router,
     request: Request<()>,
@@ -115,7 +115,7 @@ pub(crate) async fn ask_router(
     router.clone().oneshot(request).await.expect("an infallible router")
 }
 
-/// All lines of a field, joined as RFC 9110 lets one join them.
+/// All lines of a header, joined with commas as RFC 9110 permits.
 pub(crate) fn field(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Vec<_> = lines(headers, name);
     (!lines.is_empty()).then(|| lines.join(", "))
@@ -126,7 +126,7 @@ pub(crate) fn lines(headers: &HeaderMap, name: &str) -> Vec<String> {
     headers.get_all(name).iter().map(text).collect()
 }
 
-/// The fields that a limiter adds, in the order of their names.
+/// The headers that the limiter adds, sorted by name.
 pub(crate) fn rate_fields(headers: &HeaderMap) -> Vec<String> {
     let ours = |name: &str| name.contains("ratelimit") || name == "retry-after";
     let mut names: Vec<_> = headers.keys().map(http::HeaderName::as_str).collect();

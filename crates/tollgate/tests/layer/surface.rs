@@ -1,9 +1,9 @@
 //! The names at the root of the crate.
 
-/// A reader of the documentation sees them all at once, so they are few. Other names are in modules
-/// by theme.
+/// The documentation's front page lists all of these names, so they must be few. Modules contain
+/// the rest, grouped by theme.
 #[test]
-fn the_root_of_the_crate_has_at_most_20_names() {
+fn crate_root_has_at_most_20_names() {
     let source = include_str!("../../src/lib.rs");
     let mut names = Vec::new();
     for item in source.split(';').filter_map(|item| item.split_once("\npub ").map(|it| it.1)) {

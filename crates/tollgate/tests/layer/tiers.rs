@@ -1,4 +1,4 @@
-//! Quotas by tier, and parts of them.
+//! Quotas by tier, and fractions of tiered quotas.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::support::*;
 
 const NAME: http::HeaderName = http::HeaderName::from_static("name");
 
-/// Five a minute for each name, 20 for a pro.
+/// Five units per minute for each name, 20 in tier `pro`.
 fn account() -> Limit {
     Limit::new(log("account", 5), Header::trust_unverified(NAME))
         .in_tier("pro", Quota::per_minute(20))
         .unwrap()
 }
 
-/// The tier that the request's extensions say.
+/// A service that reads the tier from the request's extensions.
 fn tiered<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> RateLimit<Hello, St> {
     builder(store, limits)
         .on_missing_key(tollgate::limit::OnMissingKey::Share)
@@ -36,7 +36,7 @@ fn tiered<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> Rat
         .layer(hello())
 }
 
-/// The status of the answer to `name`, and what is left to them.
+/// The status of the response to `name`, and the remaining units.
 async fn left<St: Store>(
     service: &RateLimit<Hello, St>,
     name: &'static str,
@@ -58,7 +58,7 @@ fn answer(status: u16, left: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn each_tier_has_its_quota_and_says_so() {
+async fn each_tier_has_its_own_quota() {
     let (_, store) = memory();
     let service = tiered(&store, [account()]);
     for (name, tier, expected) in [
@@ -79,7 +79,7 @@ async fn each_tier_has_its_quota_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_new_tier_holds_at_once_and_what_was_consumed_stays() {
+async fn tier_change_keeps_consumed_units() {
     let (clock, store) = memory();
     let service = tiered(&store, [account()]);
     for expected in ["4", "3", "2", "1", "0"] {
@@ -87,7 +87,7 @@ async fn a_new_tier_holds_at_once_and_what_was_consumed_stays() {
     }
     assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
     assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "14"));
-    // Back again: six were used, and five are allowed.
+    // Without the tier, the limit is 5 again, and 6 units are used.
     assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
     assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "13"));
     clock.advance(seconds(60));
@@ -95,7 +95,7 @@ async fn a_new_tier_holds_at_once_and_what_was_consumed_stays() {
 }
 
 #[tokio::test]
-async fn of_several_bandwidths_a_tier_takes_all_or_none() {
+async fn denied_requests_charge_no_bandwidth() {
     let (clock, store) = memory();
     let per_minute = Policy::fixed_window_counter("minute", Quota::per_minute(100)).unwrap();
     let ten_seconds = Duration::from_secs(10);
@@ -118,12 +118,12 @@ async fn of_several_bandwidths_a_tier_takes_all_or_none() {
         }
         clock.advance(seconds(10));
     }
-    // Had the 50 denials of ten seconds been charged to the minute, fewer would pass.
+    // If the denials of the 10 s limit were charged to the minute limit, fewer would pass.
     assert_eq!(passed, [100, 600]);
 }
 
 #[tokio::test]
-async fn an_endpoint_takes_a_fraction_of_the_tier() {
+async fn fraction_follows_the_tier() {
     let (_, store) = memory();
     let ai = account().fraction("ai", 1, 5).unwrap().on_paths(Paths::new(["/ai/*"]).unwrap());
     let service = tiered(&store, [account(), ai]);
@@ -140,13 +140,13 @@ async fn an_endpoint_takes_a_fraction_of_the_tier() {
 }
 
 #[test]
-fn a_fraction_with_a_denominator_of_zero_is_an_error() {
+fn zero_denominator_is_an_error() {
     let error = account().fraction("ai", 1, 0).unwrap_err().to_string();
     assert!(error.contains("choose a denominator of at least 1"), "{error}");
 }
 
 #[test]
-fn a_fraction_of_the_published_tiers_builds() {
+fn fractions_of_published_tiers_build() {
     let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10)).unwrap();
     let client = Limit::global(free)
         .in_tier("pro", Quota::per_hour(10_000).burst(500))
@@ -170,7 +170,7 @@ fn a_fraction_of_the_published_tiers_builds() {
 }
 
 #[tokio::test]
-async fn all_quotas_of_a_tier_are_one_question_to_source_and_store() {
+async fn tier_is_resolved_once_per_request() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     let store = Staged::new(memory().1);
@@ -190,7 +190,7 @@ async fn all_quotas_of_a_tier_are_one_question_to_source_and_store() {
 }
 
 #[test]
-fn tiers_that_nobody_tells_apart_do_not_build() {
+fn tiers_need_a_source() {
     let limit = Limit::global(log("account", 5)).in_tier("pro", Quota::per_minute(20)).unwrap();
     let error = RateLimitLayer::builder(MemoryStore::new()).limit(limit).build().unwrap_err();
     assert_eq!(error, LayerError::TiersUnknown("account".into()));
@@ -208,7 +208,7 @@ fn tiers_that_nobody_tells_apart_do_not_build() {
 }
 
 #[tokio::test]
-async fn the_last_of_many_tiers_is_not_taken_for_none() {
+async fn last_of_255_tiers_is_found() {
     let limit = (0..255).fold(Limit::global(log("account", 5)), |limit, n| {
         limit.in_tier(format!("tier-{n}"), Quota::per_minute(100 + n)).unwrap()
     });
@@ -221,8 +221,7 @@ async fn the_last_of_many_tiers_is_not_taken_for_none() {
     assert_eq!(field(answer.headers(), "x-ratelimit-limit").as_deref(), Some("354"));
 }
 
-/// A database of plans that counts how often it is asked, and in which `down` cannot be
-/// found.
+/// A database of plans that counts its queries. Queries for `down` fail.
 #[cfg(feature = "tier-lookup")]
 #[derive(Clone, Default)]
 struct Plans {
@@ -256,7 +255,7 @@ impl Plans {
     }
 }
 
-/// The limit that applies to `name`, if any is named, behind a look-up.
+/// The limit for `name`, or for a request without a name, behind a lookup.
 #[cfg(feature = "tier-lookup")]
 async fn limit_of<St: Store>(
     lookup: &TierLookup,
@@ -274,7 +273,7 @@ async fn limit_of<St: Store>(
 
 #[cfg(feature = "tier-lookup")]
 #[tokio::test]
-async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
+async fn tier_lookup_is_cached_until_forgotten() {
     let plans = Plans::default();
     let lookup = plans.lookup(Duration::from_secs(3_600));
     let service = tiered(&memory().1, [account()]);
@@ -296,7 +295,7 @@ async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
 
 #[cfg(feature = "tier-lookup")]
 #[tokio::test]
-async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() {
+async fn failed_lookup_is_retried() {
     let plans = Plans::default();
     *plans.plan.lock() = Some("pro");
     let lookup = plans.lookup(Duration::from_secs(3_600));
@@ -309,14 +308,14 @@ async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() 
 
 #[cfg(feature = "tier-lookup")]
 #[tokio::test]
-async fn what_was_looked_up_expires() {
+async fn tier_lookup_expires() {
     let plans = Plans::default();
     let lookup = plans.lookup(Duration::from_millis(1));
     let (_, store) = memory();
     let service = tiered(&store, [account()]);
     assert_eq!(limit_of(&lookup, &service, Some("ann")).await, "5");
     *plans.plan.lock() = Some("pro");
-    // The clock of the cache cannot be moved; it takes a millisecond, however often asked.
+    // The cache uses the real clock, so poll until the entry's time to live of 1 ms is over.
     let until = std::time::Instant::now() + Duration::from_secs(30);
     while limit_of(&lookup, &service, Some("ann")).await != "20" {
         assert!(std::time::Instant::now() < until, "it never expires");
@@ -325,7 +324,7 @@ async fn what_was_looked_up_expires() {
 }
 
 #[test]
-fn a_tier_and_a_fraction_are_leased_as_the_limit_is() {
+fn tiers_and_fractions_inherit_the_lease() {
     let lease = Lease::of(1, 10).ttl(Duration::from_secs(5));
     let leased = log("account", 500).with_lease(lease).unwrap();
     let account = Limit::global(leased).in_tier("pro", Quota::per_hour(2_000)).unwrap();
@@ -334,7 +333,7 @@ fn a_tier_and_a_fraction_are_leased_as_the_limit_is() {
         let pro = limit.policy_in(Some(&Tier::from("pro")));
         assert_eq!((limit.policy().lease(), pro.lease()), (Some(lease), Some(lease)));
     }
-    // Shorter than the lease, which would outlast its window.
+    // The lease would outlast this window.
     let error = account.in_tier("short", Quota::per_second(5)).unwrap_err();
     assert!(error.to_string().contains("lease"), "{error}");
 }

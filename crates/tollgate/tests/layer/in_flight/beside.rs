@@ -16,7 +16,7 @@ use super::{Slow, at_once, left, limited, settle_down};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_comes_in_when_another_is_over() {
+async fn waiter_enters_when_a_permit_returns() {
     let store = on_tokio_time();
     let slow = Slow::default();
     let max = Duration::from_secs(5);
@@ -26,7 +26,7 @@ async fn who_waits_comes_in_when_another_is_over() {
     settle_down().await;
     let second = tokio::spawn(service.clone().oneshot(get()));
     sleep(Duration::from_secs(2)).await;
-    assert!(!second.is_finished(), "the lease of the first lasts longer than it waits");
+    assert!(!second.is_finished(), "the first permit has not expired yet");
     slow.go.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     sleep(Duration::from_millis(100)).await;
@@ -42,7 +42,7 @@ async fn who_waits_comes_in_when_another_is_over() {
 }
 
 #[tokio::test]
-async fn what_waits_in_a_queue_or_leaves_it_holds_its_place_once() {
+async fn queued_requests_hold_one_permit() {
     let (_, store) = memory();
     let queue = Policy::leaky_bucket("queue", Quota::per_minute(60)).unwrap();
     let limits = [Limit::global(queue), Limit::global(at_once(3))];
@@ -59,7 +59,7 @@ async fn what_waits_in_a_queue_or_leaves_it_holds_its_place_once() {
 }
 
 #[tokio::test]
-async fn a_request_counts_once_whatever_it_costs_elsewhere() {
+async fn permits_are_independent_of_other_costs() {
     let (_, store) = memory();
     let limits = [Limit::global(at_once(3)), Limit::global(log("all", 100)).cost(10)];
     let service = limited(&store, limits);
@@ -71,13 +71,13 @@ async fn a_request_counts_once_whatever_it_costs_elsewhere() {
     assert_eq!(left(&store, &log("all", 100)).await, 90);
     let heavy = Limit::global(at_once(3)).costs(Costs::flat(Cost::new(2))).shadow();
     let held = ask(&limited(&store, [heavy]), get()).await;
-    assert_eq!(left(&store, &at_once(3)).await, 1, "who only watches counts as well");
+    assert_eq!(left(&store, &at_once(3)).await, 1, "a shadow limit counts as well");
     drop(held);
     assert_eq!(left(&store, &at_once(3)).await, 3);
 }
 
 #[tokio::test]
-async fn a_client_is_told_to_come_back_soon_and_why() {
+async fn denial_has_short_retry_after() {
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(at_once(1)), Limit::global(log("all", 100))]);
     let held = ask(&service, get()).await;
@@ -110,7 +110,7 @@ async fn a_client_is_told_to_come_back_soon_and_why() {
         assert_eq!(body[member], value, "{member}");
     }
     assert!(body.get("window").is_none());
-    // Where a rate denies too, its wait is the longer one, though no lease has ended then.
+    // If a rate limit denies too, its longer wait is reported.
     let minute = log("minute", 1);
     let both = limited(&store, [Limit::global(at_once(1)), Limit::global(minute.clone())]);
     store.charge(&minute, &Key::GLOBAL, Cost::ONE).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_client_is_told_to_come_back_soon_and_why() {
 }
 
 #[test]
-fn there_is_nothing_to_correct_of_what_is_in_flight() {
+fn concurrency_limits_cannot_settle() {
     let (_, store) = memory();
     let limit = || Limit::global(at_once(1));
     for limit in [limit().count_only(|_| true), limit().reserve(Reserve::by_handler())] {

@@ -1,4 +1,4 @@
-//! Permits are renewed while a request lasts, and returned when the request ends.
+//! Permits are renewed while a request runs, and returned when it finishes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::stage::{Fault, Staged};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_takes_many_leases_counts_all_along() {
+async fn long_requests_renew_their_permits() {
     let store = on_tokio_time();
     let slow = Slow::default();
     let service = layer(&store, [Limit::global(at_once(2))]).any_body().layer(slow.service());
@@ -32,14 +32,14 @@ async fn a_request_that_takes_many_leases_counts_all_along() {
 }
 
 #[test]
-fn what_dies_with_its_process_comes_back_after_the_lease() {
+fn permits_of_dead_process_expire() {
     let (clock, store) = memory();
     let service = limited(&store, [Limit::global(at_once(1))]);
     let run = |request| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.unwrap().block_on(request)
     };
-    // The runtime ends with its renewal task, and the response is never dropped.
+    // Dropping the runtime stops the renewal task, and the response is never dropped.
     std::mem::forget(run(ask(&service, get())));
     clock.advance(tollgate::store::Micros::new(29_999_999));
     assert_eq!(run(ask(&service, get())).status(), 429);
@@ -48,7 +48,7 @@ fn what_dies_with_its_process_comes_back_after_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_outlasts_a_store_that_is_away_for_half_of_it() {
+async fn permit_survives_short_outage() {
     let memory = on_tokio_time();
     let store = Staged::new(memory.clone());
     let slow = Slow::default();
@@ -73,7 +73,7 @@ async fn a_lease_outlasts_a_store_that_is_away_for_half_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_given_back_at_first_is_sent_again() {
+async fn failed_permit_return_is_retried() {
     let memory = on_tokio_time();
     let store = Staged::new(memory.clone());
     let service = limited(&store, [Limit::global(at_once(1))]);
@@ -86,7 +86,7 @@ async fn what_cannot_be_given_back_at_first_is_sent_again() {
     store.recover();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);
-    // The permit was returned twice, which must not return the permit of another request.
+    // The permit was returned twice, which must not return another request's permit.
     let held = ask(&service, get()).await;
     sleep(Duration::from_secs(5)).await;
     assert_eq!(left(&memory, &at_once(1)).await, 0);
@@ -94,7 +94,7 @@ async fn what_cannot_be_given_back_at_first_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_ends_while_its_lease_is_renewed_is_over() {
+async fn finished_request_cancels_pending_renewal() {
     let memory = on_tokio_time();
     let store = Staged::new(memory.clone());
     let service = limited(&store, [Limit::global(at_once(1))]);
@@ -112,7 +112,7 @@ async fn a_request_that_ends_while_its_lease_is_renewed_is_over() {
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_each_process_counts_for_itself() {
+async fn outage_counts_permits_per_process() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     store.fail(Fault::NotCharged);
@@ -132,7 +132,7 @@ async fn while_the_store_is_away_each_process_counts_for_itself() {
 }
 
 #[tokio::test]
-async fn what_was_held_locally_is_renewed_and_given_back_there() {
+async fn local_permits_are_settled_locally() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let fallback = store.clone().or_local(memory.clone());

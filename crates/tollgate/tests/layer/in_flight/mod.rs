@@ -1,4 +1,4 @@
-//! Limits on what is in flight: when requests are over, and what is held until then.
+//! Concurrency limits: how long a request holds its permit.
 
 mod beside;
 mod leases;
@@ -27,7 +27,7 @@ fn at_once(limit: u64) -> Policy {
     Policy::concurrent_requests("at-once", limit, LEASE).unwrap()
 }
 
-/// The service behind a layer of these limits, whose permits are held until the end of the body.
+/// The service behind these limits. Permits are held until the body ends.
 fn limited<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
@@ -39,7 +39,7 @@ async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
     store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
 }
 
-/// Runs everything that can run without time passing.
+/// Runs all tasks that can proceed without time passing.
 async fn settle_down() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

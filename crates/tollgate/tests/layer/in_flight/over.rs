@@ -1,4 +1,4 @@
-//! When a request is over: whichever way it ends, and no sooner.
+//! A permit returns when its request finishes in any way, and not earlier.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -22,7 +22,7 @@ use crate::stage::Staged;
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_that_come_at_once_no_more_than_the_limit_is_inside() {
+async fn concurrent_requests_never_exceed_limit() {
     let (_, store) = memory();
     let slow = Slow::default();
     let service = layer(&store, [Limit::global(at_once(7))]).any_body().layer(slow.service());
@@ -52,7 +52,7 @@ fn never() -> Result<Response<Full<Bytes>>, Infallible> {
     panic!("a response that panics")
 }
 
-/// A response whose body is made of what is sent to it.
+/// A response body that streams the frames sent to the returned sender.
 fn streamed()
 -> (mpsc::Sender<Result<Frame<Bytes>, Infallible>>, impl http_body::Body<Data = Bytes> + Send) {
     let (sender, receiver) = mpsc::channel(1);
@@ -60,7 +60,7 @@ fn streamed()
 }
 
 #[tokio::test]
-async fn a_request_is_over_when_its_body_has_ended_or_is_dropped() {
+async fn body_end_or_drop_returns_permit() {
     let (_, store) = memory();
     for is_read in [true, false] {
         let (sender, body) = streamed();
@@ -74,11 +74,11 @@ async fn a_request_is_over_when_its_body_has_ended_or_is_dropped() {
         assert_eq!(left(&store, &at_once(2)).await, 1);
         sender.send(Ok(Frame::data(Bytes::from("a piece")))).await.unwrap();
         assert!(response.body_mut().frame().await.is_some());
-        assert_eq!(left(&store, &at_once(2)).await, 1, "it has not ended");
+        assert_eq!(left(&store, &at_once(2)).await, 1, "the body has not ended");
         if is_read {
             drop(sender);
             assert!(response.body_mut().frame().await.is_none());
-            assert_eq!(left(&store, &at_once(2)).await, 2, "it is kept, but it has ended");
+            assert_eq!(left(&store, &at_once(2)).await, 2, "the body has ended");
         } else {
             drop(response);
             assert_eq!(left(&store, &at_once(2)).await, 2, "the client has left");
@@ -111,7 +111,7 @@ async fn permits_return_before_the_last_frame() {
 }
 
 #[tokio::test]
-async fn a_body_of_axum_stays_one_and_holds_its_request() {
+async fn axum_body_holds_its_permit() {
     let (_, store) = memory();
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(1);
     let receiver = Arc::new(parking_lot::Mutex::new(Some(receiver)));
@@ -129,13 +129,13 @@ async fn a_body_of_axum_stays_one_and_holds_its_request() {
 }
 
 #[tokio::test]
-async fn a_request_is_over_when_its_service_fails_or_panics_or_its_client_leaves() {
+async fn error_panic_and_cancellation_return_permit() {
     let (_, store) = memory();
     let limits = layer(&store, [Limit::global(at_once(1))]).any_body();
     let failing = service_fn(|_: Request<()>| async { Err::<Answer, _>("it fails") });
     let mut response = Box::pin(limits.layer(failing).oneshot(get()));
     assert!(response.as_mut().await.is_err());
-    assert_eq!(left(&store, &at_once(1)).await, 1, "though its future is kept");
+    assert_eq!(left(&store, &at_once(1)).await, 1, "though the future is not dropped");
     for panics_at_once in [true, false] {
         let service = limits.layer(service_fn(move |_: Request<()>| {
             assert!(!panics_at_once, "a service that panics");
@@ -155,7 +155,7 @@ async fn a_request_is_over_when_its_service_fails_or_panics_or_its_client_leaves
 }
 
 #[tokio::test]
-async fn who_leaves_while_the_store_is_asked_holds_nothing() {
+async fn cancelled_decision_returns_permit() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let service = limited(&store, [Limit::global(at_once(1)), Limit::global(log("all", 9))]);
@@ -168,5 +168,5 @@ async fn who_leaves_while_the_store_is_asked_holds_nothing() {
     store.release();
     settle_down().await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);
-    assert_eq!(left(&memory, &log("all", 9)).await, 8, "a rate counts who came");
+    assert_eq!(left(&memory, &log("all", 9)).await, 8, "a rate limit does not refund");
 }

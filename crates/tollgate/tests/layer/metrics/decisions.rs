@@ -1,4 +1,4 @@
-//! Decisions: counted once, with what became of them.
+//! Each decision is counted once, with its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::stage::{Fault, Staged};
 use crate::support::*;
 
 #[tokio::test]
-async fn each_decision_counts_once_with_what_became_of_it() {
+async fn decisions_are_counted_by_outcome() {
     let meter = Meter::start();
     let (_, store) = memory();
     let staged = Staged::new(store);
@@ -43,9 +43,9 @@ async fn each_decision_counts_once_with_what_became_of_it() {
     assert_eq!(meter.sum("tollgate_decisions_total", &["first", "failed_open"]), 1.0);
 }
 
-/// Clients are told nothing by such a layer, and it carries no verdict about.
+/// Without headers, the layer drops the verdict after the decision, so it must count before.
 #[tokio::test]
-async fn a_layer_without_fields_counts_what_passes() {
+async fn layer_without_headers_counts_decisions() {
     let meter = Meter::start();
     let (_, store) = memory();
     let staged = Staged::new(store);
@@ -71,7 +71,7 @@ async fn a_layer_without_fields_counts_what_passes() {
 }
 
 #[tokio::test]
-async fn what_is_refused_did_not_fail_open() {
+async fn rejected_requests_do_not_count_as_failed_open() {
     let meter = Meter::start();
     let (_, store) = memory();
     let staged = Staged::new(store.clone());
@@ -83,7 +83,7 @@ async fn what_is_refused_did_not_fail_open() {
     assert_eq!(meter.outcomes("closed"), counted(&[("failed_closed", 1.0)]));
     assert_eq!(meter.outcomes("open"), []);
 
-    // Nor where the store in the process denies it.
+    // Nor does a request count as failed open if the local store denies it.
     let local = log("local", 1).with_on_store_error(OnStoreError::Local);
     let service = limited(&staged.or_local(store), [open(), Limit::global(local)]);
     for expected in [200, 429] {
@@ -94,7 +94,7 @@ async fn what_is_refused_did_not_fail_open() {
 }
 
 #[tokio::test]
-async fn a_penalty_charges_no_units() {
+async fn penalties_charge_no_units() {
     let meter = Meter::start();
     let (_, store) = memory();
     let minute = Duration::from_secs(60);
@@ -110,7 +110,7 @@ async fn a_penalty_charges_no_units() {
 }
 
 #[tokio::test]
-async fn what_the_local_store_lets_pass_counts_as_local() {
+async fn local_fallback_counts_as_local() {
     let meter = Meter::start();
     let (_, store) = memory();
     let staged = Staged::new(store.clone());
@@ -126,7 +126,7 @@ async fn what_the_local_store_lets_pass_counts_as_local() {
 }
 
 #[tokio::test]
-async fn layers_that_share_an_observer_count_together() {
+async fn shared_observer_sums_layers() {
     let meter = Meter::start();
     let observer = Observer::new();
     let new = || {
@@ -142,7 +142,7 @@ async fn layers_that_share_an_observer_count_together() {
 }
 
 #[tokio::test]
-async fn requests_that_the_layer_lets_alone_count_nothing() {
+async fn unlimited_requests_are_not_counted() {
     let meter = Meter::start();
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(log("some", 1)).when(|_| false)]);

@@ -44,7 +44,7 @@ async fn every_series_is_documented_with_its_labels() {
             assert!(metric.labels.contains(&label), "{series}: {label}");
         }
     }
-    // Those of Redis are tested where they are counted.
+    // The Redis store's own tests cover its metrics.
     let places = ["_redis_", "_breaker_"];
     let elsewhere = |name: &str| places.iter().any(|place| name.contains(place));
     for metric in METRICS.iter().filter(|metric| !elsewhere(metric.name)) {

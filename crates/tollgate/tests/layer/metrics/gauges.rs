@@ -10,7 +10,7 @@ use crate::stage::{Fault, Staged};
 use crate::support::*;
 
 #[tokio::test]
-async fn gauges_are_true_when_nobody_asks() {
+async fn gauges_refresh_without_requests() {
     let meter = Meter::start();
     let (clock, store) = memory();
     let staged = Staged::new(store.clone());
@@ -32,10 +32,10 @@ async fn gauges_are_true_when_nobody_asks() {
     refresh(&handles).await;
     assert_eq!(meter.sum("tollgate_store_available", &["store=\"stage\""]), 0.0);
     assert_eq!(meter.sum("tollgate_breaker_open", &["store=\"stage\""]), 1.0);
-    assert_eq!(remaining(), 10.0, "the last known value stays");
+    assert_eq!(remaining(), 10.0, "the last known value remains");
 }
 
-/// A staged store that says what it is, with a breaker that is open while it fails.
+/// A staged store that can be inspected. Its breaker is open while it fails.
 #[derive(Clone)]
 struct Watched<S>(Staged<S>);
 

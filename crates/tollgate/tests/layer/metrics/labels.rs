@@ -1,4 +1,4 @@
-//! Labels: clients by kind, endpoints by route, and never what a client sends.
+//! Labels contain the key kind and the route, never values that a client sends.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use super::{Meter, counted};
 use crate::support::*;
 
 #[tokio::test]
-async fn clients_are_told_apart_by_kind_and_endpoints_by_route() {
+async fn labels_use_key_kind_and_route() {
     let meter = Meter::start();
     let (_, store) = memory();
     let chain = ApiKey::in_x_api_key().trust_unverified().or(ClientIp::peer());
@@ -44,7 +44,7 @@ async fn clients_are_told_apart_by_kind_and_endpoints_by_route() {
 }
 
 #[tokio::test]
-async fn a_flood_of_clients_adds_no_series() {
+async fn many_clients_add_no_series() {
     let meter = Meter::start();
     let (_, store) = memory();
     let ip = from_fn(|head| head.extensions.get::<Ipv4Addr>().map(Ipv4Addr::octets));
@@ -59,7 +59,7 @@ async fn a_flood_of_clients_adds_no_series() {
     for n in 0..100_000_u32 {
         let mut request = request(Method::GET, &format!("/path/{n}"));
         request.extensions_mut().insert(Ipv4Addr::from_bits(n));
-        // A router that is not careful, with a pattern for each path.
+        // Simulates a router that sets a pattern per path.
         request.extensions_mut().insert(RoutePattern::new(format!("/path/{n}")));
         ask(&service, request).await;
         if n == 1_000 || n == 99_999 {
@@ -67,8 +67,8 @@ async fn a_flood_of_clients_adds_no_series() {
         }
     }
     assert_eq!(meter.outcomes("flood"), counted(&[("allow", 100_000.0)]));
-    // Ten endpoints and `other`, each with six outcomes and its units; the summary of the
-    // times; no client among them.
+    // Ten endpoints and `other`, each with six outcomes and its units, and the duration summary.
+    // No label contains a client.
     let count = series.pop_first().unwrap();
     assert!(series.is_empty() && (77..100).contains(&count), "{count} and {series:?}");
 }

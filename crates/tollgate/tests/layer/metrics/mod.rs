@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use metrics::LocalRecorderGuard;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// Counts in this thread for as long as it lives.
+/// Records this thread's metrics until it is dropped.
 pub(crate) struct Meter {
     handle: PrometheusHandle,
     _guard: LocalRecorderGuard<'static>,
@@ -19,7 +19,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn start() -> Self {
-        // As long as the thread: a recorder is borrowed by its guard.
+        // The guard borrows the recorder, so leak it.
         let recorder: &'static PrometheusRecorder =
             Box::leak(Box::new(PrometheusBuilder::new().build_recorder()));
         let guard = metrics::set_default_local_recorder(recorder);
@@ -37,7 +37,7 @@ impl Meter {
         series.collect()
     }
 
-    /// The sum over the series that have all of these labels.
+    /// The sum over all series with these labels.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is_wanted = |series: &str| {
             series.split('{').next() == Some(name)

@@ -8,7 +8,7 @@ use super::{Meter, counted};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_is_measured_while_requests_wait_in_it() {
+async fn waiting_gauge_follows_the_queue() {
     let meter = Meter::start();
     let store = on_tokio_time();
     let queue = Policy::leaky_bucket("queue", Quota::per_second(1).burst(3)).unwrap();
@@ -34,7 +34,7 @@ async fn the_queue_is_measured_while_requests_wait_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_excess_that_waits_is_measured_and_decided_once() {
+async fn waiting_excess_is_counted_once() {
     let meter = Meter::start();
     let quota = Quota::every(Duration::from_secs(10));
     let policy = Policy::sliding_window_log("patient", quota).unwrap();
@@ -55,7 +55,8 @@ async fn an_excess_that_waits_is_measured_and_decided_once() {
     }
     assert_eq!(meter.sum("tollgate_waiting_requests", &[]), 0.0);
     assert_eq!(meter.sum("tollgate_wait_seconds_count", &[]), 2.0);
-    // The denials before were no decisions, and the waits are no time of the store.
+    // The store's denials before the wait do not count as decisions, and the wait does not count as
+    // store latency.
     assert_eq!(meter.outcomes("patient"), counted(&[("allow", 3.0)]));
     assert_eq!(meter.sum("tollgate_decision_duration_seconds_count", &[]), 1.0);
 }

@@ -1,4 +1,4 @@
-//! The header that states a cost is between the service and the layer.
+//! The cost header passes from the service to the layer and is removed there.
 
 use std::convert::Infallible;
 
@@ -21,13 +21,13 @@ fn tokens() -> Policy {
     log("tokens", 1_000)
 }
 
-/// A limit whose requests state their cost, except the free ones.
+/// A limit that reads the cost from the response, except for free requests.
 fn stated(limit: Limit) -> Limit {
     let costs = Costs::flat(Cost::new(100)).method(Method::HEAD, Cost::ZERO);
     limit.costs(costs).reserve(Reserve::by_handler().or_by_header(headers::COST))
 }
 
-/// A request of a client that the lists know as a partner.
+/// A request from a client on the allowlist.
 fn of_a_partner() -> Request<()> {
     from_peer(77, get())
 }
@@ -47,7 +47,7 @@ fn lists() -> AccessLists {
 }
 
 #[tokio::test]
-async fn a_stated_cost_never_reaches_the_client() {
+async fn cost_header_never_reaches_the_client() {
     let tenant = || Header::trust_unverified(http::HeaderName::from_static("x-tenant"));
     let global = || stated(Limit::global(tokens()));
     let keyed = || stated(Limit::new(tokens(), tenant())).on_missing_key(OnMissingKey::Pass);
@@ -106,7 +106,7 @@ async fn a_stated_cost_never_reaches_the_client() {
 }
 
 #[tokio::test]
-async fn a_layer_that_reads_no_cost_leaves_the_header_to_the_layer_around_it() {
+async fn inner_layer_passes_cost_header_on() {
     let (_, store) = memory();
     let outer = layer(&store, [stated(Limit::global(tokens()))]);
     let by_handler = Limit::global(log("inner", 9)).reserve(Reserve::by_handler());

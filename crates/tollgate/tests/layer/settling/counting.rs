@@ -1,4 +1,4 @@
-//! Limits that count only some responses: other responses are refunded.
+//! `count_only`: limits that count some responses and refund the rest.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,15 +18,14 @@ fn logins() -> Policy {
     log("login", 5)
 }
 
-/// Five answers with 401 a minute.
+/// Five responses with status 401 per minute.
 fn failures() -> Limit {
     Limit::global(logins())
         .costs(Costs::flat(Cost::ONE))
         .count_only(|response| response.status == 401)
 }
 
-/// A login that takes a while and answers with the status that the path says; and how many
-/// were tried.
+/// Returns a slow login service, which responds with the status in the path, and its call counter.
 fn login<St: Store>(
     store: &St,
 ) -> (
@@ -70,7 +69,7 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_200_failing_logins_at_once_exactly_five_are_tried() {
+async fn concurrent_failures_never_exceed_quota() {
     let (_, store) = memory();
     let (service, tried) = login(&store);
     let statuses = at_once(&service, 200, "/401").await;
@@ -81,7 +80,7 @@ async fn of_200_failing_logins_at_once_exactly_five_are_tried() {
 }
 
 #[tokio::test]
-async fn what_does_not_count_is_given_back() {
+async fn uncounted_responses_are_refunded() {
     let (_, store) = memory();
     let (service, tried) = login(&store);
     for _ in 0..50 {
@@ -97,7 +96,7 @@ async fn what_does_not_count_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_response_counts() {
+async fn cancelled_requests_count() {
     let (_, store) = memory();
     let (service, _) = login(&store);
     let task = tokio::spawn(service.oneshot(request(http::Method::GET, "/200")));
@@ -108,7 +107,7 @@ async fn a_client_that_leaves_before_the_response_counts() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_counts() {
+async fn service_errors_count() {
     let (_, store) = memory();
     let broken =
         service_fn(|_: Request<()>| std::future::ready(Err::<Response<Bytes>, _>("broken")));
@@ -118,7 +117,7 @@ async fn a_service_that_fails_counts() {
 }
 
 #[tokio::test]
-async fn only_the_limit_that_says_so_gives_back() {
+async fn only_count_only_limits_refund() {
     let (_, store) = memory();
     let all = log("all", 10);
     let limits = [failures(), Limit::global(all.clone()).costs(Costs::flat(Cost::ONE))];

@@ -1,4 +1,4 @@
-//! Charges that are corrected when the response is known.
+//! Charges that are settled when the response is known.
 
 mod cost_header;
 mod counting;

@@ -1,4 +1,4 @@
-//! Reservations: the handler says what a request has cost, or the response does.
+//! Reservations: the handler or the response states the actual cost.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::left;
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
-/// A thousand tokens in any minute.
+/// 1000 tokens per minute.
 fn tokens() -> Policy {
     log("tokens", 1_000)
 }
 
-/// Each request is taken for 100 tokens at first.
+/// Each request first reserves 100 tokens.
 fn estimated() -> Limit {
     Limit::global(tokens()).costs(Costs::flat(Cost::new(100))).reserve(Reserve::by_handler())
 }
 
-/// A service that does this with the reservation of its request.
+/// A service that calls `act` with each request's reservation.
 fn with_reservation<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
@@ -44,13 +44,13 @@ fn with_reservation<St: Store>(
 }
 
 #[tokio::test]
-async fn the_handler_says_what_a_request_has_cost() {
+async fn handler_settles_actual_cost() {
     let (_, store) = memory();
     for (actual, expected) in [(30, 970), (0, 970), (100, 870), (250, 620)] {
         let service = with_reservation(&store, [estimated()], move |reservation| {
             let clone = reservation.clone();
             reservation.settle(Cost::new(actual));
-            // It has been settled, whatever is said later.
+            // The reservation is already settled, so this has no effect.
             clone.settle(Cost::ZERO);
         });
         assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
@@ -59,7 +59,7 @@ async fn the_handler_says_what_a_request_has_cost() {
 }
 
 #[tokio::test]
-async fn what_was_estimated_too_low_is_owed_up_to_one_capacity() {
+async fn debt_is_capped_at_one_capacity() {
     let (clock, store) = memory();
     let bucket =
         || Policy::token_bucket("tokens", tollgate::Quota::per_second(10).burst(100)).unwrap();
@@ -69,7 +69,7 @@ async fn what_was_estimated_too_low_is_owed_up_to_one_capacity() {
         reservation.settle(Cost::new(1_000_000));
     });
     assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 200);
-    // A hundred owed take 10 seconds, and the one asked for 100 ms more.
+    // A debt of 100 units takes 10 s to refill, and the requested unit another 100 ms.
     let denied = service.clone().oneshot(get()).await.unwrap();
     assert_eq!(denied.status(), 429);
     assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("11"));
@@ -78,7 +78,7 @@ async fn what_was_estimated_too_low_is_owed_up_to_one_capacity() {
 }
 
 #[tokio::test]
-async fn a_reservation_is_of_the_limits_that_reserve() {
+async fn reservation_covers_only_reserving_limits() {
     let (_, store) = memory();
     let hits = log("hits", 10);
     let daily = log("daily", 5_000);
@@ -104,7 +104,7 @@ async fn a_reservation_is_of_the_limits_that_reserve() {
 }
 
 #[tokio::test]
-async fn a_reservation_stands_for_all_layers_around_the_handler() {
+async fn reservation_covers_nested_layers() {
     let (_, store) = memory();
     let outer = log("outer", 1_000);
     let reserved =
@@ -117,7 +117,7 @@ async fn a_reservation_stands_for_all_layers_around_the_handler() {
 }
 
 #[tokio::test]
-async fn a_receipt_is_settled_by_another_process_and_only_once() {
+async fn sent_receipt_settles_once() {
     let (_, store) = memory();
     let kept = Arc::<Mutex<Option<Reservation>>>::default();
     let keep = Arc::clone(&kept);
@@ -141,7 +141,7 @@ async fn a_receipt_is_settled_by_another_process_and_only_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_that_nobody_settles_lapses_to_the_estimate() {
+async fn unsettled_reservation_lapses_to_estimate() {
     let store = on_tokio_time();
     for (after, expected) in [(4_999, 1_000), (5_000, 900)] {
         let kept = Arc::<Mutex<Option<Reservation>>>::default();
@@ -160,7 +160,7 @@ async fn a_reservation_that_nobody_settles_lapses_to_the_estimate() {
 }
 
 #[tokio::test]
-async fn a_header_of_the_service_says_what_a_request_has_cost() {
+async fn response_header_settles_actual_cost() {
     for (values, expected) in [
         (&["30"][..], 970),
         (&[" 250 "], 750),
@@ -190,8 +190,9 @@ async fn a_header_of_the_service_says_what_a_request_has_cost() {
 }
 
 #[tokio::test]
-async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
-    // Before the first frame, the service has already read the prompt: the estimate stands.
+async fn streamed_body_settles_at_end_or_drop() {
+    // If the client leaves before the first frame, the service has already read the prompt, so the
+    // estimate is charged.
     for (read, least, expected) in [
         (0, None, 900),
         (1, None, 993),
@@ -218,7 +219,7 @@ async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         }));
         let mut body = service.oneshot(get()).await.unwrap().into_body();
-        assert_eq!(left(&store, &tokens()).await, 900, "the response has only begun");
+        assert_eq!(left(&store, &tokens()).await, 900, "the response has only started");
         for _ in 0..read {
             body.frame().await;
         }
@@ -233,7 +234,7 @@ async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
 
 /// Over HTTP/2, the client can read the end of a response before the server drops its body.
 #[tokio::test]
-async fn a_tally_settles_before_the_last_frame() {
+async fn tally_settles_before_last_frame() {
     let (_, store) = memory();
     let service = layer(&store, [estimated()]).any_body();
     let service = service.layer(service_fn(|request: Request<()>| {
@@ -261,7 +262,7 @@ async fn aborted_requests_are_not_refunded() {
 }
 
 #[tokio::test]
-async fn an_empty_body_costs_nothing() {
+async fn empty_body_is_free() {
     for polled in [true, false] {
         let (_, store) = memory();
         let service = layer(&store, [estimated()]).any_body();
@@ -281,7 +282,7 @@ async fn an_empty_body_costs_nothing() {
 
 /// A server does not poll a body after its trailers.
 #[tokio::test]
-async fn a_body_of_trailers_costs_nothing() {
+async fn trailers_only_body_is_free() {
     let (_, store) = memory();
     let service = layer(&store, [estimated()]).any_body();
     let service = service.layer(service_fn(|request: Request<()>| {
@@ -298,7 +299,7 @@ async fn a_body_of_trailers_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_store_that_answers_later_is_settled_behind_the_response() {
+async fn pending_settlement_does_not_delay_response() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let holds = store.clone();
@@ -316,7 +317,7 @@ async fn a_store_that_answers_later_is_settled_behind_the_response() {
 }
 
 #[tokio::test]
-async fn where_the_store_fails_the_estimate_stands_and_the_response_goes_on() {
+async fn failed_settlement_leaves_the_estimate() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
     let fails = store.clone();
@@ -329,7 +330,7 @@ async fn where_the_store_fails_the_estimate_stands_and_the_response_goes_on() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_not_charged_has_no_reservation() {
+async fn uncharged_request_has_no_reservation() {
     let (_, memory) = memory();
     let store = Staged::new(memory);
     store.fail(Fault::NotCharged);
@@ -339,16 +340,16 @@ async fn a_request_that_was_not_charged_has_no_reservation() {
             std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
         }))
     };
-    // It fails open.
+    // The limit fails open.
     assert_eq!(free([estimated()]).oneshot(get()).await.unwrap().status(), 200);
     store.recover();
     let shared = [Limit::global(tokens())];
     assert_eq!(free(shared).oneshot(get()).await.unwrap().status(), 200);
 }
 
-/// Otherwise a client that has all of its quota would read that it has not.
+/// Otherwise a client with a full quota would see the estimate subtracted from it.
 #[tokio::test]
-async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
+async fn headers_show_the_settled_charge() {
     let (_, store) = memory();
     let failures = Limit::global(log("login", 5))
         .costs(Costs::flat(Cost::ONE))
@@ -365,7 +366,7 @@ async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
         ("/200/0", 5, 1_000),
         ("/401/30", 4, 970),
         ("/200/300", 4, 670),
-        // More than there is: what is owed besides is not shown.
+        // The cost exceeds the remaining units. The headers do not show the debt.
         ("/200/9999", 4, 0),
     ] {
         let request = request(http::Method::GET, path);
@@ -378,12 +379,12 @@ async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
     }
 }
 
-/// A store that reads the open receipts of the request while it settles one of them.
+/// A store that reads the request's open receipts while it settles a receipt.
 #[derive(Clone)]
 struct Reading<S> {
     store: S,
     reservation: Arc<Mutex<Option<Reservation>>>,
-    /// How many receipts were open, at each call to settle.
+    /// The number of open receipts at each call to `settle`.
     open: Arc<Mutex<Vec<Option<usize>>>>,
 }
 
@@ -397,7 +398,7 @@ impl<S: Store> Store for Reading<S> {
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
         let reservation = self.reservation.lock().clone().expect("the handler has left it");
         let (found, finds) = std::sync::mpsc::channel();
-        // In a thread of its own, so that a lock that is held fails the test and does not hang it.
+        // In another thread: if the lock is held, the test fails instead of hanging.
         std::thread::spawn(move || found.send(reservation.receipts().len()));
         self.open.lock().push(finds.recv_timeout(Duration::from_secs(30)).ok());
         self.store.settle(receipt, actual)
@@ -427,6 +428,6 @@ async fn no_lock_is_held_while_the_store_settles() {
         it.settle_policy("tokens", Cost::ONE);
     });
     assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
-    // The handler settles, the penalty strikes, and a response that does not count is refunded.
+    // The handler settles, the penalty adds a strike, and an uncounted response is refunded.
     assert_eq!(*store.open.lock(), [Some(0); 3]);
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate_replicas::Port;
 
 use crate::support::{Client, Gateway, RawUpstream, Upstream, whole};
 
@@ -169,9 +170,8 @@ fn most(started: Instant) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_is_down_takes_a_few_lines_however_many_requests_fail() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let port = Port::claim().unwrap();
+    let address = port.address();
     let mut gateway = Gateway::start(&format!("target: http://{address}\n"));
     let client = Client::new(gateway.address);
     let started = Instant::now();

@@ -26,13 +26,14 @@ fn run_with(script: &str, family: Family, share: usize) {
         let [decisions, blocks, charges] = Trace::new(family, seed).run(&mut client);
         (done, granted, frozen) = (done + decisions, granted + blocks, frozen + charges);
         traces += 1;
-        if done >= all / share {
+        // Traces differ in what they cover. Leased units would make the totals of heavy ones smaller.
+        let least = all / share / 100;
+        let is_covered = frozen > least && (granted > least || family == Family::Heavy);
+        if done >= all / share && is_covered {
             break;
         }
+        assert!(done < 10 * all / share, "{granted} blocks, {frozen} charges to keys without room");
     }
-    assert!(frozen > done / 100, "{frozen} charges to keys without room");
-    // Leased units would make totals smaller.
-    assert!(family == Family::Heavy || granted > done / 100, "{granted} blocks");
     println!("{family:?}: {done} decisions, {granted} blocks in {traces} traces");
 }
 

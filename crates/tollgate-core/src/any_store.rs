@@ -1,4 +1,4 @@
-//! A store of a type that is chosen at run time.
+//! A type-erased store.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -7,10 +7,10 @@ use core::pin::Pin;
 
 use crate::{Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict};
 
-/// A store whose type is chosen at run time, for example memory for one process and Redis for many.
-/// A reply that is not ready costs an allocation for its future.
+/// A store with its type chosen at run time, for example memory for a single process or Redis for
+/// several processes. A reply that is not ready costs one allocation for its future.
 ///
-/// Clones share all state, as those of the store inside.
+/// Clones share all state, like clones of the inner store.
 ///
 /// ```
 /// use tollgate_core::{AnyStore, Store};

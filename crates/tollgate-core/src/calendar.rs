@@ -1,4 +1,4 @@
-//! Windows that are not all of one length: days, weeks and months of some place.
+//! Calendar windows, such as days, weeks and months, which differ in length.
 
 #[cfg(feature = "std")]
 mod known;
@@ -9,15 +9,14 @@ use core::hash::{Hash, Hasher};
 
 use crate::{Micros, Timestamp};
 
-/// The periods of a calendar, such as the days of Berlin, two of which have 23 and 25 hours in a
-/// year.
+/// Calendar periods, such as the days in Berlin, two of which have 23 or 25 hours each year.
 ///
-/// The core has no time zones and leap years: a calendar is a table of the instants at which its
-/// periods begin. The crate `tollgate-calendar` makes tables for days, weeks and months of every
-/// time zone. Two calendars are equal if they have the same name.
+/// The core knows no time zones or leap years. A calendar is a table with the start of each period.
+/// The crate `tollgate-calendar` creates tables for days, weeks and months in every time zone. Two
+/// calendars are equal if they have the same name.
 ///
-/// A handle is one pointer. The table of each name is kept while the process lives, so that quotas
-/// stay plain values. So make calendars from configuration, never from requests.
+/// A handle is a single pointer, so quotas remain plain `Copy` values. The table behind it is never
+/// freed, so create calendars from configuration, never from requests.
 ///
 /// ```
 /// use tollgate_core::{Calendar, Policy, Quota, Timestamp};
@@ -43,7 +42,7 @@ struct Table {
     longest: Micros,
 }
 
-/// The time from one instant up to, but not including, another.
+/// A half-open time span: from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Period {
     start: Timestamp,
@@ -51,21 +50,21 @@ pub struct Period {
 }
 
 impl Calendar {
-    /// The longest name of a calendar, in bytes.
+    /// The longest calendar name, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// Returns the name of the calendar.
+    /// Returns the calendar's name.
     pub fn name(&self) -> &'static str {
         &self.0.name
     }
 
-    /// Returns the number of 48 bits that means this calendar in stored states: never zero, and the
-    /// same in every process.
+    /// Returns the 48-bit number that identifies this calendar in stored states. It is never zero
+    /// and is the same in every process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Returns the period in which `now` is.
+    /// Returns the period that contains `now`.
     pub fn period(&self, now: Timestamp) -> Period {
         let starts = &self.0.starts;
         let after = starts.partition_point(|start| *start <= now);
@@ -75,7 +74,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the two periods beside the boundary nearest to `now`: for a store that gets an
+    /// Returns the two periods around the boundary nearest to `now`, for a store that gets an
     /// approximate time and decides with its own clock.
     pub fn around(&self, now: Timestamp) -> [Period; 2] {
         let period = self.period(now);
@@ -88,7 +87,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the longest period that has both a start and an end in the table.
+    /// Returns the longest period that both starts and ends in the table.
     pub fn longest(&self) -> Micros {
         self.0.longest
     }
@@ -113,7 +112,7 @@ impl Period {
 
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        // There is one table to a name.
+        // Each name has exactly one table.
         core::ptr::eq(self.0, other.0)
     }
 }
@@ -138,29 +137,29 @@ impl fmt::Display for Calendar {
     }
 }
 
-/// The error of a calendar that cannot be built.
+/// Error returned when a calendar cannot be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalendarError {
     /// The name is empty, too long or not printable ASCII.
     #[error("the name of a calendar is 1 to {} printable ASCII characters", Calendar::MAX_NAME)]
     Name,
-    /// Without a period that begins and ends there is nothing to count in.
+    /// There are fewer than two instants, so no period has both a start and an end.
     #[error("a calendar of {count} instants has no whole period: give it two or more")]
     TooFew {
-        /// How many there were.
+        /// How many instants there were.
         count: usize,
     },
-    /// The process has a calendar with this name and other periods.
+    /// The process already has a calendar with this name but different periods.
     #[error(
         "the process already has a calendar with this name and other periods: give each calendar \
          its own name"
     )]
     NameInUse,
-    /// The instants do not ascend.
+    /// The instants are not in ascending order.
     #[error("instant {index} of the calendar, counted from 0, is not later than the one before it")]
     Order {
-        /// Which one.
+        /// The index of the first instant that is out of order.
         index: usize,
     },
 }
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_boundary_is_between_the_two_around() {
+    fn around_returns_periods_beside_nearest_boundary() {
         let calendar = Calendar::new("around", [10, 20, 30].map(at)).unwrap();
         let max = Timestamp::MAX.as_micros();
         for (now, boundaries) in [
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_means_one_table() {
+    fn calendar_name_identifies_one_table() {
         let one = Calendar::new("once", [1, 2].map(at)).unwrap();
         assert_eq!(Calendar::new("once", [1, 2].map(at)), Ok(one));
         assert_eq!(Calendar::new("once", [5, 9].map(at)), Err(CalendarError::NameInUse));
@@ -225,12 +224,12 @@ mod tests {
         assert_eq!(Calendar::named("once"), Some(one));
         assert_ne!(one, Calendar::new("twice", [1, 2].map(at)).unwrap());
         assert_eq!(Calendar::named("never"), None);
-        // Processes and versions share states by it.
+        // Processes and versions share states by this number, so it must not change.
         assert_eq!(known::id_of("day in Europe/Berlin"), 0xd5eb_35b4_b8a2);
     }
 
     #[test]
-    fn what_is_no_calendar_is_refused() {
+    fn invalid_calendar_is_an_error() {
         let new = |name: &str, starts: &[u64]| Calendar::new(name, starts.iter().map(|s| at(*s)));
         assert_eq!(new("", &[1, 2]), Err(CalendarError::Name));
         assert_eq!(new("Tag in Köln", &[1, 2]), Err(CalendarError::Name));

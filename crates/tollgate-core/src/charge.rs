@@ -1,46 +1,46 @@
-//! Charges, and receipts to correct them.
+//! Charges, and receipts for correcting them.
 
 use crate::{Cost, Key, Micros, Policy, Source, Timestamp};
 
-/// A request to take `cost` units from the quota of `key` under `policy`: one of the charges that a
-/// store decides together.
+/// A request to take `cost` units from `key`'s quota under `policy`. A store decides several
+/// charges together.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// The key of the quota.
+    /// The key to charge.
     pub key: &'a Key,
-    /// The units.
+    /// The number of units to take.
     pub cost: Cost,
-    /// Whether a denial by this policy denies the request. A policy without this (a shadow) is
-    /// charged only if it allows and the others admit the request.
+    /// Whether a denial by this policy denies the request. If `false` (a shadow), the policy is
+    /// charged only if it allows the request and the request is admitted.
     pub enforce: bool,
-    /// Only asks. See [`dry`](Charge::dry).
+    /// Whether this charge only queries the decision. See [`dry`](Charge::dry).
     pub dry: bool,
 }
 
 impl<'a> Charge<'a> {
-    /// Makes a charge whose denial denies the request.
+    /// Creates an enforced charge: if its policy denies, the request is denied.
     pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
         Self { policy, key, cost, enforce: true, dry: false }
     }
 
-    /// Returns whether both charges take from one quota.
+    /// Returns whether both charges take from the same quota.
     pub fn shares_quota_with(&self, other: &Self) -> bool {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
-    /// Makes a shadow charge: it never denies the request.
+    /// Turns this into a shadow charge, which never denies the request.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.enforce = false;
         self
     }
 
-    /// Makes a dry charge, which only asks for the decision after the other charges of the request.
-    /// It takes no units and is not added to other charges, so one request can ask about several
-    /// costs of one key. If it would pass, its outcome is
-    /// [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
+    /// Turns this into a dry charge, which only queries the decision that the policy would make
+    /// after all other charges of the request. It takes no units and is not added to other charges,
+    /// so one request can query several costs for the same key. If it would be allowed, its outcome
+    /// is [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
     #[must_use]
     pub const fn dry(mut self) -> Self {
         self.enforce = false;
@@ -49,26 +49,26 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// The unique name of a receipt, of 128 bits.
+/// A receipt's unique ID, 128 bits wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
 impl ReceiptId {
-    /// Makes a name of the random bits of a process, the time of the verdict, and a count in the
-    /// process.
+    /// Creates an ID from the process's random bits, the verdict's time, and a per-process counter.
     ///
-    /// Machines that are restored from one snapshot have the same bits and count. The time tells
-    /// their receipts apart if they share a store, which never decides for both at one instant.
+    /// Machines restored from the same snapshot have the same random bits and counter. The time
+    /// keeps their receipts apart if they share a store, because a store never makes two decisions
+    /// at the same instant for different machines.
     pub const fn new(process: u64, decided_at: Timestamp, count: u64) -> Self {
         let process = process ^ decided_at.as_micros();
         Self((process as u128) << 64 | count as u128)
     }
 }
 
-/// The proof of one charge, so that a store can correct the charge once.
+/// Proof of a charge. It lets a store correct the charge a single time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The name of the receipt. A store settles each name once.
+    /// The receipt's ID. A store settles each ID at most once.
     pub id: ReceiptId,
     /// The store that made the charge and can correct it.
     pub source: Source,
@@ -76,27 +76,27 @@ pub struct Receipt {
     pub policy: Policy,
     /// The key that was charged.
     pub key: Key,
-    /// The units and the time of the charge.
+    /// The units and the time at which they were charged.
     pub charged: Charged,
 }
 
 impl Receipt {
-    /// The longest lifetime of a receipt. After it, the charge stands.
+    /// The longest lifetime of any receipt. After it, the charge is final.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
 
-    /// The shortest lifetime of a receipt of a rate: a response may take longer than a window of a
-    /// second.
+    /// The shortest lifetime of a rate limit's receipt. A response may take longer than a window of
+    /// one second.
     pub const MIN_LIFETIME: Micros = Micros::new(300_000_000);
 
-    /// Returns the receipt of a permit that was renewed at `charged_at`.
+    /// Returns the receipt for a permit that was renewed at `charged_at`.
     #[must_use]
     pub fn begun_at(&self, charged_at: Timestamp) -> Self {
         let charged = Charged { charged_at, leaves_at: charged_at, ..self.charged };
         Self { charged, ..self.clone() }
     }
 
-    /// Returns how long the receipt can be settled, which is how long a store must remember that it
-    /// was: the window of its policy. For a rate that is at least
+    /// Returns how long the receipt can be settled. A store must remember for this long that it was
+    /// settled. The lifetime equals the policy's window, but for a rate limit it is at least
     /// [`MIN_LIFETIME`](Self::MIN_LIFETIME) and at most [`LIFETIME`](Self::LIFETIME).
     pub fn lifetime(&self) -> Micros {
         let window = self.policy.window();
@@ -106,7 +106,7 @@ impl Receipt {
         window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)
     }
 
-    /// Returns whether the time to settle the receipt is over.
+    /// Returns whether the receipt's lifetime is over.
     pub fn has_lapsed(&self, now: Timestamp) -> bool {
         now >= self.charged.charged_at + self.lifetime()
     }
@@ -115,33 +115,32 @@ impl Receipt {
 /// The facts about a charge that an algorithm needs to correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// Units taken.
+    /// The units taken.
     pub cost: Cost,
-    /// The instant under which the charge was written.
+    /// The timestamp with which the charge was recorded.
     pub charged_at: Timestamp,
-    /// The instant at which the request may continue: that of the decision, or later for a leaky
-    /// bucket in queue mode.
+    /// When the request may continue: immediately, or later for a leaky bucket in queue mode.
     pub leaves_at: Timestamp,
 }
 
-/// The effect of settling a receipt.
+/// The result of settling a receipt.
 ///
-/// The set is closed: a caller that corrects its numbers has to treat every effect.
+/// The enum is exhaustive because a caller that corrects its numbers must handle every result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// Units were refunded: at most the difference, and only units that still counted.
+    /// Units were refunded: at most the difference, and only units that still count.
     Returned {
-        /// Refunded units.
+        /// The refunded units.
         units: u64,
     },
-    /// The actual cost was higher, and the difference was charged now.
+    /// The actual cost was higher, so the difference was charged now.
     Charged {
-        /// Charged units, at most up to a debt of one capacity.
+        /// The charged units, up to a debt of one capacity.
         units: u64,
     },
-    /// This receipt was settled before; nothing changed.
+    /// The receipt was settled before, so no state changed.
     Repeated,
-    /// It is too late to settle this receipt; nothing changed.
+    /// The receipt's lifetime is over, so no state changed.
     Lapsed,
 }
 
@@ -153,7 +152,7 @@ mod tests {
     use crate::Quota;
 
     #[test]
-    fn a_receipt_can_be_settled_within_its_window_between_five_minutes_and_an_hour() {
+    fn receipt_lifetime_is_clamped_window() {
         for (window, lifetime) in [(1, 300), (300, 300), (600, 600), (86_400, 3_600)] {
             let quota = Quota::new(1, Duration::from_secs(window));
             let receipt = Receipt {

@@ -1,9 +1,8 @@
-//! The cost of a request.
+//! Request costs.
 
-/// The number of units that a request takes from a quota. A plain request costs 1.
+/// The number of units that a request takes from a quota. A normal request costs 1.
 ///
-/// A cost of 0 is always allowed and leaves no trace: asking for nothing is how
-/// one reads a limit without using it.
+/// A cost of 0 is always allowed and changes no state. Use it to read a limit without charging it.
 ///
 /// ```
 /// use tollgate_core::Cost;
@@ -14,21 +13,21 @@
 ///
 /// # Conversions
 ///
-/// Functions that take a cost accept a `u64`, also as a plain literal: `.cost(5)`. Convert other
-/// integers to `u64` first, `u64::from(tokens)` or `text.len() as u64`. With a second `From` the
-/// compiler could not choose the type of the literal. Signed integers convert with
-/// `Cost::try_from`, because a negative number is not a cost.
+/// Functions that take a cost accept a `u64`, including a plain literal: `.cost(5)`. Convert other
+/// integers to `u64` first, with `u64::from(tokens)` or `text.len() as u64`: a second `From` impl
+/// would make the literal's type ambiguous. Signed integers convert with `Cost::try_from`, because
+/// a cost cannot be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
 impl Cost {
-    /// The cost of a request that takes no units.
+    /// A cost of zero units, which is always allowed.
     pub const ZERO: Self = Self(0);
 
-    /// The cost of a plain request: one unit.
+    /// A normal request's cost: one unit.
     pub const ONE: Self = Self(1);
 
-    /// Makes a cost of this number of units.
+    /// Creates a cost of this many units.
     pub const fn new(units: u64) -> Self {
         Self(units)
     }
@@ -38,14 +37,14 @@ impl Cost {
         self.0
     }
 
-    /// Adds two costs. The sum saturates, because no quota has that many units.
+    /// Adds two costs, saturating. No quota is large enough for the difference to matter.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 }
 
-/// One unit, a plain request.
+/// One unit, for a normal request.
 impl Default for Cost {
     fn default() -> Self {
         Self::ONE
@@ -66,7 +65,7 @@ impl TryFrom<i64> for Cost {
     }
 }
 
-/// The error of a number that is not a cost, because it is negative.
+/// Error returned when converting a negative number to a cost.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a cost cannot be negative: expected a number of units such as 5, not {0}")]
 pub struct NegativeCost(i64);
@@ -78,7 +77,7 @@ mod tests {
     use super::Cost;
 
     #[test]
-    fn a_negative_number_is_not_a_cost() {
+    fn negative_cost_is_an_error() {
         assert_eq!(Cost::try_from(7_i64), Ok(Cost::new(7)));
         let error = Cost::try_from(-7_i64).unwrap_err().to_string();
         assert_eq!(
@@ -88,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_is_a_cost() {
+    fn integer_literal_converts_to_cost() {
         fn units(cost: impl Into<Cost>) -> u64 {
             cost.into().get()
         }
-        // A second `From` of an integer would leave the type of the literal open.
+        // A second `From` impl for an integer would make the literal's type ambiguous.
         assert_eq!(units(5), 5);
     }
 }

@@ -1,61 +1,61 @@
-//! The decision of a policy, and the verdict on a request.
+//! Policy decisions, and the verdict on a request.
 
 use smallvec::SmallVec;
 
 use crate::{Charge, Charged, Cost, Micros, Receipt, ReceiptId, Timestamp};
 
-/// The decision of one policy on one request, with the numbers for headers.
+/// A policy's decision on a request, with the numbers for headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The answer of the policy: whether the request may pass, and if not, when.
+    /// Whether the request is allowed, and if not, when to retry.
     pub outcome: Outcome,
-    /// The most units that the policy grants at once: the limit, or the burst of a bucket.
+    /// The policy's capacity: the limit, or a bucket's burst.
     pub limit: u64,
-    /// The units that are left: a request with this cost would pass now, and a request with one
-    /// unit more would not.
+    /// The remaining units: a request with this cost would be allowed now, and a request that costs
+    /// one unit more would not.
     pub remaining: u64,
-    /// The time until the key equals an unused key.
+    /// The time until the entire quota is available again.
     pub reset_after: Micros,
 }
 
-/// The answer of one policy to a request: allow it, deny it, or hold it back.
+/// A policy's answer to a request: allow it, deny it, or delay it.
 ///
-/// The set is closed: a store, a wrapper and a layer each treat every outcome, so a new outcome is a
-/// breaking change.
+/// The enum is exhaustive because every store, wrapper and layer must handle each outcome. A new
+/// outcome is therefore a breaking change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The request passes this policy and was charged to it.
+    /// The policy allowed the request and was charged.
     Allow {
-        /// How long to hold the request back before it goes on. Zero for all but a
-        /// leaky bucket in queue mode.
+        /// How long to delay the request before it continues. Zero except for a leaky bucket in
+        /// queue mode.
         delay: Micros,
-        /// The instant under which the charge was written: the store's time, or the
-        /// last instant seen for this key if the clock has stepped back since.
+        /// The timestamp with which the charge was recorded: the store's time, or the last instant
+        /// seen for this key if the clock has stepped back since.
         charged_at: Timestamp,
     },
-    /// The request would pass this policy, but another one denied it, so that
-    /// nothing was charged.
+    /// The policy would allow the request, but another policy denied it, so no charge was made.
     WouldAllow,
-    /// The request does not pass now.
+    /// The policy denies the request for now.
     Deny {
-        /// Wait this long and it passes, if nothing else is charged meanwhile. One
-        /// microsecond less is too short.
+        /// How long to wait until the request would be allowed, if no other request is charged in
+        /// the meantime. Waiting one microsecond less is not enough.
         ///
-        /// Where the quota of the policy has changed since the key was last charged, a
-        /// denial looks at what is left of the old one anew each time, and the wait may
-        /// turn out longer.
+        /// If the policy's quota has changed since the key was last charged, each denial recomputes
+        /// the wait from the units that remain under the old quota, so the wait may turn out
+        /// longer.
         retry_after: Micros,
     },
-    /// The request costs more than the policy ever grants at once: it can never pass.
+    /// The request costs more than the policy's capacity, so it can never be allowed.
     ExceedsCapacity,
-    /// The policy did not decide. Either the store could not, and the policy fails open; or the
-    /// store remembers that another policy denies the request, and did not ask this one.
+    /// The policy did not decide. Either the store failed and the policy fails open, or the store
+    /// remembers that another policy denies the request and did not evaluate this policy.
     Undecided,
 }
 
 impl Decision {
-    /// Returns a decision for a policy that did not decide. Do not show its numbers: they are
-    /// placeholders. A remembered denial has such a decision for each policy that it did not check.
+    /// Returns the decision for a policy that did not decide. Its numbers are placeholders, so do
+    /// not show them. A remembered denial has such a decision for each policy that was not
+    /// evaluated.
     pub const fn undecided(limit: u64) -> Self {
         Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }
@@ -70,8 +70,8 @@ impl Decision {
         matches!(self.outcome, Outcome::Deny { .. } | Outcome::ExceedsCapacity)
     }
 
-    /// Returns the time to wait before the same request can pass: for a denial, and only if it can
-    /// pass at all.
+    /// Returns how long to wait before retrying a denied request. Returns `None` if the request is
+    /// allowed, or can never be.
     pub const fn retry_after(&self) -> Option<Micros> {
         match self.outcome {
             Outcome::Deny { retry_after } => Some(retry_after),
@@ -79,7 +79,7 @@ impl Decision {
         }
     }
 
-    /// Returns how long to hold an allowed request back.
+    /// Returns how long to delay an allowed request.
     pub const fn delay(&self) -> Micros {
         match self.outcome {
             Outcome::Allow { delay, .. } => delay,
@@ -88,32 +88,34 @@ impl Decision {
     }
 }
 
-/// The store that reached a verdict: the first, or its local fallback.
+/// The store that reached a verdict: the primary store, or its local fallback.
 ///
-/// The set is closed: a wrapper sends each receipt back to its source, so it has to know them all.
+/// The enum is exhaustive because a wrapper sends each receipt back to its source and must
+/// therefore know every source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The store that was asked.
+    /// The primary store.
     #[default]
     Store,
-    /// The local store of a fallback, with a share of the quota, because the first store could not
+    /// A fallback's local store, with a share of the quota, because the primary store could not
     /// decide.
     Local,
-    /// The store itself, a moment ago: a key had no unit left, so no replica can have charged it
-    /// since. Waits, `remaining` and `reset_after` are what the store would say now. A policy
-    /// that may have changed meanwhile was not asked: [`Outcome::Undecided`].
+    /// The store's earlier answer, which this process remembers: the key had no units remaining, so
+    /// no replica can have charged it since. The waits, `remaining` and `reset_after` are the
+    /// values that the store would return now. A policy that may have changed in the meantime is
+    /// [`Outcome::Undecided`].
     Cache,
     /// A block of units that this process has leased from the store. `remaining` and `reset_after`
-    /// are not exact: they are from the grant of the last block, at most the lease's time ago.
-    /// Receipts have the date of the grant, before which the units were not spent: a bucket and a
-    /// counter refund units that still count, a log refunds nothing.
+    /// are not exact: they date from the last block's grant, which is at most one lease time ago.
+    /// Receipts have the grant's timestamp, which is never later than the time of spending. A
+    /// bucket and a counter refund units that still count, while a log refunds none.
     Lease,
 }
 
-/// The decisions of all policies of one request, in the order of its charges.
+/// The decisions of all policies, in the order of the request's charges.
 ///
-/// All or none: either every enforcing policy allowed the request and all that
-/// allowed were charged, or none was.
+/// All or none: either every enforced policy allowed the request and all policies that allowed it
+/// were charged, or no policy was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     admitted: bool,
@@ -123,7 +125,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Makes the verdict that a store reached at `decided_at`, by its own clock.
+    /// Creates a verdict that a store reached at `decided_at` on its own clock.
     pub fn new(
         admitted: bool,
         decided_at: Timestamp,
@@ -133,7 +135,7 @@ impl Verdict {
         Self { admitted, source: Source::Store, decided_at, decisions }
     }
 
-    /// Makes the verdict on a request with one charge.
+    /// Creates the verdict for a request with a single charge.
     #[inline]
     pub fn single(admitted: bool, decided_at: Timestamp, decision: Decision) -> Self {
         let mut decisions = SmallVec::new_const();
@@ -153,12 +155,12 @@ impl Verdict {
         self.source
     }
 
-    /// Returns whether the request passes.
+    /// Returns whether the request is admitted.
     pub const fn is_admitted(&self) -> bool {
         self.admitted
     }
 
-    /// Returns the time of the decision, by the clock of the store.
+    /// Returns when the store decided, on the store's clock.
     pub const fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
@@ -168,10 +170,10 @@ impl Verdict {
         &self.decisions
     }
 
-    /// The receipts of the charges that this verdict has made, each with a name of `next_id`. The
-    /// name makes a settlement happen once, so it must be unique.
+    /// Returns the receipts for the charges that this verdict made, each with an ID from `next_id`.
+    /// IDs must be unique, because a store settles each ID only once.
     ///
-    /// `charges` are the charges of the decision in their order.
+    /// `charges` must be the decided charges in their original order.
     pub fn receipts<'a>(
         &'a self,
         charges: &'a [Charge<'_>],
@@ -181,7 +183,7 @@ impl Verdict {
             let Outcome::Allow { delay, charged_at } = decision.outcome else {
                 return None;
             };
-            // A shadow beside an enforced charge to the same quota took nothing.
+            // A shadow charge takes no units from a quota that an enforced charge also uses.
             let took = charge.enforce
                 || !charges.iter().any(|other| other.enforce && other.shares_quota_with(charge));
             (took && charge.cost > Cost::ZERO).then(|| Receipt {
@@ -198,7 +200,7 @@ impl Verdict {
         })
     }
 
-    /// Returns how long to hold an admitted request back: the longest delay of its policies.
+    /// Returns how long to delay an admitted request: the longest delay of all its policies.
     pub fn delay(&self) -> Micros {
         self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A second store for when the first cannot decide.
+//! A wrapper that falls back to a local store when the primary store fails.
 
 use std::collections::BTreeMap;
 use std::convert::identity;
@@ -15,25 +15,24 @@ use crate::{
     Settlement, Source, Store, StoreError, Verdict,
 };
 
-/// A store, and a local store that decides while the first one cannot:
+/// A primary store, and a local store that decides while the primary store cannot. Created with
 /// [`StoreExt::or_local`](crate::StoreExt::or_local).
 ///
-/// The local store decides for policies that are [`OnStoreError::Local`], which is the default
-/// over this store. When the first store fails, and
+/// The local store decides for policies that are [`OnStoreError::Local`], which is the default over
+/// this store. When the primary store fails:
 ///
-/// * any enforced policy of the request is `Closed`, the error goes on to the caller, and nothing
-///   is charged;
-/// * else the `Local` policies are decided together by the local store, all or none, with their
-///   share of the quota; the `Open` ones pass.
+/// * If any enforced policy is `Closed`, the error is returned to the caller and no charge is made.
+/// * Otherwise, the local store decides the `Local` policies together, all or none, each with its
+///   share of the quota. `Open` policies allow the request.
 ///
-/// If the first store was overloaded, [`Policy::shed`] counts instead.
+/// If the primary store was overloaded, [`Policy::shed`] applies instead.
 ///
 /// # How much may pass
 ///
-/// With `n` replicas and a share of `s`, up to `n·s` times the quota passes in each window, beside
-/// what the first store admits. With the default of one half two replicas together keep the quota
-/// while the first store is down. Choose 1/n ([`with_share`](Self::with_share)) if more replicas
-/// should do so.
+/// With `n` replicas and a share of `s`, up to `n·s` times the quota is admitted in each window, in
+/// addition to what the primary store admits. With the default share of one half, two replicas
+/// together stay within the quota while the primary store is down. With more replicas, choose 1/n
+/// ([`with_share`](Self::with_share)) to stay within it.
 ///
 /// Clones share both stores.
 #[derive(Clone, Debug)]
@@ -44,18 +43,18 @@ pub struct Fallback<S, L> {
     is_used: bool,
 }
 
-/// The share that a local store grants, and policies cut down to it.
+/// The share that a local store grants, and the policies reduced to this share.
 #[derive(Debug)]
 struct Shares {
     numerator: u32,
     denominator: u32,
-    /// Policies and their shares by [`Policy::identity`], so that the local store gets the same
-    /// handles each time. Tiers have policies with equal names.
+    /// Policies and their reduced copies by [`Policy::identity`], which makes the local store get
+    /// the same handles each time. Not by name, because tiers have policies with equal names.
     cut: RwLock<BTreeMap<usize, (Policy, Policy)>>,
 }
 
-/// The maximum number of stored shares. A caller that makes a policy per request must not take
-/// unbounded memory.
+/// The maximum number of stored shares, because a caller may build a policy for every request and
+/// must not use unbounded memory that way.
 const MOST: usize = 1024;
 
 impl<S: Store, L: Store> Fallback<S, L> {
@@ -74,20 +73,20 @@ impl<S: Store, L: Store> Fallback<S, L> {
         Ok(Self { shares: Arc::new(shares), ..self })
     }
 
-    /// Returns the first store without the local store, in the same type: for a layer whose
-    /// policies are all `Open` or `Closed`, beside others that fall back. It shares both stores
-    /// with this store.
+    /// Returns a handle with the same type that does not fall back, for a layer with only `Open`
+    /// and `Closed` policies beside layers that do fall back. It shares both stores with this
+    /// handle.
     #[must_use]
     pub fn without_local(&self) -> Self {
         Self { is_used: false, ..self.clone() }
     }
 
-    /// Returns the store that decides first.
+    /// Returns the primary store.
     pub const fn get_ref(&self) -> &S {
         &self.store
     }
 
-    /// Returns the local store, which decides when the first store cannot.
+    /// Returns the local store, which decides when the primary store cannot.
     pub const fn local(&self) -> &L {
         &self.local
     }
@@ -101,14 +100,14 @@ impl Shares {
             return share.clone();
         }
         drop(cut);
-        // It has no other error than a denominator of zero.
+        // A denominator of zero is the only error, and `with_share` has ruled it out.
         let share = policy.share(self.numerator, self.denominator);
         let share = share.unwrap_or_else(|_| policy.clone());
         let mut cut = self.cut.write().unwrap_or_else(PoisonError::into_inner);
         if cut.len() >= MOST {
             cut.clear();
         }
-        // Another thread may have been faster.
+        // Another thread may have inserted the share in the meantime.
         let (_, share) = cut.entry(identity).or_insert_with(|| (policy.clone(), share));
         share.clone()
     }
@@ -119,7 +118,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
         let reply = self.store.decide(charges);
-        // Without a local policy the error goes on to the caller.
+        // Without a local policy, the error is returned to the caller.
         if !self.is_used || !charges.iter().any(|charge| charge.policy.may_fall_back()) {
             return first(reply);
         }
@@ -167,7 +166,8 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         }
     }
 
-    /// Resets the key in the first store. The local store is forgotten after an outage anyway.
+    /// Resets the key in the primary store only. The local store retains its state, which matters
+    /// only during an outage.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
         first(self.store.reset(policy, key))
     }
@@ -201,12 +201,12 @@ const fn at<S: Store, L: Store, T: Send>(stage: Stage<S, L, T>) -> FallbackFutur
     FallbackFuture(stage)
 }
 
-/// A permit of the local store, under the policy that the caller knows.
+/// The local store's permit, with the policy that the caller knows.
 fn under(policy: &Policy, renewed: Option<Receipt>) -> Option<Receipt> {
     renewed.map(|receipt| Receipt { policy: policy.clone(), ..receipt })
 }
 
-/// The name of this wrapper in errors.
+/// This wrapper's name in errors.
 const NAME: &str = "fallback store";
 
 /// A request that the local store may have to decide.
@@ -224,7 +224,7 @@ struct Owned {
     cost: Cost,
     enforce: bool,
     dry: bool,
-    /// Whether the local store decides on it, which depends on the error.
+    /// Whether the local store decides this charge, which depends on the error.
     is_local: bool,
 }
 
@@ -236,7 +236,7 @@ impl Owned {
 }
 
 impl<L: Store> Request<L> {
-    /// Lets the local store decide after the first store failed with `error`.
+    /// Lets the local store decide after the primary store failed with `error`.
     fn decide(mut self, error: StoreError) -> Reply<LocalFuture<L>> {
         match self.ask(error).map(Reply::now) {
             Err(error) => Reply::ready(Err(error)),
@@ -272,9 +272,10 @@ impl<L: Store> Request<L> {
         Ok(self.local.decide(&charges))
     }
 
-    /// The verdict on the whole request: policies that were not asked fail open.
+    /// Completes the local store's verdict: policies that it did not decide fail open.
     fn complete(&self, verdict: &Verdict) -> Result<Verdict, StoreError> {
-        // A cost above the share only can pass again when the store works.
+        // A cost that only exceeds the share can be allowed again when the primary store recovers,
+        // so it is an error instead of a permanent denial.
         let local = self.charges.iter().filter(|charge| charge.is_local);
         let too_dear = |(charge, decision): (&Owned, &Decision)| {
             charge.enforce
@@ -295,13 +296,13 @@ impl<L: Store> Request<L> {
     }
 }
 
-/// The verdict of the local store on a request.
+/// The local store's verdict on a request.
 struct LocalFuture<L: Store> {
     reply: L::Future<Verdict>,
     request: Request<L>,
 }
 
-/// The future inside is `Unpin`, and nothing else is ever pinned.
+/// The inner future is `Unpin`, and no other field is ever pinned.
 impl<L: Store> Unpin for LocalFuture<L> {}
 
 impl<L: Store> Future for LocalFuture<L> {
@@ -313,15 +314,15 @@ impl<L: Store> Future for LocalFuture<L> {
     }
 }
 
-/// The reply of a [`Fallback`]: of its first store, or of the local store.
+/// A reply from a [`Fallback`]'s primary or local store.
 pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Stage<S, L, T>);
 
-/// `T` is a verdict where a stage decides, and a receipt where it renews a permit. `convert` is then
-/// the identity, which the type system cannot see.
+/// `T` is the verdict in stages that decide, and the receipt in the stage that renews a permit.
+/// `convert` is always the identity, but the type system cannot know that.
 enum Stage<S: Store, L: Store, T: Send + 'static> {
     First(S::Future<T>),
     Second(L::Future<T>),
-    /// The first store decides. If it fails, the local store gets the request.
+    /// The primary store decides. If it fails, the local store gets the request.
     Deciding {
         reply: S::Future<T>,
         request: Option<Request<L>>,
@@ -339,7 +340,7 @@ enum Stage<S: Store, L: Store, T: Send + 'static> {
     },
 }
 
-/// The futures inside are `Unpin`, and nothing else is ever pinned.
+/// The inner futures are `Unpin`, and no other field is ever pinned.
 impl<S: Store, L: Store, T: Send + 'static> Unpin for FallbackFuture<S, L, T> {}
 
 impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
@@ -389,12 +390,12 @@ mod tests {
     use super::*;
     use crate::{Quota, StoreExt, Timestamp};
 
-    /// Answers to everything like this.
+    /// Gives the same answer to every call.
     #[derive(Clone, Copy, Debug)]
     enum Stub {
         Down,
         Overloaded,
-        /// Grants nothing of any cost, ever.
+        /// Never grants any cost.
         Exceeding,
         Admitting,
     }
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_of_one_name_keep_their_shares() {
+    fn tiers_with_equal_names_have_separate_shares() {
         let local = Recorder::default();
         let fallback = Stub::Down.or_local(local.clone());
         let tiers = [policy(10), policy(100)];
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_shares_is_bounded() {
+    fn number_of_shares_is_bounded() {
         let fallback = Stub::Down.or_local(Stub::Admitting);
         for limit in 1..=3_000 {
             now(fallback.peek(&policy(limit), &Key::GLOBAL)).unwrap();
@@ -495,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_share_cannot_grant_is_an_outage_and_no_verdict_for_ever() {
+    fn cost_above_only_the_share_is_an_outage() {
         let fallback = Stub::Down.or_local(Stub::Exceeding);
         let charge = |cost| now(fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(cost)));
         let error = charge(10).unwrap_err();
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_store_decides_for_whom_it_is_and_for_no_other() {
+    fn local_store_decides_only_local_policies() {
         use OnStoreError::{Closed, Local, Open};
         for (on_store_error, shed, by_down, by_overloaded) in [
             (None, None, true, true),
@@ -529,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_nothing_is_refused() {
+    fn zero_denominator_is_an_error() {
         let error = Stub::Down.or_local(Stub::Down).with_share(1, 0).unwrap_err();
         let expected = "policy `local fallback`: a share of 1/0 has no meaning";
         assert!(error.to_string().starts_with(expected), "{error}");

@@ -1,4 +1,4 @@
-//! The keys of quotas.
+//! Keys, under which quotas are stored.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -6,17 +6,17 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::ops::Deref;
 
-/// The name under which a quota is stored: a client address, a user, an API key, or all clients.
+/// The name under which a quota is stored, such as a client address, a user or an API key. A quota
+/// that all clients share has a key as well.
 ///
-/// A key is a string of bytes without a meaning for stores. Two keys are equal if their bytes are
-/// equal, so keys of several parts have to keep the parts apart (the layer writes lengths before
-/// them).
+/// A key is an opaque byte string. Two keys are equal if their bytes are equal, so keys that
+/// consist of several parts must keep these apart (the layer prefixes each part with its length).
 ///
-/// Up to [`Key::INLINE`] bytes are in the key itself; longer keys are shared, so that a clone
-/// copies nothing. A key has 16 bytes, because over many keys a decision costs as much as the cache
-/// lines of its entry.
+/// Up to [`Key::INLINE`] bytes are stored in the key itself. Longer keys are shared, so cloning
+/// never copies the bytes. A key takes only 16 bytes, because with many keys a decision costs as
+/// much as the cache lines its entry occupies.
 ///
-/// `Debug` shows the length only: keys have addresses and secrets.
+/// `Debug` shows only the length, because keys may contain addresses and secrets.
 ///
 /// ```
 /// use tollgate_core::Key;
@@ -29,14 +29,14 @@ pub struct Key(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    /// Up to 14 bytes as little-endian words, zero beyond the end: `head` holds the first
-    /// eight, `middle` the next four, `last` the rest.
+    /// Up to 14 bytes, stored as little-endian words and zero-padded: `head` holds the first eight,
+    /// `middle` the next four, `last` the rest.
     ///
-    /// Words and not an array, because a key is written just before it is hashed and
-    /// compared: a load that spans two stores waits for both to leave the processor,
-    /// which took as long as the rest of a decision.
+    /// Words, not an array: a key is written just before it is hashed and compared, and a load that
+    /// spans two stores has to wait until both have left the store buffer. With an array, this wait
+    /// took as long as the rest of the decision.
     Inline { len: u8, last: u16, middle: u32, head: u64 },
-    /// A `Vec` behind the `Arc` keeps the pointer thin, which a slice would not.
+    /// A `Vec` inside the `Arc` keeps the pointer thin, unlike a slice.
     Shared(Arc<Vec<u8>>),
 }
 
@@ -44,10 +44,10 @@ impl Key {
     /// The longest key, in bytes, that is stored without an allocation.
     pub const INLINE: usize = 14;
 
-    /// The one key of a limit that all clients share.
+    /// The key for a limit that all clients share.
     pub const GLOBAL: Self = Self(Repr::Inline { len: 0, last: 0, middle: 0, head: 0 });
 
-    /// Makes a key of these bytes.
+    /// Creates a key from these bytes.
     #[inline]
     pub fn new(key: impl AsRef<[u8]>) -> Self {
         let key = key.as_ref();
@@ -55,7 +55,7 @@ impl Key {
             return Self(Repr::Shared(Arc::new(key.to_vec())));
         }
         let (head, tail) = match key.last_chunk() {
-            // The last eight bytes reach back into the head; those are shifted out.
+            // The last eight bytes overlap the head, so shift the overlap out.
             Some(last) if key.len() > 8 => {
                 (word(&key[..8]), u64::from_le_bytes(*last) >> (8 * (16 - key.len())))
             }
@@ -70,7 +70,7 @@ impl Key {
         })
     }
 
-    /// Returns the bytes of the key.
+    /// Returns the key's bytes.
     pub fn as_bytes(&self) -> impl Deref<Target = [u8]> + '_ {
         match &self.0 {
             Repr::Inline { len, last, middle, head } => {
@@ -84,7 +84,7 @@ impl Key {
         }
     }
 
-    /// Returns the number of bytes that the key holds outside itself.
+    /// Returns the number of heap bytes that the key uses.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Repr::Inline { .. } => 0,
@@ -93,7 +93,7 @@ impl Key {
     }
 }
 
-/// Up to eight bytes as a little-endian word, zero beyond the end.
+/// Up to eight bytes, read as a zero-padded little-endian word.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
@@ -106,7 +106,7 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The bytes of a key, unpacked.
+/// A key's bytes, unpacked.
 enum KeyBytes<'a> {
     Inline { len: usize, bytes: [u8; Key::INLINE] },
     Shared(&'a [u8]),
@@ -170,12 +170,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_two_words_wide() {
+    fn key_is_two_words_wide() {
         assert_eq!(size_of::<Key>(), 16);
     }
 
     #[test]
-    fn keys_are_equal_exactly_when_their_bytes_are() {
+    fn key_equality_is_byte_equality() {
         let short = [b"a".as_slice(), b"a\0", b"", b"13-bytes-long", b"14-bytes-long-"];
         let long = [b"fifteen bytes !".as_slice(), b"fifteen bytes ?", &[0; 200]];
         let all: Vec<_> = short.iter().chain(&long).collect();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_any_length_keeps_its_bytes() {
+    fn key_of_any_length_round_trips() {
         let bytes: Vec<u8> = (1..=40).collect();
         for len in 0..=bytes.len() {
             assert_eq!(*Key::new(&bytes[..len]).as_bytes(), bytes[..len]);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_keeps_the_secret() {
+    fn debug_hides_the_bytes() {
         assert_eq!(format!("{:?}", Key::from("sk_live_1234567890")), "Key(18 bytes)");
     }
 }

@@ -1,35 +1,38 @@
-//! Blocks of units that replicas may spend without calling the store: how a key counts them.
+//! Leases: blocks of units that replicas may spend without calling the store, and how a key
+//! accounts for them.
 //!
-//! A replica that may spend units out of sight of the store has a [`Hold`] of them until an
-//! instant. A key has its state, as one of the algorithms keeps it, and its [`Holds`]. The
-//! construction is one for all algorithms and uses only their verbs:
+//! A replica that may spend units on its own has a [`Hold`] on these units until some instant. A
+//! key consists of its algorithm's state and its [`Holds`]. The construction is the same for all
+//! algorithms and uses only the verbs in [`Rule`]:
 //!
-//! * An **open** hold counts as if all of it were charged now: a request for `c` is assessed as a
-//!   request for `c` and all open holds.
+//! * An **open** hold counts as if all its units were charged now: a request for `c` units is
+//!   assessed as a request for `c` plus all open holds.
 //! * A **lapsed** hold is charged at its last instant ([`Holds::lapse`]).
-//! * A **settled** hold is gone, and its spent units are charged at the instant of settling.
+//! * A **settled** hold is removed, and the units spent from it are charged at the instant of
+//!   settling.
 //!
 //! So each unit counts at the latest instant at which it may have been spent.
 //!
 //! # Why no limit is ever exceeded
 //!
-//! Let `t` be an instant at which a unit of a hold is spent, and `g ≤ t` the last instant at which
-//! the store granted anything. Take any span that ends at `t`, and the units that were spent in it.
-//! Charges were written at their instants. Units of holds that were settled or had lapsed by `g`
-//! were charged later than they were spent and not later than `g`. All other holds were open at `g`
-//! and counted in full. So the units spent in the span are at most the units that `g` counted in
-//! it, and with these `g` kept the limit.
+//! Let `t` be an instant at which a held unit is spent, and `g ≤ t` the last instant at which the
+//! store granted any units. Take any span that finishes at `t`, and the units spent in it. Charges
+//! were recorded at their own instants. Units from holds that were settled or had lapsed by `g`
+//! were charged later than they were spent, but not later than `g`. All other holds were open at
+//! `g` and counted in full. So the units spent in the span are at most the units counted at `g`,
+//! and with these the limit held at `g`.
 //!
-//! * A log and a counter count spans that reach back a window from `t`. By `t` some of the units
-//!   that `g` counted are forgotten, never more than in a decision at `t`.
-//! * The level of a bucket is the maximum, over all spans that end at `t`, of the charges in the
-//!   span less the drain. A later charge drains later.
-//! * A counter must not find units of one window in the next: a hold ends with its window
+//! * A log and a counter count spans that reach back a window from `t`. By `t`, some of the units
+//!   counted at `g` may be forgotten, but never more than a decision at `t` forgets.
+//! * A bucket's level is the maximum, over all spans that finish at `t`, of the charges in the span
+//!   minus the drain. A charge recorded later also drains later.
+//! * A counter must not move units into the next window, so a hold expires with its window
 //!   ([`Rule::last_instant`]).
 //!
-//! This needs an algorithm without more room later after a later charge. A queue and a bucket that
-//! refills in intervals can have more room: there an instant decides about the turns of others, or
-//! begins an interval. [`Policy::with_lease`](crate::Policy::with_lease) refuses both.
+//! The argument requires that charging later never leads to more room later. This does not hold for
+//! a queue, where the instant decides about other requests' turns, or for a bucket that refills in
+//! intervals, where a charge can start an interval.
+//! [`Policy::with_lease`](crate::Policy::with_lease) rejects both.
 
 use core::time::Duration;
 
@@ -38,7 +41,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Rule;
 use crate::{Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The share of a quota that a replica may hold, and spend without calling the store.
+/// The quota share that a replica may hold and spend without calling the store.
 ///
 /// ```
 /// use tollgate_core::{Lease, Policy, Quota};
@@ -55,47 +58,47 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The shortest time to live of leased units: less than a few round trips is of no use.
+    /// The shortest time to live for leased units. Less than a few round trips is not useful.
     pub const MIN_TTL: Duration = Duration::from_millis(10);
 
-    /// Leases up to `numerator / denominator` of the capacity at a time to each replica, for a
+    /// Leases up to `numerator / denominator` of the capacity to each replica at a time, for one
     /// second.
     pub const fn of(numerator: u32, denominator: u32) -> Self {
         Self { numerator, denominator, ttl: Micros::new(1_000_000) }
     }
 
-    /// Sets the time to live of leased units. Units that are not spent or returned by then are lost
-    /// to the quota.
+    /// Sets the time to live for leased units. Units neither spent nor returned by then are lost to
+    /// the quota.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl.into();
         self
     }
 
-    /// Returns the time to live of leased units.
+    /// Returns the time to live for leased units.
     pub const fn time_to_live(&self) -> Micros {
         self.ttl
     }
 
-    /// Returns the most units of a capacity that a replica holds at a time: at least one.
+    /// Returns the largest number of units that a replica may hold at a time, at least 1.
     pub fn units(&self, capacity: u64) -> u64 {
         let (numerator, denominator) = (u128::from(self.numerator), u128::from(self.denominator));
         let units = u128::from(capacity) * numerator / denominator.max(1);
         u64::try_from(units).unwrap_or(capacity).clamp(1, capacity)
     }
 
-    /// The share, if it is one: more than nothing and at most the whole.
+    /// Whether this is a valid share: more than 0 and at most 1.
     pub(crate) const fn is_share(&self) -> bool {
         self.numerator > 0 && self.numerator <= self.denominator
     }
 
-    /// Returns the share of the quota, as it was stated.
+    /// Returns the quota share as numerator and denominator, not reduced.
     pub const fn share(&self) -> (u32, u32) {
         (self.numerator, self.denominator)
     }
 }
 
-/// A twentieth for a second.
+/// A twentieth of the capacity, for one second.
 impl Default for Lease {
     fn default() -> Self {
         Self::of(1, 20)
@@ -105,35 +108,35 @@ impl Default for Lease {
 /// A block of units that a replica may spend without calling the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The name of the block, unique among the blocks of the key.
+    /// The block's ID, unique among the key's blocks.
     pub id: u64,
     /// The number of units in the block.
     pub units: u64,
-    /// The last instant at which a unit of the block may be spent.
+    /// The last instant at which units from the block may be spent.
     pub until: Timestamp,
 }
 
-/// The answer of a store to a request for a block of units.
+/// A store's answer to a request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The units that may be spent from now on. Zero means that no block was granted.
     pub units: u64,
     /// The time from now to the last instant at which the units may be spent.
     pub lasts: Micros,
-    /// The units left beside all blocks.
+    /// The units that remain after subtracting all blocks.
     pub remaining: u64,
-    /// The shortest time until the key equals an unused key.
+    /// The shortest time until the entire quota is available again.
     pub reset_after: Micros,
-    /// The time until a unit would be left, if no unit was granted.
+    /// The time until a unit becomes available, if no unit was granted.
     pub retry_after: Micros,
 }
 
-/// The open blocks of a key, ordered by their ends.
+/// A key's open blocks, ordered by expiry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds(SmallVec<[Hold; 2]>);
 
 impl Holds {
-    /// The most open blocks of a key. Later replicas get no block.
+    /// The maximum number of open blocks per key. Further replicas get no block.
     pub const MAX: usize = 64;
 
     /// Returns whether the key has no open block.
@@ -141,18 +144,18 @@ impl Holds {
         self.0.is_empty()
     }
 
-    /// Returns the open blocks, ordered by their ends.
+    /// Returns the open blocks, ordered by expiry.
     pub fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.0.iter()
     }
 
-    /// Returns the units of all open blocks together.
+    /// Returns the total number of units in all open blocks.
     pub fn units(&self) -> u64 {
         self.0.iter().map(|hold| hold.units).sum()
     }
 
-    /// Charges the blocks that ended before `now`, each at its last instant. The other methods
-    /// expect this.
+    /// Charges the blocks that expired before `now`, each at its last instant. The other methods
+    /// expect this to have been called.
     pub fn lapse<R: Rule>(&mut self, rule: &R, state: &mut R::State, now: Timestamp) {
         let lapsed = self.0.iter().take_while(|hold| hold.until < now).count();
         self.lapse_first(lapsed, rule, state);
@@ -160,18 +163,18 @@ impl Holds {
 
     fn lapse_first<R: Rule>(&mut self, count: usize, rule: &R, state: &mut R::State) {
         for hold in self.0.drain(..count) {
-            // A block that fitted at its grant still fits, unless a debt was made since; then the
-            // sum stays within the bound of debts.
+            // A block that fitted when it was granted still fits, unless a debt was made since.
+            // Then the sum stays within the debt's bound.
             rule.owe(state, hold.units, hold.until);
         }
     }
 
-    /// Decides on `cost` beside the open blocks, and changes no state.
+    /// Decides on `cost` in addition to the open blocks. Changes no state.
     ///
-    /// `retry_after` assumes that no unit is returned; returns make it earlier. For a sliding
-    /// window counter it is a little late, because the holds age too. If the holds alone deny the
-    /// request, it is the end of the first hold, and may be too early. `reset_after` counts holds
-    /// as spent now.
+    /// `retry_after` assumes that no unit is returned. If units are returned, the request is
+    /// allowed earlier. For a sliding window counter it is slightly late, because the holds age
+    /// too. If only the holds deny the request, it is the expiry of the first hold and may be too
+    /// early. `reset_after` counts holds as spent now.
     pub fn assess<R: Rule>(
         &self,
         rule: &R,
@@ -186,7 +189,7 @@ impl Holds {
         let left = beside.remaining.saturating_sub(held);
         let (outcome, remaining) = match (alone.outcome, beside.outcome) {
             (Outcome::ExceedsCapacity, _) => (Outcome::ExceedsCapacity, left),
-            // Nothing is asked for, and so nothing waits, whatever is left.
+            // A request for zero units never waits, regardless of the remaining units.
             (_, Outcome::Allow { .. }) if cost == Cost::ZERO => (alone.outcome, beside.remaining),
             (_, _) if cost == Cost::ZERO => (alone.outcome, left),
             (_, Outcome::Allow { .. }) => (beside.outcome, beside.remaining),
@@ -201,8 +204,9 @@ impl Holds {
         Decision { outcome, limit: alone.limit, remaining, reset_after }
     }
 
-    /// Grants up to `units` for `ttl`, as many as are left, and returns the number. Grants none if
-    /// the key has a block of this name: one of two holders would settle the block of the other.
+    /// Grants up to `units` for `ttl`, limited to the remaining units, and returns the block.
+    /// Returns `None` if the key already has a block with this ID, because one holder would then
+    /// settle the other holder's block.
     pub fn grant<R: Rule>(
         &mut self,
         rule: &R,
@@ -225,8 +229,8 @@ impl Holds {
         Some(hold)
     }
 
-    /// Settles a block of which `used` units were spent, and charges those now. Returns whether the
-    /// key had the block: a block that ended was charged in full.
+    /// Settles a block by charging the `used` units now. Returns whether the key still had the
+    /// block; a block that had expired was already charged in full.
     pub fn settle<R: Rule>(
         &mut self,
         rule: &R,
@@ -244,7 +248,7 @@ impl Holds {
         true
     }
 
-    /// Returns the time until a key with this state equals an unused key, if no request follows.
+    /// Returns the time until the entire quota is available again if no more requests arrive.
     pub fn fresh_after<R: Rule>(&self, rule: &R, state: &R::State, now: Timestamp) -> Micros {
         let Some(last) = self.0.last() else {
             return rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after;

@@ -1,12 +1,12 @@
-//! The types and algorithms of Tollgate, as pure functions over integers.
+//! Tollgate's types and algorithms: pure functions over integers.
 //!
-//! A [`Quota`] is an amount per window. A [`Policy`] is a named quota with an [`Algorithm`]. Its
-//! constructors check every bound, so that no later arithmetic can overflow. A [`Charge`] asks a
-//! [`Store`] to take a [`Cost`] from the quota of a [`Key`]. The store answers with a [`Verdict`],
-//! which has one [`Decision`] per charge.
+//! A [`Quota`] is an amount per window, and a [`Policy`] is a named quota with an [`Algorithm`].
+//! The constructors check every bound, so later arithmetic cannot overflow. A [`Charge`] takes a
+//! [`Cost`] from a [`Key`]'s quota. A [`Store`] decides all charges for a request together and
+//! returns a [`Verdict`], which contains a [`Decision`] for each charge.
 //!
-//! This crate reads no clock and does no I/O. Time is an argument, a [`Timestamp`], so a test of a
-//! minute takes a microsecond.
+//! This crate does no I/O and never reads a clock. Time is an argument, a [`Timestamp`], so a test
+//! that covers a minute runs in a microsecond.
 //!
 //! ```
 //! use tollgate_core::algorithm::Rule;
@@ -30,8 +30,8 @@
 //! # Ok::<(), tollgate_core::PolicyError>(())
 //! ```
 //!
-//! Without the default feature `std` the crate needs only `alloc`, for WebAssembly and embedded
-//! systems. [`Fallback`] and the making of a [`Calendar`] need `std`, because they hold locks.
+//! Without the default feature `std`, the crate needs only `alloc`, for WebAssembly and embedded
+//! systems. [`Fallback`] and [`Calendar::new`] use locks and therefore need `std`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -57,7 +57,8 @@ mod strikes;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, Kind, LeakyMode, Refill, Resolution};
-/// Errors that `main` returns are printed by their `Debug`, which then says the cure, too.
+/// Rust prints an error returned from `main` with `Debug`. Forwarding to `Display` makes that
+/// output readable, including the advice on how to fix it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_display {

@@ -1,14 +1,14 @@
-//! How much, per how long, how much at once.
+//! Quotas: how many units per window, and how large a burst.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::{Calendar, Micros};
 
-/// An amount per window: `limit` units per `window`, and at most `burst` of them at once.
+/// An amount per window: `limit` units per `window`, with bursts of up to `burst` units.
 ///
-/// A quota is only a statement; it is checked when a [`Policy`](crate::Policy) is
-/// built from it, because what is possible depends on the algorithm.
+/// A quota is not checked until a [`Policy`](crate::Policy) is built from it, because the valid
+/// values depend on the algorithm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,45 +29,46 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Makes a quota of `limit` units per `window`.
+    /// Creates a quota of `limit` units per `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self { limit, window, burst: None, calendar: None }
     }
 
-    /// Makes a quota of `limit` units per second.
+    /// Creates a quota of `limit` units per second.
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
-    /// Makes a quota of `limit` units per 60 seconds.
+    /// Creates a quota of `limit` units per 60 seconds.
     pub const fn per_minute(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    /// Makes a quota of `limit` units per 3600 seconds.
+    /// Creates a quota of `limit` units per 3600 seconds.
     pub const fn per_hour(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// Makes a quota of `limit` units per 24 hours.
+    /// Creates a quota of `limit` units per 24 hours.
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(86_400))
     }
 
-    /// Makes a quota of one unit per `window`.
+    /// Creates a quota that allows a single unit per `window`.
     pub const fn every(window: Duration) -> Self {
         Self::new(1, window)
     }
 
-    /// Makes a quota of `limit` units in each period of a calendar, such as each month in Berlin.
+    /// Creates a quota of `limit` units in each calendar period, such as each month in Berlin.
     ///
-    /// Only the fixed window counter has windows of different lengths; the others refuse it.
+    /// Only the fixed window counter supports windows of different lengths. Other algorithms reject
+    /// such a quota.
     pub fn per_calendar(limit: u64, calendar: Calendar) -> Self {
         Self { calendar: Some(calendar), ..Self::new(limit, calendar.longest().into()) }
     }
 
-    /// Sets the most units at once: the capacity of a bucket. A bucket without it has a capacity of
-    /// `limit` units. The window algorithms have no burst and reject one.
+    /// Sets the burst: a bucket's capacity, which by default equals `limit`. The window algorithms
+    /// have no burst and reject a quota that sets it.
     #[must_use]
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
@@ -79,7 +80,7 @@ impl Quota {
         self.limit
     }
 
-    /// Returns the window; with a calendar the longest of its periods.
+    /// Returns the window. With a calendar, this is its longest period.
     pub const fn window(&self) -> Duration {
         self.window
     }
@@ -89,12 +90,12 @@ impl Quota {
         self.burst
     }
 
-    /// Returns the calendar that says when windows begin, if the quota has one.
+    /// Returns the calendar that defines the windows, if there is one.
     pub const fn calendar(&self) -> Option<Calendar> {
         self.calendar
     }
 
-    /// Returns the same quota with another number of units per window.
+    /// Returns the same quota with a different limit.
     #[must_use]
     pub const fn with_limit(mut self, limit: u64) -> Self {
         self.limit = limit;
@@ -113,7 +114,8 @@ impl Quota {
         Span(*self)
     }
 
-    /// Returns the most units that can be taken at once.
+    /// Returns the largest number of units that can be taken together: the burst if set, otherwise
+    /// the limit.
     pub const fn capacity(&self) -> u64 {
         match self.burst {
             Some(units) => units,

@@ -5,10 +5,10 @@ use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-/// The reply of a store: an output that is ready, or a future.
+/// A store's reply: either an output that is ready, or a future.
 ///
-/// It is a future itself. A caller that asks [`now`](Self::now) first uses a ready output without
-/// polling anything, which is the usual case for a store in memory.
+/// A reply is itself a future. A caller can use [`now`](Self::now) to take an output that is ready
+/// without polling, which is the usual case for an in-memory store.
 #[must_use = "a reply does nothing unless it is awaited"]
 pub struct Reply<F: Future>(Repr<F>);
 
@@ -18,13 +18,13 @@ enum Repr<F: Future> {
 }
 
 impl<F: Future> Reply<F> {
-    /// Makes a reply whose output is ready.
+    /// Creates a reply that is ready.
     #[inline]
     pub fn ready(output: F::Output) -> Self {
         Self(Repr::Ready(ready(output)))
     }
 
-    /// Makes a reply that is not ready yet.
+    /// Creates a reply that is not ready yet.
     pub const fn pending(future: F) -> Self {
         Self(Repr::Pending(future))
     }
@@ -32,7 +32,7 @@ impl<F: Future> Reply<F> {
     /// Returns the output if it is ready.
     ///
     /// # Errors
-    /// The future of the output. It has not been polled.
+    /// Returns the future if the output is not ready. The future has not been polled.
     #[inline]
     pub fn now(self) -> Result<F::Output, F> {
         match self.0 {
@@ -41,7 +41,7 @@ impl<F: Future> Reply<F> {
         }
     }
 
-    /// Replaces the future of a reply that is not ready, for a store around another store.
+    /// Maps the future if the reply is not ready. Stores that wrap another store use this.
     pub fn map_pending<G>(self, map: impl FnOnce(F) -> G) -> Reply<G>
     where
         G: Future<Output = F::Output>,
@@ -64,7 +64,7 @@ impl<F: Future + Unpin> Future for Reply<F> {
     }
 }
 
-// `Ready` is `Unpin`, whatever its output.
+// `Ready` is `Unpin` for every output.
 impl<F: Future + Unpin> Unpin for Reply<F> {}
 
 impl<F: Future> fmt::Debug for Reply<F> {
@@ -75,7 +75,7 @@ impl<F: Future> fmt::Debug for Reply<F> {
 }
 
 impl<T> Reply<NeverPending<T>> {
-    /// Returns the output of a store that is always ready.
+    /// Returns the output, which is always ready.
     #[inline]
     pub fn into_inner(self) -> T {
         match self.0 {
@@ -85,7 +85,7 @@ impl<T> Reply<NeverPending<T>> {
     }
 }
 
-/// The future of a store that is always ready, such as a store in memory. It has no value.
+/// The future type for a store that is always ready, such as an in-memory store. It has no values.
 #[derive(Debug)]
 pub struct NeverPending<T>(Infallible, PhantomData<fn() -> T>);
 

@@ -3,18 +3,18 @@
 use crate::Micros;
 use crate::math::gcd;
 
-/// With `g = gcd(limit, window in µs)`, one unit weighs `window / g` and a microsecond
-/// restores `limit / g`: the smallest whole numbers in the ratio of the quota, so that
-/// nothing is ever rounded and a bucket does not drift, at any rate.
+/// With `g = gcd(limit, window in µs)`, one unit weighs `window / g`, and `limit / g` is restored
+/// per microsecond. These are the smallest integers in the quota's ratio, so a bucket is never
+/// rounded and does not drift at any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
-    /// The weight of one unit.
+    /// The weight per unit.
     pub(crate) unit: u64,
-    /// The weight that a microsecond restores.
+    /// The weight restored per microsecond.
     pub(crate) rate: u64,
 }
 
-/// Lua counts in doubles: whole numbers are exact up to here, and 2^53 + 1 reads as 2^53.
+/// Lua numbers are doubles: integers are exact up to here, and 2^53 + 1 reads as 2^53.
 const EXACT: u128 = 1 << 53;
 
 impl Scale {
@@ -23,17 +23,17 @@ impl Scale {
         Self { unit: window.get() / g, rate: limit / g }
     }
 
-    /// Whether a bucket of `capacity` units that owes as much again stays exact.
+    /// Whether a bucket with this capacity stays exact even if its debt reaches the capacity.
     pub(crate) fn holds(self, capacity: u64) -> bool {
         2 * u128::from(capacity) * u128::from(self.unit) <= EXACT
     }
 }
 
-/// The limit nearest to `limit` whose bucket stays exact, at most `max`; the capacity
-/// is `burst`, or the limit itself without one.
+/// Returns the limit nearest to `limit`, and not above `max`, that gives an exact bucket. The
+/// capacity is `burst` if set, otherwise the limit itself.
 ///
-/// A limit `k·g` with `g` a divisor of the window has a unit of at most `window / g`.
-/// So it is enough to look, for each divisor, at the multiples next to `limit`.
+/// A limit `k·g`, where `g` divides the window, has a unit of at most `window / g`. So for each
+/// divisor it is enough to check the multiples next to `limit`.
 pub(crate) fn nearest_limit(
     limit: u64,
     window: Micros,
@@ -46,7 +46,7 @@ pub(crate) fn nearest_limit(
     };
     divisors(window.get())
         .flat_map(|g| {
-            // Where the capacity is the limit, only multiples up to `top` can build.
+            // If the capacity equals the limit, only multiples up to `top` can build.
             let unit = u128::from(window.get() / g);
             let top = u64::try_from(EXACT / 2 / unit).unwrap_or(u64::MAX);
             let multiple = (limit / g).min(if burst.is_none() { top } else { u64::MAX });
@@ -56,8 +56,8 @@ pub(crate) fn nearest_limit(
         .min_by_key(|&candidate| candidate.abs_diff(limit))
 }
 
-/// All divisors of `n`, by trial up to its root: at most 6 million steps for 400 days,
-/// and only to word an error.
+/// All divisors of `n`, by trial division up to its square root. That takes at most 6 million steps
+/// for 400 days, and runs only to word an error.
 fn divisors(n: u64) -> impl Iterator<Item = u64> {
     (1..=n.isqrt()).filter(move |d| n.is_multiple_of(*d)).flat_map(move |d| [d, n / d])
 }
@@ -70,7 +70,7 @@ mod tests {
     const MAX: u64 = 1_000_000_000_000;
 
     #[test]
-    fn the_scale_is_the_ratio_in_lowest_terms() {
+    fn scale_is_in_lowest_terms() {
         let scale = Scale::new(100, Micros::new(60_000_000));
         assert_eq!((scale.unit, scale.rate), (600_000, 1));
         let scale = Scale::new(3, Micros::new(7_000_000));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_limit_is_the_one_an_exhaustive_search_finds() {
+    fn nearest_limit_matches_exhaustive_search() {
         for (limit, window, burst) in [
             (123_457_u64, DAY, None),
             (999_983, Micros::new(999_999_937), None),

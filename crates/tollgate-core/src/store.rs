@@ -1,4 +1,4 @@
-//! The store of states: one trait and its contract.
+//! The store trait and its contract.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -11,30 +11,30 @@ use core::fmt;
 use crate::Fallback;
 use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdict};
 
-/// The store of the states of all keys.
+/// Stores the state of every key and decides requests.
 ///
-/// A store takes data and returns a verdict. No closure crosses this boundary, so a store may be
-/// another process, and one decision one round trip.
+/// A store takes data and returns a verdict. No closure crosses this boundary, so a store can be
+/// another process, and a decision can be a single round trip.
 ///
 /// # Contract
 ///
-/// `tollgate-store-tests` checks this contract with a suite of named checks, for stores and
-/// wrappers.
+/// The crate `tollgate-store-tests` checks this contract with a suite of named checks, for stores
+/// and for wrappers around them.
 ///
 /// ## Atomicity
 ///
-/// [`decide`](Store::decide) is one indivisible step over all its charges: all are assessed against
-/// one state of the store, and either all allowed charges are made or none. Charges of one request
-/// to the same policy and key are summed first. Under any interleaving the admitted requests are
-/// those of some sequential order. (A store over several machines may guarantee this per machine
-/// only; its documentation then says so.)
+/// [`decide`](Store::decide) is atomic over all its charges: they are all assessed against the same
+/// state, and then either every allowed charge is made or no charge is. If a request charges the
+/// same policy and key several times, the costs are summed first. Under any interleaving, the store
+/// admits the same requests as in some sequential order. (A store that spans several machines may
+/// guarantee this only per machine. Its documentation must state so.)
 ///
-/// A denial changes no state, with one exception: if a request has a charge to a
+/// A denial changes no state, with one exception. If a request has a charge to a
 /// [penalty](Policy::penalty) that [counts denials](Policy::counts_denials), and another enforced
-/// policy denies the same key, the penalty gets one strike in the same step. Its decision includes
-/// the strike: a block that begins denies this request already. A denial by a penalty alone is not
-/// a strike. Keys that share an overflow entry get no strikes, because one flood would block
-/// unrelated clients.
+/// policy denies the same key, the penalty gets one strike in the same step. The penalty's decision
+/// includes this strike, so a block that it triggers already denies this request. A denial by a
+/// penalty alone is not a strike. Keys that share an overflow entry get no strikes, because a
+/// single flood would then block unrelated clients.
 ///
 /// ## Clones
 ///
@@ -42,87 +42,92 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Verdi
 ///
 /// ## Clock
 ///
-/// The store owns the clock, so that processes with different clocks agree. If the clock steps
-/// back, time stops for live keys, and no units are refilled. After a key expired, a step back may
-/// grant up to one quota again. A step forward refills units like the passage of time. Charges are
-/// identified by their dates: if the clock stepped back before a key was reset, an older receipt
-/// may refund newer charges, and charges before the clock has caught up may refund nothing.
+/// The store owns the clock, so processes with different clocks agree. If the clock steps back,
+/// time stops for live keys and no units are refilled. If the clock steps back after a key has
+/// expired, up to one quota may be granted again. A step forward refills units just as the passage
+/// of time does. Charges are identified by their timestamps. If the clock stepped back before a key
+/// was reset, a receipt from before the reset may refund newer charges, and charges made before the
+/// clock has caught up may not be refunded at all.
 ///
 /// ## Errors
 ///
-/// `Err` means that the store could not decide, never a denial. The error says whether the charge
-/// was not made or may have been made ([`StoreError::may_have_charged`]). An error can only make a
-/// store count too much: no request is admitted without its charge.
+/// `Err` means that the store could not decide. It never means a denial. The error reports whether
+/// the charge may have been made ([`StoreError::may_have_charged`]). Errors can only make a store
+/// count too much: no request is admitted without being charged.
 ///
 /// ## What an attacker gains
 ///
-/// Clients choose keys. A flood of new keys must neither evict a live key (its client would get a
-/// fresh quota) nor get a fresh quota for each new key when the store is full, and must not delay
-/// others by more than its own decisions.
+/// Clients choose keys. A flood of new keys must not evict a live key, because its client would get
+/// a fresh quota. When the store is full, new keys must not each get a fresh quota. And a flood
+/// must not delay other clients by more than the time of its own decisions.
 ///
 /// ## What bounds memory
 ///
-/// Configuration, not traffic. A key may be forgotten only when its state equals that of an unused
-/// key.
+/// Configuration, not traffic. A store may drop a key only when the key's state equals an unused
+/// key's state.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The future inside a pending reply. It borrows nothing and can be moved after a poll. A store
-    /// that always replies immediately uses [`NeverPending`](crate::NeverPending).
+    /// The future inside a pending reply. It borrows no data and may be moved after it was polled.
+    /// A store that always replies immediately uses [`NeverPending`](crate::NeverPending).
     type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
 
-    /// Decides one request: all its charges, or none.
+    /// Decides one request: all charges are made, or none.
     ///
-    /// Charges to one policy and key are one charge of their sum; a shadow beside an enforced
-    /// charge takes nothing. One policy and key under two quotas is an error and charges nothing,
-    /// unless both are one rule ([`Policy::shares_state_with`]).
+    /// Charges to the same policy and key are summed. A shadow charge to a quota that an enforced
+    /// charge also uses takes no units. It is an error to charge the same policy and key under two
+    /// different quotas, unless both have the same rule ([`Policy::shares_state_with`]). Such a
+    /// request is not charged.
     ///
-    /// Dry charges come after all others, see [`Charge::dry`]. If the reply is dropped, the charge
-    /// may have been made.
+    /// Dry charges are decided after all other charges, see [`Charge::dry`]. If the reply is
+    /// dropped, the charge may still have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>>;
 
-    /// Corrects a charge: `actual` units count instead of those of the receipt.
+    /// Corrects a charge to the `actual` cost.
     ///
-    /// Units beyond `actual` are refunded if they still count, so that no more is admitted than if
-    /// the charge had been `actual` from the start. Missing units are charged now and may leave a
-    /// debt of at most one capacity. A receipt settles once; another call is
+    /// Surplus units are refunded if they still count, so no more is admitted than if the charge
+    /// had been `actual` from the start. Missing units are charged now and may leave a debt of up
+    /// to one capacity. A receipt can be settled only once; after that the result is
     /// [`Settlement::Repeated`].
     ///
-    /// If the key has been charged under another quota of the policy since, charges cannot be told
-    /// apart, and nothing is refunded, except permits, which keep their dates.
+    /// If the key has since been charged under a different quota for the same policy, the charges
+    /// cannot be told apart, and no units are refunded. Permits are the exception, because they
+    /// retain their timestamps.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>>;
 
-    /// Starts the lease of a permit ([`Policy::is_concurrency`]) again, in one step, so that
-    /// no other request can take its units.
+    /// Restarts a permit's lease ([`Policy::is_concurrency`]) in one step, during which no other
+    /// request can take its units.
     ///
-    /// Returns the new receipt; the old receipt refunds nothing from then on. Units that do not
-    /// count any more, because the lease had ended, the key was reset or the store lost it, are
-    /// charged again, up to a debt of one capacity. `None` if the receipt was settled.
+    /// Returns the new receipt. The old receipt can no longer refund units. Units that no longer
+    /// count are charged again, up to a debt of one capacity. This happens if the lease had
+    /// expired, the key was reset or the store lost it. Returns `None` if the receipt was already
+    /// settled.
     ///
-    /// After an error that [may have charged](StoreError::may_have_charged) renew the same receipt
-    /// again: at worst the units count twice until the lost lease ends. Other policies have no
-    /// leases, which is an error.
+    /// After an error that [may have charged](StoreError::may_have_charged), renew the same receipt
+    /// again. At worst, the units count twice until the lost lease expires. Renewing a receipt for
+    /// a policy without leases is an error.
     fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>>;
 
-    /// Forgets the used units of `key` under `policy`. Older receipts refund nothing.
+    /// Forgets the units that `key` has used under `policy`. Older receipts can no longer refund
+    /// units.
     ///
-    /// A reset of one key does not change an overflow entry that several keys share.
+    /// Resetting a key does not change an overflow entry that several keys share.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>>;
 
-    /// The name of the kind, such as `memory`: a label of metrics. A wrapper returns the name of its
-    /// inner store.
+    /// The kind of store, such as `memory`, which is used as a metrics label. A wrapper returns its
+    /// inner store's name.
     fn name(&self) -> &'static str {
         "store"
     }
 
     /// Whether a local store decides for policies with [`OnStoreError::Local`] while this store
-    /// cannot: see [`StoreExt::or_local`]. The layer refuses to be built with such a policy if
-    /// this is `false`, the default, and without such a policy if this is `true`. A wrapper
-    /// returns the answer of the store inside it.
+    /// cannot. See [`StoreExt::or_local`]. If this is `false`, the default, building a layer that
+    /// has such a policy fails; if this is `true`, building a layer without such a policy fails. A
+    /// wrapper returns its inner store's answer.
     fn has_local_fallback(&self) -> bool {
         false
     }
 }
 
-/// Conveniences for every [`Store`].
+/// Convenience methods for every [`Store`].
 ///
 /// ```
 /// use tollgate_core::{Cost, Key, Policy, Store, StoreError, StoreExt};
@@ -133,25 +138,25 @@ pub trait Store: Clone + Send + Sync + 'static {
 /// }
 /// ```
 pub trait StoreExt: Store {
-    /// Decides one charge under one policy.
+    /// Charges a single policy.
     fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Reply<Self::Future<Verdict>> {
         self.decide(&[Charge::new(policy, key, cost)])
     }
 
-    /// The state of a key, without a charge.
+    /// Returns a key's current state without charging it.
     fn peek(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<Verdict>> {
         self.charge(policy, key, Cost::ZERO)
     }
 
-    /// The decisions at several costs in one snapshot, without a charge.
+    /// Returns the decisions for several costs, in one snapshot and without charging the key.
     fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Reply<Self::Future<Verdict>> {
         let charges: Vec<_> =
             costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
         self.decide(&charges)
     }
 
-    /// This store, or `local` for as long as this store cannot decide: each process then grants
-    /// half of each quota by itself. See [`Fallback`] for other shares, and for how much may pass.
+    /// Falls back to `local` while this store cannot decide. Each process then grants half of each
+    /// quota by itself. See [`Fallback`] for other shares and for the total that may be admitted.
     #[cfg(feature = "std")]
     fn or_local<L: Store>(self, local: L) -> Fallback<Self, L> {
         Fallback::new(self, local)
@@ -160,7 +165,7 @@ pub trait StoreExt: Store {
 
 impl<S: Store> StoreExt for S {}
 
-/// The error of a store that could not decide.
+/// Error returned when a store cannot decide.
 #[derive(thiserror::Error)]
 #[error("{store}: {reason}{}", if self.may_have_charged() { " (the charge may have been made)" } else { "" })]
 pub struct StoreError {
@@ -174,29 +179,29 @@ pub struct StoreError {
 crate::debug_as_display!(StoreError);
 
 impl StoreError {
-    /// Makes the error of a store that is not available; the charge was surely not made.
+    /// Creates an error for a store that is unavailable. The charge was definitely not made.
     pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::NotCharged)
     }
 
-    /// Makes the error of a store that refused the request before sending it, because no answer
-    /// could come in time: too many requests wait, or answers come too late. The charge was surely
-    /// not made.
+    /// Creates an error for a request that the store rejected before sending it, because no answer
+    /// could arrive before the deadline: too many requests are waiting, or answers take too long.
+    /// The charge was definitely not made.
     pub fn overloaded(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Overloaded)
     }
 
-    /// Makes the error of a lost answer; the charge may have been made.
+    /// Creates an error for a lost answer. The charge may have been made.
     pub fn maybe_charged(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::MaybeCharged)
     }
 
-    /// Makes the error of a request that is not valid and would fail again; the store works.
+    /// Creates an error for an invalid request, which would fail again. The store works.
     pub fn invalid(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Invalid)
     }
 
-    /// Makes the error of a renewal whose receipt is not of a concurrency limit.
+    /// Creates an error for renewing a receipt that does not belong to a concurrency limit.
     pub fn no_lease(store: &'static str, policy: &Policy) -> Self {
         let name = policy.name().escape_default();
         let reason = format!("policy `{name}` does not count in flight: nothing is to be renewed");
@@ -208,7 +213,7 @@ impl StoreError {
         Self { store, reason, fault, retry_after: None, source: None }
     }
 
-    /// Sets the cause of the error.
+    /// Sets the underlying cause.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -218,36 +223,37 @@ impl StoreError {
         self
     }
 
-    /// Sets when to call the store again, for a store that is down and has set its next probe.
+    /// Sets how long to wait before calling the store again, for a store that is down and has
+    /// scheduled its next probe.
     #[must_use]
     pub const fn with_retry_after(mut self, retry_after: Micros) -> Self {
         self.retry_after = Some(retry_after);
         self
     }
 
-    /// Returns when to call the store again, if that is known.
+    /// Returns how long to wait before calling the store again, if known.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }
 
-    /// Returns whether the charge may have been made in spite of the error.
+    /// Returns whether the charge may have been made despite the error.
     pub const fn may_have_charged(&self) -> bool {
         matches!(self.fault, Fault::MaybeCharged)
     }
 
-    /// Returns whether the store refused the request before sending it, because no answer could
-    /// come in time. [`Policy::shed`] has the effect on the request.
+    /// Returns whether the store rejected the request before sending it, because no answer could
+    /// arrive before the deadline. [`Policy::shed`] decides what happens to the request.
     pub const fn is_overload(&self) -> bool {
         matches!(self.fault, Fault::Overloaded)
     }
 
-    /// Returns whether the fault is in the store, and not in the request.
+    /// Returns whether the store is at fault, not the request.
     pub const fn is_outage(&self) -> bool {
         !matches!(self.fault, Fault::Invalid)
     }
 }
 
-/// The effect of an error, and its cause.
+/// What went wrong, and with which effect on the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     NotCharged,
@@ -256,9 +262,9 @@ enum Fault {
     Invalid,
 }
 
-/// The failure policy: the effect on a request that the store cannot decide.
+/// The failure policy: what happens to a request that the store cannot decide.
 ///
-/// A policy that does not say it is [`Local`](Self::Local) over a store with a
+/// By default, a policy is [`Local`](Self::Local) over a store with a
 /// [local fallback](Store::has_local_fallback), and [`Open`](Self::Open) over any other store.
 ///
 /// ```
@@ -270,23 +276,23 @@ enum Fault {
 /// # Ok::<(), tollgate_core::PolicyError>(())
 /// ```
 ///
-/// The set is closed: code that handles an error of a store has to treat each of these policies.
+/// The enum is exhaustive because code that handles a store error must handle every failure policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
-    /// The request passes, and no limit holds: a limiter protects a service and should not be
-    /// what takes it down.
+    /// Fail open: allow the request. A limiter protects a service and should not be the reason that
+    /// it goes down.
     #[default]
     Open,
-    /// The request is refused with 503: for limits that guard something worth more
-    /// than availability, such as logins.
+    /// Fail closed: reject the request with 503. Use this where a limit matters more than
+    /// availability, such as for logins.
     Closed,
-    /// A store in this process decides with a share of the quota. This takes a store with a
-    /// [local fallback](StoreExt::or_local): without one the layer cannot be built.
+    /// A store in this process decides with a share of the quota. This requires a store with a
+    /// [local fallback](StoreExt::or_local). Without a fallback, building the layer fails.
     Local,
 }
 
 impl OnStoreError {
-    /// Returns the word for this failure policy in configuration and status.
+    /// Returns this failure policy's name in configuration and status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Open => "open",

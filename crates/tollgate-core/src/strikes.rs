@@ -1,21 +1,22 @@
-//! The strikes of a penalty, and its blocks.
+//! A penalty's strikes and blocks.
 
 use core::time::Duration;
 
 use crate::algorithm::penalty::Terms;
 use crate::{Micros, Quota};
 
-/// A number of strikes within a time, and the blocks after them.
+/// How many strikes within which time lead to a block, and how long blocks last.
 ///
-/// By default the first block is as long as the time of the strikes, each next block twice as long,
-/// at most a day. A day without a block makes the next block a first block again.
+/// By default, the first block is as long as the strike window, and each following block is twice
+/// as long as the previous one, up to a day. After a day without a block, the next block is a first
+/// block again.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_core::{Policy, Strikes};
 ///
 /// let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
-/// // Ten denials in a minute block for five, then for fifteen, and so on up to a day.
+/// // Ten denials within a minute block for 5 minutes, then for 15, and so on up to a day.
 /// let strikes = Strikes::of_denials(10, minute).block(5 * minute).growing(3, day);
 /// let penalty = Policy::penalty("banned", strikes.forgotten_after(7 * day))?;
 /// # let _ = penalty;
@@ -29,8 +30,8 @@ pub struct Strikes {
 }
 
 impl Strikes {
-    /// Counts denials as strikes: each request that another policy of the same key denies. A denial
-    /// by the block itself does not count.
+    /// Counts denials as strikes: each request for which another policy denies the same key.
+    /// Requests denied by the block itself do not count.
     pub fn of_denials(strikes: u64, within: Duration) -> Self {
         let day = Micros::new(86_400_000_000);
         let terms = Terms {
@@ -43,8 +44,8 @@ impl Strikes {
         Self { quota: Quota::new(strikes, within), terms }
     }
 
-    /// Counts only failures as strikes: charges that are settled as failures, as the layer does for
-    /// responses that count.
+    /// Counts failures as strikes: charges that are settled as failures, which the layer does for
+    /// matching responses. Denials do not count.
     pub fn of_failures(strikes: u64, within: Duration) -> Self {
         let of_denials = Self::of_denials(strikes, within);
         Self { terms: Terms { counts_denials: false, ..of_denials.terms }, ..of_denials }
@@ -57,14 +58,14 @@ impl Strikes {
         self
     }
 
-    /// Makes each block `factor` times as long as the block before, at most `longest`.
+    /// Makes each block `factor` times as long as the previous block, up to `longest`.
     pub fn growing(mut self, factor: u64, longest: Duration) -> Self {
         self.terms.factor = factor;
         self.terms.max_block = longest.into();
         self
     }
 
-    /// Sets the time after a block until the next block is a first block again.
+    /// Sets how long after a block the next block is a first block again.
     pub fn forgotten_after(mut self, time: Duration) -> Self {
         self.terms.forget_after = time.into();
         self

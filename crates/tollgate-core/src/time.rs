@@ -1,11 +1,11 @@
-//! Instants and spans of time, in whole microseconds.
+//! Instants and time spans, in whole microseconds.
 
 use core::fmt;
 use core::time::Duration;
 
 /// An instant, as microseconds since the Unix epoch.
 ///
-/// The core reads no clock: a store passes the time of its own clock, and a test moves the time by
+/// The core never reads a clock. A store passes its own clock's time, and a test advances time by
 /// hand.
 ///
 /// Instants up to [`Timestamp::MAX`] (June 2255) are exact in every store.
@@ -13,14 +13,15 @@ use core::time::Duration;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The instant of the Unix epoch.
+    /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
 
-    /// The last instant every store can express: 2^53 − 1 µs after the epoch,
-    /// the largest odd number that a double (and so Lua) holds.
+    /// The last instant that every store can express: 2^53 − 1 µs after the epoch, the largest odd
+    /// integer that a double, and therefore Lua, represents exactly.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// Makes the instant `micros` microseconds after the Unix epoch, at most [`Timestamp::MAX`].
+    /// Creates the instant `micros` microseconds after the Unix epoch, capped at
+    /// [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
@@ -30,7 +31,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the span from `earlier` to `self`, or zero if `earlier` is the later instant.
+    /// Returns the span from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
@@ -39,7 +40,7 @@ impl Timestamp {
 impl core::ops::Add<Micros> for Timestamp {
     type Output = Self;
 
-    /// At most [`Timestamp::MAX`], like every other way to make an instant.
+    /// Capped at [`Timestamp::MAX`], like every other way to create an instant.
     fn add(self, span: Micros) -> Self {
         Self::from_micros(self.0.saturating_add(span.0))
     }
@@ -62,19 +63,19 @@ impl fmt::Debug for Timestamp {
 
 /// A span of time in whole microseconds.
 ///
-/// [`Duration`] would do, but it keeps seconds and nanoseconds apart, and every
-/// conversion costs a division on a path that takes a few nanoseconds in all.
+/// [`Duration`] stores seconds and nanoseconds separately, so each conversion costs a division,
+/// which is significant on a path that takes only a few nanoseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
 impl Micros {
-    /// The span of no time.
+    /// A span of zero.
     pub const ZERO: Self = Self(0);
 
     /// The longest span.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Makes a span of `micros` microseconds.
+    /// Creates a span of `micros` microseconds.
     pub const fn new(micros: u64) -> Self {
         Self(micros)
     }
@@ -84,13 +85,13 @@ impl Micros {
         self.0
     }
 
-    /// Returns whole seconds, rounded up, as a `Retry-After` header needs them: waiting that long
-    /// is always long enough.
+    /// Returns the seconds, rounded up as for a `Retry-After` header, so waiting that long is
+    /// always enough.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Returns the seconds if the span is a whole number of them.
+    /// Returns the seconds if the span is a whole number of seconds.
     pub const fn as_whole_secs(self) -> Option<u64> {
         if self.0.is_multiple_of(1_000_000) { Some(self.0 / 1_000_000) } else { None }
     }
@@ -102,7 +103,7 @@ impl From<Micros> for Duration {
     }
 }
 
-/// Rounds up to a microsecond, and saturates.
+/// Rounds up to a microsecond; saturates.
 impl From<Duration> for Micros {
     fn from(span: Duration) -> Self {
         Self(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
@@ -115,7 +116,7 @@ impl fmt::Debug for Micros {
     }
 }
 
-/// As a person would say it: "60 seconds", "1 second", "250 milliseconds".
+/// Human-readable: "60 seconds", "1 second", "250 milliseconds".
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, unit) = match self.0 {
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_a_person_says_them() {
+    fn spans_display_in_largest_whole_unit() {
         for (micros, words) in [
             (60_000_000, "60 seconds"),
             (1_000_000, "1 second"),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_round_up_so_that_waiting_is_long_enough() {
+    fn seconds_round_up() {
         assert_eq!(Micros::new(1).as_secs_ceil(), 1);
         assert_eq!(Micros::new(1_000_000).as_secs_ceil(), 1);
         assert_eq!(Micros::new(1_000_001).as_secs_ceil(), 2);

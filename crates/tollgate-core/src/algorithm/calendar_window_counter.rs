@@ -1,21 +1,21 @@
-//! Fixed window counter over the periods of a calendar: at most `limit` units per day, week or
-//! month of a place.
+//! Fixed window counter over calendar periods: at most `limit` units per day, week or month in some
+//! time zone.
 //!
 //! It is [`fixed_window_counter`](super::fixed_window_counter) with windows of different lengths.
-//! It has the same exact reset, and allows the same burst around the end of a period. A state has
-//! its own period, so the table of the calendar is needed only to begin the next.
+//! It resets just as exactly, and allows the same burst around a period boundary. A state contains
+//! its own period, so the calendar's table is only needed to start the next period.
 
 use super::{Form, Rule};
 use crate::{Calendar, Charged, Cost, Decision, Micros, Outcome, Period, Timestamp};
 
-/// At most `limit` units in each period of `calendar`.
+/// The calendar window counter rule: at most `limit` units in each period of `calendar`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalendarWindowCounter {
     limit: u64,
     calendar: Calendar,
 }
 
-/// The state of a calendar window counter: `used` units were charged in `period`.
+/// The calendar window counter's state: `used` units were charged in `period`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     period: Period,
@@ -27,7 +27,7 @@ impl CalendarWindowCounter {
         Self { limit: form.limit, calendar }
     }
 
-    /// Returns the calendar that says when windows begin.
+    /// Returns the calendar that defines the windows.
     pub const fn calendar(&self) -> Calendar {
         self.calendar
     }
@@ -39,7 +39,7 @@ impl CalendarWindowCounter {
     }
 }
 
-/// Time until the period of `state` is over.
+/// The time until the state's period is over.
 fn until_end(state: State, now: Timestamp) -> Micros {
     state.period.end().since(now)
 }
@@ -110,8 +110,8 @@ impl Rule for CalendarWindowCounter {
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        // Time may have stepped back behind the period of the state: then this period ends first,
-        // under any calendar.
+        // The clock may have stepped back to before the state's period. That period then finishes
+        // first under any calendar.
         if from.calendar == self.calendar || now < state.period.start() {
             return *state;
         }

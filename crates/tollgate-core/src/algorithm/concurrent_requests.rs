@@ -1,15 +1,15 @@
 //! Concurrent requests: at most `limit` units in flight.
 //!
-//! Each charge is a **lease**: it counts until its request ends and returns it, or until the window
-//! ends, because the process may have died. A longer request renews its lease
+//! Each charge is a **lease**. It counts until its request finishes and returns it, or until the
+//! window is over, in case the process has died. A request that takes longer renews its lease
 //! ([`ConcurrentRequests::renew`]).
 //!
-//! It is a sliding window log at full resolution with regular refunds: verbs and state are those of
-//! [`sliding_window_log`](super::sliding_window_log). One law differs: `retry_after` is the instant
-//! at which enough leases have ended *without returns and renewals*. Units are usually free
-//! earlier, at a time that is not known.
+//! The implementation is a sliding window log at full resolution with regular refunds, so it shares
+//! the verbs and the state with [`sliding_window_log`](super::sliding_window_log). One law differs:
+//! `retry_after` is when enough leases will have expired *without any returns or renewals*. Units
+//! are usually free earlier, but nobody can know when.
 //!
-//! Each request has an entry, so the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
+//! Each request has its own entry, so the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
 
 use super::sliding_window_log::{SlidingWindowLog, View};
 use super::{Form, Resolution, Rule};
@@ -17,23 +17,22 @@ use crate::{Charged, Cost, Decision, Timestamp};
 
 pub use super::sliding_window_log::State;
 
-/// The rule of a concurrency limit: at most `limit` units in flight, each permit for `window` at
-/// most.
+/// The concurrency limit rule: at most `limit` units in flight, each permit for at most `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConcurrentRequests(SlidingWindowLog);
 
 impl ConcurrentRequests {
-    /// The largest concurrency limit: an entry takes 16 bytes, and a return moves all later
-    /// entries.
+    /// The largest concurrency limit. An entry takes 16 bytes, and returning a permit moves all
+    /// later entries.
     pub const MAX_LIMIT: u64 = 10_000;
 
     pub(super) fn new(form: &Form) -> Self {
         Self(SlidingWindowLog::new(form, Resolution::Exact))
     }
 
-    /// Starts a lease of `units` again after a refund of its old units, and returns its start.
-    /// Units that have lapsed are charged again, even beyond the limit, because their request is in
-    /// flight.
+    /// Restarts a lease of `units` after its old units were refunded, and returns its new start.
+    /// Units that have lapsed are charged again, even beyond the limit, because their request is
+    /// still in flight.
     pub fn renew(&self, state: &mut State, units: u64, now: Timestamp) -> Timestamp {
         let seen = self.0.refresh(state, now).seen();
         self.0.owe(state, units, now);
@@ -80,7 +79,7 @@ impl Rule for ConcurrentRequests {
         self.0.resume(units, now)
     }
 
-    /// Leases stay, so that they can be returned under any limit.
+    /// Leases are retained, so they can be returned under any limit.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let mut converted = state.clone();
         from.0.prune(&mut converted, now);

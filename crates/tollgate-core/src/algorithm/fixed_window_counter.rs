@@ -1,26 +1,26 @@
-//! Fixed window counter: at most `limit` units in each window of the calendar.
+//! Fixed window counter: at most `limit` units in each window, aligned to the epoch.
 //!
-//! Windows follow one another from the Unix epoch on, the same for every key: one of
-//! 60 s begins with every minute. It is the cheapest algorithm and says exactly when
-//! the quota is whole again, but it looks at one window only: a client that spends
-//! everything at the end of one and again at the start of the next passes up to
-//! `2 · limit` units in a span shorter than a window.
+//! Windows follow one another from the Unix epoch and are the same for every key. For example, a
+//! 60-second window starts with every minute. This is the cheapest algorithm, and the time at which
+//! the quota resets is exact. But it only looks at a single window: a client that spends its quota
+//! at the end of a window and again at the start of the next gets up to `2 · limit` units in a span
+//! shorter than a window.
 
 use super::{Form, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a fixed window counter: at most `limit` units in each `window`.
+/// The fixed window counter rule: at most `limit` units in each `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindowCounter {
     limit: u64,
     window: u64,
 }
 
-/// The state of a fixed window counter: `used` units were charged in window number `index` since
-/// the epoch.
+/// The fixed window counter's state: `used` units were charged in window number `index` since the
+/// epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The number of the window since the epoch.
+    /// The window's number, counted from the epoch.
     pub index: u64,
     /// The units charged in that window.
     pub used: u64,
@@ -31,12 +31,13 @@ impl FixedWindowCounter {
         Self { limit: form.limit, window: form.window.get() }
     }
 
-    /// The start of window number `index`. A damaged state may have one beyond time.
+    /// The start of window number `index`. A corrupt state may contain an index beyond the
+    /// representable time.
     fn start(&self, index: u64) -> Timestamp {
         Timestamp::from_micros(index.saturating_mul(self.window))
     }
 
-    /// Time until the window of `state` is over.
+    /// The time until the state's window is over.
     fn until_end(&self, state: State, now: Timestamp) -> Micros {
         self.start(state.index + 1).since(now)
     }
@@ -113,7 +114,7 @@ impl Rule for FixedWindowCounter {
         if from.window == self.window {
             return *state;
         }
-        // Time may have stepped back behind the window of the state.
+        // The clock may have stepped back to before the state's window.
         let seen = now.max(from.start(state.index));
         self.resume(from.consumed(state, now), seen)
     }

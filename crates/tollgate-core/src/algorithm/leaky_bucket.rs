@@ -1,21 +1,21 @@
-//! Leaky bucket: a bucket of `capacity` units that drains at the rate of the quota.
+//! Leaky bucket: a bucket with a `capacity` in units that drains at the quota's rate.
 //!
-//! * `mode: queue` (the default): a request waits until the work before it has drained, so that
-//!   requests leave at an even rate. The decision has this wait as `delay`. The store keeps the
-//!   schedule, so departures are even over all replicas together. A request without room, or with a
-//!   wait above `max_wait`, is denied.
-//! * `mode: meter`: a request with room leaves at once. The bucket only measures, and admits
-//!   exactly the requests of a greedy token bucket.
+//! * `mode: queue` (the default): a request waits until the work before it has drained, so requests
+//!   leave at an even rate. The decision returns this wait as `delay`. Because the store has the
+//!   schedule, departures are evenly spaced over all replicas together. A request is denied if the
+//!   bucket has no room or the wait would exceed `max_wait`.
+//! * `mode: meter`: a request that finds room leaves immediately. The bucket only measures, and
+//!   admits exactly the same requests as a greedy token bucket.
 //!
-//! Levels are scaled to whole numbers (see `scale.rs`), so that nothing is rounded and the schedule
-//! does not drift.
+//! Levels are scaled to integers (see `scale.rs`), so the schedule is never rounded and does not
+//! drift.
 
 use super::{Form, LeakyMode, Rule};
 use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a leaky bucket: up to `capacity` units, of which `limit` drain per window.
+/// The leaky bucket rule: up to `capacity` units, with `limit` units draining per window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     capacity: u64,
@@ -25,12 +25,12 @@ pub struct LeakyBucket {
     full: u64,
 }
 
-/// The state of a leaky bucket: the scaled level at the last charge.
+/// The leaky bucket's state: the scaled level at the last charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The units in the bucket, scaled.
     pub level: u64,
-    /// The time of the last charge.
+    /// When the last charge was made.
     pub at: Timestamp,
 }
 
@@ -38,7 +38,8 @@ impl LeakyBucket {
     pub(super) fn new(form: &Form, mode: LeakyMode) -> Self {
         let scale = Scale::new(form.limit, form.window);
         let mode = match mode {
-            // No wait outlasts time, and so no limit of one need: alike, they are equal.
+            // No wait can exceed the representable time, so longer limits are clamped to it. Rules
+            // that behave the same are then equal.
             LeakyMode::Queue { max_wait: Some(max_wait) } => {
                 let end = Timestamp::MAX.since(Timestamp::EPOCH);
                 LeakyMode::Queue { max_wait: Some(max_wait.min(end)) }
@@ -48,23 +49,23 @@ impl LeakyBucket {
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
-    /// Returns the units per time that drain, in lowest terms. Buckets with equal rates, capacities
-    /// and modes are equal.
+    /// Returns the drain rate in units per time, in lowest terms. Buckets with equal rates,
+    /// capacities and modes are equal.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.scale.rate, Micros::new(self.scale.unit))
     }
 
-    /// The time until `level` has drained.
+    /// The time it takes for `level` to drain.
     fn until_drained(&self, level: u64) -> Micros {
         Micros::new(level.div_ceil(self.scale.rate))
     }
 
-    /// When the bucket is empty, if nothing else comes.
+    /// When the bucket will be empty if no more requests arrive.
     fn empty_at(&self, state: State) -> Timestamp {
         state.at + self.until_drained(state.level)
     }
 
-    /// How long a request charged on top of `state` is held back.
+    /// How long a request is delayed if it is charged on top of `state`.
     fn delay(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
             LeakyMode::Queue { .. } if state.level > 0 => self.empty_at(state).since(now),
@@ -72,8 +73,8 @@ impl LeakyBucket {
         }
     }
 
-    /// Whether nothing was charged after `charged`: without it, the bucket would have
-    /// been empty just when its request was to leave.
+    /// Whether `charged` is the last charge. If so, the bucket without this charge would be empty
+    /// exactly when the request was due to leave.
     fn is_last(&self, state: State, charged: &Charged) -> bool {
         let cost = charged.cost.get() * self.scale.unit;
         state.at == charged.charged_at
@@ -81,8 +82,8 @@ impl LeakyBucket {
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
-    /// How much longer than the longest wait a request would wait, charged on top of `state`. Zero
-    /// without a longest wait, so that this case needs no division.
+    /// By how much a request that is charged on top of `state` would exceed `max_wait`. Zero if
+    /// there is no `max_wait`, which saves a division in that case.
     fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
             LeakyMode::Queue { max_wait: Some(max_wait) } => {
@@ -92,7 +93,7 @@ impl LeakyBucket {
         }
     }
 
-    /// A request that would wait too long finds no room, whatever its cost.
+    /// If the wait is too long, no units remain, regardless of the level.
     fn remaining(&self, state: State, now: Timestamp) -> u64 {
         if self.too_long(state, now) > Micros::ZERO {
             return 0;
@@ -100,7 +101,7 @@ impl LeakyBucket {
         self.full.saturating_sub(state.level) / self.scale.unit
     }
 
-    /// The outcome for `cost`, and the state behind the numbers for the client.
+    /// The outcome for `cost`, and the state from which the client's numbers are computed.
     #[inline(always)]
     fn answer(&self, view: State, now: Timestamp, cost: u64) -> (State, Outcome) {
         if cost > self.capacity {
@@ -115,8 +116,8 @@ impl LeakyBucket {
             let delay = self.delay(view, now);
             return (State { level, ..view }, Outcome::Allow { delay, charged_at: view.at });
         }
-        // Room comes as the bucket drains, which it does not while the clock stands
-        // before the last charge; the wait shortens by itself even then.
+        // Room becomes available as the bucket drains, but the bucket does not drain while the
+        // clock is behind the last charge. The wait gets shorter even then.
         let room_after = match level.saturating_sub(self.full) {
             0 => Micros::ZERO,
             over => (view.at + self.until_drained(over)).since(now),
@@ -162,13 +163,15 @@ impl Rule for LeakyBucket {
         state.level += cost.get() * self.scale.unit;
     }
 
-    /// A place in the queue is refunded only without later places: other requests have their times,
-    /// and two must not leave at once. A meter refunds units that have not drained.
+    /// In queue mode, only the last charge is refunded: later requests already have their departure
+    /// times, and two requests must not leave at the same time. In meter mode, the units that have
+    /// not drained yet are refunded.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let scaled = units.min(charged.cost.get()) * self.scale.unit;
         match self.mode {
-            // As if the last charge had been smaller: what drained since, drains again.
+            // As if the last charge had been smaller: the level drains again from the time of the
+            // charge.
             LeakyMode::Queue { .. } if self.is_last(*state, charged) => state.level -= scaled,
             LeakyMode::Queue { .. } => return 0,
             LeakyMode::Meter => {
@@ -192,8 +195,8 @@ impl Rule for LeakyBucket {
         self.refresh(state, now).level.div_ceil(self.scale.unit)
     }
 
-    /// No more than the capacity can be in the bucket, or a client would wait under a
-    /// small quota for what a large one had granted.
+    /// The bucket never contains more than its capacity. Otherwise a client would wait under a
+    /// small quota for units that a larger quota had granted.
     fn resume(&self, units: u64, now: Timestamp) -> State {
         State { level: units.min(self.capacity) * self.scale.unit, at: now }
     }

@@ -1,23 +1,22 @@
-//! The algorithms, one file each, all with the same verbs.
+//! The algorithms, one per file, all with the same verbs.
 //!
-//! | algorithm | keeps per key | allows when |
+//! | algorithm | state per key | allows when |
 //! |---|---|---|
 //! | [`fixed_window_counter`] | a window and a count | the count has room |
 //! | [`sliding_window_log`] | every charge of the last window | their sum has room |
 //! | [`sliding_window_counter`] | two counts | the newer plus a share of the older has room |
-//! | [`token_bucket`] | a level and an instant | there are tokens enough |
-//! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
+//! | [`token_bucket`] | a level and an instant | there are enough tokens |
+//! | [`leaky_bucket`] | a level and an instant | the bucket has room and the wait is short enough |
 //! | [`concurrent_requests`] | every request in flight | their sum has room |
 //! | [`penalty`] | strikes and a block | there is no block |
 //!
-//! [`calendar_window_counter`] is the fixed window counter of a quota whose windows are the
-//! days, weeks or months of a [`Calendar`].
+//! [`calendar_window_counter`] is the fixed window counter for quotas with the days, weeks or
+//! months of a [`Calendar`] as windows.
 //!
-//! A *rule* is an algorithm with the numbers of one policy filled in. Every rule has
-//! the three verbs of [`Rule`] in the same order: **refresh** lets time pass,
-//! **assess** decides and changes nothing, **charge** takes. Because a denial calls
-//! only the first two, it cannot change anything. The verbs after them correct a
-//! charge and carry a state over to another quota.
+//! A *rule* is an algorithm with a policy's numbers filled in. Every rule has the three main verbs
+//! of [`Rule`] in the same order: **refresh** advances time, **assess** decides without changing
+//! state, and **charge** takes units. A denial only calls the first two, so it cannot change state.
+//! The remaining verbs correct a charge and convert a state to another quota.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -43,38 +42,37 @@ use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
 use crate::{Calendar, Charged, Cost, Decision, Micros, Timestamp};
 
-/// An algorithm with the numbers of one policy filled in: pure functions over a state.
+/// An algorithm with a policy's numbers filled in, as pure functions over a state.
 ///
-/// `now` is always the time as the clock has it. Where a state has seen a later
-/// instant, time stands still at that one, and every span in a decision still counts
-/// from `now`.
+/// `now` is always the current clock reading. If a state has seen a later instant, its time stops
+/// at that instant, but every span in a decision still counts from `now`.
 ///
-/// Rules that are alike are equal, however their quotas were stated: a bucket of 10 a
-/// second is one of 100 in 10 seconds with the same burst.
+/// Rules that behave the same are equal, however their quotas were written: a bucket with 10 units
+/// per second equals a bucket with 100 units per 10 seconds and the same burst.
 pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The state of a key.
+    /// A key's state.
     type State: Clone + PartialEq + fmt::Debug + Send + 'static;
 
-    /// A state as it is at one instant.
+    /// A state as seen at some instant.
     type View<'a>: Copy + fmt::Debug;
 
-    /// Returns the state of a key that was never charged.
+    /// Returns the state of an unused key.
     fn fresh(&self) -> Self::State;
 
-    // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
-    // inline them, because a decision that is written to memory and read in other widths waits for
-    // the writes.
-    /// Lets time pass up to `now`, without touching the state.
+    // An in-memory store decides with these three in about twenty nanoseconds. The rate limiting
+    // rules inline them, because a decision that is written to memory and then read at a different
+    // width has to wait until the write completes.
+    /// Advances time to `now`, without modifying the state.
     fn refresh<'a>(&self, state: &'a Self::State, now: Timestamp) -> Self::View<'a>;
 
-    /// Decides on `cost` as if it were charged; changes no state.
+    /// Decides on `cost` as if it were charged. Changes no state.
     fn assess(&self, view: Self::View<'_>, now: Timestamp, cost: Cost) -> Decision;
 
-    /// Takes `cost`, more than zero, which [`assess`](Rule::assess) has allowed at `now`.
+    /// Takes `cost`, which must be above zero and allowed by [`assess`](Rule::assess) at `now`.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: Cost);
 
-    /// Refunds `units` of a charge if they still count, and returns how many. Afterwards no more is
-    /// admitted than if they had never been charged.
+    /// Refunds `units` from a charge if they still count, and returns the number of refunded units.
+    /// Afterwards no more is admitted than if these units had never been charged.
     fn give_back(
         &self,
         state: &mut Self::State,
@@ -83,53 +81,55 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
         now: Timestamp,
     ) -> u64;
 
-    /// Charges `units` even beyond the quota, up to a debt of one capacity, and returns the number
-    /// of charged units.
+    /// Charges `units` even beyond the quota, up to a debt of one capacity. Returns the number of
+    /// charged units.
     fn owe(&self, state: &mut Self::State, units: u64, now: Timestamp) -> u64;
 
     /// Returns the units that count at `now`, rounded up.
     fn consumed(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// Returns the state of a key of which only the number of units that count at `now` is known.
+    /// Returns a state in which `units` count at `now`, for a key about which only this number is
+    /// known.
     fn resume(&self, units: u64, now: Timestamp) -> Self::State;
 
-    /// Reads a state that was written under the rule `from` of the same algorithm:
-    /// what was consumed is kept, rounded up.
+    /// Converts a state written under the rule `from`, which has the same algorithm. The consumed
+    /// units still count, rounded up.
     ///
-    /// Therefore two versions of a quota side by side admit no more than the larger quota alone.
-    /// For counters this holds if one window is a multiple of the other. Otherwise units that have
-    /// expired in one window may still be inside the other window, and be admitted again.
+    /// Two versions of a quota side by side therefore admit no more than the larger quota alone.
+    /// For counters, this requires one window to be a multiple of the other. Otherwise, units that
+    /// have expired in one window may still be inside the other window and be admitted again.
     fn convert(&self, from: &Self, state: &Self::State, now: Timestamp) -> Self::State {
         self.resume(from.consumed(state, now), now)
     }
 
-    /// Returns whether the state equals [`fresh`](Rule::fresh), now and later.
+    /// Returns whether the state equals [`fresh`](Rule::fresh), both now and later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
 
-    /// The last instant at which units charged now, or any time until then, count as they do
-    /// now. Where others may spend units at any instant up to some end, it must not be later.
+    /// Returns the last instant up to which units can be charged with the same effect as if they
+    /// were charged now. If replicas may spend units at any instant until some time, that time must
+    /// not be later than this.
     fn last_instant(&self, state: &Self::State, now: Timestamp) -> Timestamp {
         let _ = (state, now);
         Timestamp::MAX
     }
 
-    /// Bytes that the state of one key may come to hold besides itself.
+    /// Returns the maximum heap size that a key's state can reach, in bytes.
     fn max_heap_bytes(&self) -> usize {
         0
     }
 }
 
-/// The choice of an algorithm and its settings.
+/// An algorithm and its settings.
 ///
-/// The set is closed, and so are the sets of settings: every store implements each algorithm, in Lua
-/// too, so a new algorithm is a breaking change.
+/// The enums for algorithms and settings are exhaustive, because every store implements each
+/// algorithm, in Lua too. A new algorithm is therefore a breaking change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// See [`fixed_window_counter`], and [`calendar_window_counter`] for quotas per calendar.
     FixedWindowCounter,
     /// See [`sliding_window_log`].
     SlidingWindowLog {
-        /// How finely instants are kept.
+        /// The precision of timestamps.
         resolution: Resolution,
     },
     /// See [`sliding_window_counter`].
@@ -144,24 +144,24 @@ pub enum Algorithm {
         /// Whether requests wait in the bucket.
         mode: LeakyMode,
     },
-    /// See [`concurrent_requests`]: the window is how long a lease lasts.
+    /// See [`concurrent_requests`]. The window is the lease's time to live.
     ConcurrentRequests,
 }
 
-/// The kind of a policy: it limits requests, or it blocks clients.
+/// A policy's kind: it either limits requests or blocks clients.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The policy charges requests to a quota.
     Limit(Algorithm),
-    /// The policy blocks requests after strikes. It charges, refunds and consumes nothing. See
+    /// The policy blocks requests after strikes. It never charges, refunds or consumes units. See
     /// [`penalty`].
     Penalty(Terms),
 }
 
 impl Kind {
-    /// The name of the algorithm, or `penalty`.
+    /// Returns the algorithm's name, or `penalty`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Limit(algorithm) => algorithm.name(),
@@ -176,50 +176,50 @@ impl From<Algorithm> for Kind {
     }
 }
 
-/// The precision at which a sliding window log keeps instants.
+/// The timestamp precision in a sliding window log.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resolution {
-    /// [`Exact`](Self::Exact) up to a limit of 1000, [`Thousandth`](Self::Thousandth) above.
+    /// [`Exact`](Self::Exact) for limits up to 1000, otherwise [`Thousandth`](Self::Thousandth).
     #[default]
     Auto,
-    /// Every microsecond: an entry per charge, 16 bytes each, up to the limit.
+    /// One microsecond: an entry of 16 bytes per charge, up to the limit.
     Exact,
-    /// A thousandth of the window, rounded up: never over the limit, units are refilled up to
-    /// window/1000 late, and a key has at most 1001 entries.
+    /// A thousandth of the window, rounded up. The limit is never exceeded, units are refilled up
+    /// to window/1000 late, and a key has at most 1001 entries.
     Thousandth,
 }
 
-/// The refill of a token bucket: continuously, or in intervals.
+/// How a token bucket is refilled: continuously, or in intervals.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
-    /// Continuously: `limit` tokens spread evenly over each window.
+    /// Continuously: `limit` tokens, spread evenly over each window.
     #[default]
     Greedy,
-    /// All at once: `limit` tokens at the end of each window. The first window starts
+    /// In intervals: `limit` tokens together at the end of each window. The first window starts
     /// with the first charge to a full bucket.
     Interval,
 }
 
-/// The effect of a leaky bucket on a request that it allows: let it pass immediately, or hold it back.
+/// What a leaky bucket does with an allowed request: delay it, or let it continue immediately.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeakyMode {
-    /// The request waits until the work before it has drained, so that requests leave
-    /// at an even rate. One that would wait longer than `max_wait` is denied.
+    /// The request waits until the work before it has drained, so requests leave at an even rate. A
+    /// request that would wait longer than `max_wait` is denied.
     Queue {
-        /// The longest wait; without one the capacity is the only bound.
+        /// The longest wait. If unset, only the capacity bounds the queue.
         max_wait: Option<Micros>,
     },
-    /// The request passes at once; the bucket only measures.
+    /// The request continues immediately; the bucket only measures.
     Meter,
 }
 
-/// A queue that is bounded by its capacity alone.
+/// A queue bounded only by its capacity.
 impl Default for LeakyMode {
     fn default() -> Self {
         Self::Queue { max_wait: None }
@@ -227,9 +227,9 @@ impl Default for LeakyMode {
 }
 
 impl Algorithm {
-    /// The five algorithms that limit a rate, with their default settings. Each of them fits the
-    /// same quota. A concurrency limit ([`ConcurrentRequests`](Self::ConcurrentRequests)) needs
-    /// another quota, and a caller that returns its units.
+    /// The five rate limiting algorithms, with their default settings. The same quota fits each of
+    /// them. A concurrency limit ([`ConcurrentRequests`](Self::ConcurrentRequests)) is not
+    /// included: it needs a different quota, and a caller that returns its units.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -238,7 +238,7 @@ impl Algorithm {
         Self::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
     ];
 
-    /// The name of the algorithm, as configuration spells it.
+    /// Returns the algorithm's name in configuration files.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::FixedWindowCounter => "fixed_window_counter",
@@ -257,7 +257,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Reads one of the names of [`Algorithm::ALL`]; the settings are the defaults.
+/// Parses a name from [`Algorithm::ALL`], with default settings.
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
@@ -269,7 +269,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The error of a name that is not one of the five algorithms.
+/// Error returned when parsing an unknown algorithm name.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
@@ -279,7 +279,7 @@ pub struct UnknownAlgorithm(String);
 
 crate::debug_as_display!(UnknownAlgorithm);
 
-/// The rule of one of the algorithms; the fixed window counter has two.
+/// A rule for any algorithm. The fixed window counter has two rules.
 ///
 /// The set is closed for the same reason as [`Algorithm`].
 #[derive(Clone, Debug, PartialEq)]
@@ -295,31 +295,31 @@ pub enum AnyRule {
     Penalty(Penalty),
 }
 
-/// The start of a stored state: enough to read it under a policy that has changed, or under another
-/// version of a replica.
+/// The header of a stored state. It has the information needed to read the state after the policy
+/// has changed, or in a replica that runs another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// The version of the layout of a stored state: [`Form::VERSION`] for states written now.
+    /// The layout version of the stored state, [`Form::VERSION`] for states written now.
     pub version: u8,
-    /// The algorithm and its settings, or the terms of a penalty.
+    /// The algorithm and its settings, or the penalty's terms.
     pub kind: Kind,
-    /// The units per window. Together with the window it is the scale of a bucket.
+    /// The units per window. Together with the window, they determine a bucket's scale.
     pub limit: u64,
     /// The window of the policy that wrote the state.
     pub window: Micros,
-    /// The most units that the policy grants at once.
+    /// The policy's capacity: the limit, or a bucket's burst.
     pub capacity: u64,
-    /// The calendar that says when windows begin, of a fixed window counter that has one.
+    /// The calendar that defines the windows, if a fixed window counter has one.
     pub calendar: Option<Calendar>,
 }
 
 impl Form {
-    /// The version of the layouts that this crate describes.
+    /// The layout version that this crate describes.
     pub const VERSION: u8 = 1;
 
-    /// The rule that reads and writes states of this form.
+    /// Returns the rule that reads and writes states of this form.
     ///
-    /// Forms come from a [`Policy`](crate::Policy), which has checked the bounds.
+    /// A form is created by a [`Policy`](crate::Policy), which has checked the bounds.
     pub fn rule(&self) -> AnyRule {
         let algorithm = match self.kind {
             Kind::Limit(algorithm) => algorithm,
@@ -349,8 +349,8 @@ impl Form {
     }
 }
 
-/// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`]. Rules have different states,
-/// so a trait object is not possible.
+/// Evaluates `$body` with `$rule` bound to the rule inside an [`AnyRule`]. A trait object is not
+/// possible, because each rule has its own state type.
 #[macro_export]
 macro_rules! with_rule {
     ($any:expr, $rule:ident => $body:expr) => {

@@ -1,19 +1,20 @@
-//! Penalty: a key with a number of strikes within a time is blocked for a time.
+//! Penalty: blocks a key after a number of strikes within some time.
 //!
-//! It grants and takes no units: a charge is denied while its key is blocked, and passes otherwise.
-//! **Strikes** come from elsewhere: a denial of another policy with the same key in the same
-//! request, or a charge that is settled upwards ([`owe`](Rule::owe)). With the last of `strikes`
-//! within `within` a block begins, and the strikes are spent. Each block is `factor` times as long
-//! as the block before, up to a longest block, until there was no block for `forget_after`.
+//! It grants and takes no units: a charge is denied while its key is blocked, and allowed
+//! otherwise. **Strikes** are caused elsewhere: by a denial from another policy with the same key
+//! in the same request, or by a charge that is settled upwards ([`owe`](Rule::owe)). When `strikes`
+//! strikes have occurred within `within`, a block starts and the strikes are reset. Each block is
+//! `factor` times as long as the previous block, up to a maximum, until `forget_after` passes
+//! without a block.
 //!
-//! Strikes while a key is blocked do not count, so requests do not extend a block.
+//! Strikes do not count while a key is blocked, so requests cannot extend a block.
 
 use alloc::collections::VecDeque;
 
 use super::{Form, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a penalty, which blocks a key after a number of strikes.
+/// The penalty rule, which blocks a key after a number of strikes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Penalty {
     strikes: u64,
@@ -21,34 +22,34 @@ pub struct Penalty {
     terms: Terms,
 }
 
-/// The settings of a penalty: the length of its blocks, and which events are strikes.
+/// A penalty's settings: how long its blocks are, and which events are strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// The length of the first block.
     pub block: Micros,
-    /// The ratio of a block to the block before: 1 to a million.
+    /// The growth factor from each block to the next: 1 to a million.
     pub factor: u64,
     /// The length of the longest block.
     pub max_block: Micros,
-    /// The time after a block until the next block is a first block again.
+    /// How long after a block the next block is a first block again.
     pub forget_after: Micros,
-    /// Whether denials are strikes; otherwise only settlements are.
+    /// Whether denials are strikes. If not, only settlements are.
     pub counts_denials: bool,
 }
 
-/// The state of a penalty: the strikes that may still count, and the last block.
+/// A penalty's state: the strikes that may still count, and the last block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Oldest first.
     strikes: VecDeque<Timestamp>,
     /// The end of the last block.
     blocked_until: Timestamp,
-    /// How many blocks there were, one after the other.
+    /// How many blocks have followed one another without being forgotten.
     level: u32,
     last_seen: Timestamp,
 }
 
-/// The part of a state that counts at an instant.
+/// The part of a state that counts at some instant.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     state: &'a State,
@@ -56,16 +57,16 @@ pub struct View<'a> {
     seen: Timestamp,
     /// The first strike that still counts.
     head: usize,
-    /// Zero once the last block is forgotten.
+    /// Zero when the last block has been forgotten.
     level: u32,
 }
 
 impl Penalty {
-    /// The largest number of strikes: the state has the instant of each.
+    /// The largest number of strikes. The state has a timestamp for each.
     pub const MAX_STRIKES: u64 = 1_000;
-    /// The largest ratio of a block to the block before.
+    /// The largest growth factor from a block to the next.
     pub const MAX_FACTOR: u64 = 1_000_000;
-    /// By then the shortest block has grown past the longest, if it grows.
+    /// Even the shortest block has grown past the longest by this level, if it grows.
     const MAX_LEVEL: u32 = 63;
 
     pub(super) fn new(form: &Form, terms: Terms) -> Self {
@@ -77,7 +78,7 @@ impl Penalty {
         self.terms.counts_denials
     }
 
-    /// The length of a block after `level` blocks.
+    /// Returns how long a block lasts that follows `level` earlier blocks.
     pub fn block(&self, level: u32) -> Micros {
         let Terms { block, factor, max_block, .. } = self.terms;
         let mut length = block;
@@ -90,7 +91,7 @@ impl Penalty {
         length.min(max_block)
     }
 
-    /// A view as a state.
+    /// Turns a view into a state.
     fn settle_down(view: View<'_>) -> State {
         let View { state, seen, head, level } = view;
         State {
@@ -120,8 +121,8 @@ impl Rule for Penalty {
         View { state, seen, head, level: if is_forgotten { 0 } else { state.level } }
     }
 
-    /// `remaining` is how many strikes are left before a block, and `limit` how many there
-    /// are. Whatever is asked for passes unless there is a block.
+    /// `limit` is the number of strikes that cause a block, and `remaining` how many more are
+    /// needed. Every cost is allowed unless the key is blocked.
     #[inline]
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
         let View { state, seen, head, level } = view;
@@ -142,17 +143,17 @@ impl Rule for Penalty {
         }
     }
 
-    /// Takes nothing.
+    /// A penalty takes no units.
     #[inline]
     fn charge(&self, _: &mut State, _: Timestamp, _: Cost) {}
 
-    /// Nothing was taken.
+    /// No units were taken, so there are none to refund.
     fn give_back(&self, _: &mut State, _: &Charged, _: u64, _: Timestamp) -> u64 {
         0
     }
 
-    /// Strikes, and says how many counted: none while there is a block, and with the last
-    /// that it takes one begins.
+    /// Adds strikes and returns how many counted. Strikes do not count while the key is blocked,
+    /// and the last strike needed starts a block.
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         *state = Self::settle_down(self.refresh(state, now));
         let seen = state.last_seen;
@@ -171,17 +172,18 @@ impl Rule for Penalty {
         units
     }
 
-    /// Strikes are no units of a quota.
+    /// Strikes are not quota units.
     fn consumed(&self, _: &State, _: Timestamp) -> u64 {
         0
     }
 
-    /// Nor are units of a quota strikes.
+    /// Quota units are not strikes either.
     fn resume(&self, _: u64, now: Timestamp) -> State {
         State { last_seen: now, ..self.fresh() }
     }
 
-    /// Strikes, the block and its level stay. One more strike than is allowed now is one.
+    /// The strikes, the block and its level are retained. If there are already more strikes than
+    /// the new number allows, a single further strike starts a block.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         Self::settle_down(from.refresh(state, now))
     }

@@ -1,19 +1,20 @@
-//! Sliding window counter: two counts approximate a window that slides.
+//! Sliding window counter: two counts that approximate a sliding window.
 //!
-//! The previous window is one count, whose units are assumed to be even: `e` into the current
-//! window, a share of `(window − e) / window` of them still counts. So the boundary attack on fixed
-//! windows fails, with 24 bytes per key at any limit. The share is rounded up, so that the sum
-//! never exceeds the limit for an even past; a client with a steady rate therefore passes `limit −
-//! 1` units per window (and one of two windows' worth at a limit of 1). An uneven past can allow up
-//! to twice the limit in some window across the boundary; only the log excludes that.
+//! The previous window is a single count, assumed to be evenly distributed: at `e` into the current
+//! window, a share of `(window − e) / window` of the previous units still counts. This prevents the
+//! boundary burst that fixed windows allow, and takes 24 bytes per key at any limit. The share is
+//! rounded up, so the sum never exceeds the limit if the past was even. A client with a steady rate
+//! therefore gets `limit − 1` units per window (at a limit of 1, a single unit every two windows).
+//! If the past was uneven, up to twice the limit can be allowed in some window across the boundary.
+//! Only the log rules that out.
 //!
-//! Source of the formula: Cloudflare, "Counting things, a lot of different things".
+//! The formula is from Cloudflare, "Counting things, a lot of different things".
 
 use super::{Form, Rule};
 use crate::math::{mul_div_ceil, mul_div_floor};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a sliding window counter: at most `limit` units in this window and a share of the
+/// The sliding window counter rule: at most `limit` units in this window plus a share of the
 /// previous window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindowCounter {
@@ -21,11 +22,11 @@ pub struct SlidingWindowCounter {
     window: u64,
 }
 
-/// The state of a sliding window counter: `current` units were charged in window number `index`
-/// since the epoch, `previous` units in the window before.
+/// The sliding window counter's state: `current` units were charged in window number `index` since
+/// the epoch, `previous` units in the window before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The number of the window since the epoch.
+    /// The window's number, counted from the epoch.
     pub index: u64,
     /// The units charged in the previous window.
     pub previous: u64,
@@ -33,7 +34,7 @@ pub struct State {
     pub current: u64,
 }
 
-/// A state and how far its window has gone.
+/// A state, and the time elapsed in its window.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     state: State,
@@ -45,7 +46,7 @@ impl SlidingWindowCounter {
         Self { limit: form.limit, window: form.window.get() }
     }
 
-    /// Units of the previous window that still count.
+    /// The units from the previous window that still count.
     fn weighted(&self, view: View) -> u64 {
         if view.state.previous == 0 {
             return 0;
@@ -57,12 +58,13 @@ impl SlidingWindowCounter {
         view.state.current + self.weighted(view)
     }
 
-    /// The start of window number `index`. A damaged state may have one beyond time.
+    /// The start of window number `index`. A corrupt state may contain an index beyond the
+    /// representable time.
     fn start(&self, index: u64) -> Timestamp {
         Timestamp::from_micros(index.saturating_mul(self.window))
     }
 
-    /// How far into a window `previous` units of the one before weigh at most `room`.
+    /// How far into a window the `previous` window's units weigh at most `room`.
     fn until_weight(&self, previous: u64, room: u64) -> u64 {
         if previous <= room {
             return 0;
@@ -70,8 +72,8 @@ impl SlidingWindowCounter {
         self.window - mul_div_floor(room, self.window, previous)
     }
 
-    /// The first instant at which `cost` fits: in this window if the share of the previous window
-    /// is the only obstacle, else when the current count has aged enough.
+    /// The first instant at which `cost` fits. This is in the current window if only the previous
+    /// window's share is in the way; otherwise it is when the current count has aged enough.
     fn fits_at(&self, view: View, cost: u64) -> Timestamp {
         let State { index, previous, current } = view.state;
         let room = self.limit - cost;
@@ -170,7 +172,7 @@ impl Rule for SlidingWindowCounter {
         if from.window == self.window {
             return *state;
         }
-        // Time may have stepped back behind the window of the state.
+        // The clock may have stepped back to before the state's window.
         let seen = now.max(from.start(state.index));
         self.resume(from.consumed(state, now), seen)
     }

@@ -1,20 +1,20 @@
 //! Sliding window log: at most `limit` units in *any* window.
 //!
-//! Every charge is kept with its instant and counts while `instant + window > now`. No boundary can
-//! be attacked. The price is memory, 16 bytes per charge, bounded by the limit or by the
-//! resolution. At a resolution of a thousandth of the window, instants are rounded *up* to a grid,
-//! so that charges at one grid point share an entry. They count longer, never shorter: the limit
-//! holds, and units are refilled at most a thousandth of the window late.
+//! Every charge is stored with its timestamp and counts while `instant + window > now`. There is no
+//! boundary to attack. The price is memory: 16 bytes per charge, bounded by the limit or by the
+//! resolution. With a resolution of a thousandth of the window, timestamps are rounded *up* to a
+//! grid, and charges at the same grid point share an entry. They count longer, never shorter: the
+//! limit holds, and units are refilled at most a thousandth of the window late.
 //!
-//! Entries have running totals, so that the sum of a window is one subtraction, and the instant at
-//! which enough units have aged is found by bisection.
+//! Entries contain running totals. The sum over a window is therefore a single subtraction, and a
+//! binary search finds the instant at which enough units have aged.
 
 use alloc::collections::VecDeque;
 
 use super::{Form, Resolution, Rule};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a sliding window log: at most `limit` units in any span of `window`.
+/// The sliding window log rule: at most `limit` units in any span of `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindowLog {
     limit: u64,
@@ -22,7 +22,7 @@ pub struct SlidingWindowLog {
     grid: u64,
 }
 
-/// The state of a sliding window log: the charges that may still count, oldest first.
+/// The sliding window log's state: the charges that may still count, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     entries: VecDeque<Entry>,
@@ -39,7 +39,7 @@ struct Entry {
     total: u64,
 }
 
-/// The part of a state that counts at an instant.
+/// The part of a state that counts at some instant.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     state: &'a State,
@@ -47,16 +47,16 @@ pub struct View<'a> {
     seen: Timestamp,
     /// The first entry that still counts.
     head: usize,
-    /// The running total before it.
+    /// The running total before the `head` entry.
     base: u64,
 }
 
 impl SlidingWindowLog {
-    /// The largest limit that a log at full resolution may have: 1.6 MB a key, and up to 4 MB with
-    /// the spare capacity of its list and a debt of one capacity.
+    /// The largest limit for a log at full resolution: 1.6 MB per key, and up to 4 MB with its
+    /// list's spare capacity and a debt of one capacity.
     pub const MAX_EXACT_LIMIT: u64 = 100_000;
 
-    /// The largest limit whose log is at full resolution by default.
+    /// The largest limit that gets full resolution by default.
     const AUTO_EXACT_LIMIT: u64 = 1_000;
 
     pub(super) fn new(form: &Form, resolution: Resolution) -> Self {
@@ -69,7 +69,7 @@ impl SlidingWindowLog {
         Self { limit: form.limit, window: form.window, grid }
     }
 
-    /// How far apart instants are kept: one microsecond at full resolution.
+    /// Returns the grid spacing between timestamps: one microsecond at full resolution.
     pub const fn grid(&self) -> Micros {
         Micros::new(self.grid)
     }
@@ -82,17 +82,17 @@ impl SlidingWindowLog {
         Timestamp::from_micros(instant.as_micros().next_multiple_of(self.grid))
     }
 
-    /// An entry per grid point of a window, or per unit if those are fewer, twice for a
-    /// debt.
+    /// One entry per grid point in a window, or per unit if there are fewer units, doubled to allow
+    /// for a debt.
     fn max_entries(&self) -> usize {
         let grid_points = self.window.get() / self.grid + 1;
         usize::try_from(grid_points.min(2 * self.limit)).unwrap_or(usize::MAX / 64)
     }
 
-    /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
+    /// Advances to `now`, drops entries that no longer count, and returns the instant reached.
     pub(super) fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
         let View { seen, head, base, .. } = self.refresh(state, now);
-        // One by one: in a steady stream each charge outlives one other.
+        // In a steady stream, each charge expires about one other charge, so the loop is short.
         for _ in 0..head {
             state.entries.pop_front();
         }
@@ -101,7 +101,7 @@ impl SlidingWindowLog {
         seen
     }
 
-    /// Adds an entry, or to the last one where they share a grid point.
+    /// Adds an entry, or adds to the last entry if both share a grid point.
     fn push(&self, state: &mut State, seen: Timestamp, units: u64) {
         let at = self.round_up(seen);
         let total = state.total() + units;
@@ -143,7 +143,8 @@ impl Rule for SlidingWindowLog {
             let newest = if cost == 0 {
                 view.newest()
             } else {
-                // A grid that was coarser may have put the last entry off even further.
+                // A coarser grid, before the quota changed, may have rounded the last entry up even
+                // further.
                 self.round_up(view.seen).max(view.newest())
             };
             (outcome, used + cost, newest)
@@ -178,7 +179,7 @@ impl Rule for SlidingWindowLog {
         let before = if index == 0 { state.base } else { state.entries[index - 1].total };
         let units = units.min(state.entries[index].total - before);
         if index == 0 && state.entries[0].total == before + units {
-            // The oldest charge goes as if it had aged out: the others stay as they are.
+            // Drop the oldest charge as if it had aged out, so the other entries need no change.
             state.base += units;
             state.entries.pop_front();
             return units;
@@ -213,9 +214,9 @@ impl Rule for SlidingWindowLog {
         state
     }
 
-    /// Charges are kept on the new grid and age by the new window. Expired charges stay expired
-    /// even if the new window includes them: a store may have dropped the key, and that must make
-    /// no difference.
+    /// Charges move to the new grid and age by the new window. Expired charges remain expired even
+    /// if the new window includes them: a store may already have dropped the key, and that must
+    /// make no difference.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let view = from.refresh(state, now);
         let mut converted =
@@ -227,8 +228,8 @@ impl Rule for SlidingWindowLog {
                 _ => converted.entries.push_back(Entry { at, ..*entry }),
             }
         }
-        // A smaller quota has been promised less room. The oldest charges that still count
-        // then do so with the next ones: for longer, never for less.
+        // A smaller quota has less memory. Merge the oldest charges that still count into the next
+        // ones, so they count longer, never shorter.
         self.prune(&mut converted, now);
         let over = converted.entries.len().saturating_sub(self.max_entries());
         converted.entries.drain(..over);
@@ -239,7 +240,7 @@ impl Rule for SlidingWindowLog {
         self.refresh(state, now).head == state.entries.len()
     }
 
-    /// A queue doubles when it grows, from four entries on.
+    /// A queue doubles when it grows, starting at four entries.
     fn max_heap_bytes(&self) -> usize {
         self.max_entries().max(4).next_power_of_two() * size_of::<Entry>()
     }
@@ -251,9 +252,9 @@ impl State {
         self.entries.back().map_or(self.base, |last| last.total)
     }
 
-    /// The first entry from `start` on of which `skip` does not hold; it holds of all
-    /// before that one. Mostly that is close by, so the search doubles its steps from
-    /// there and then bisects the last of them.
+    /// Returns the first entry from `start` on for which `skip` is false; `skip` must be true for
+    /// all entries before it. That entry is usually close by, so the search doubles its steps from
+    /// `start` and then bisects the last step.
     fn skip_while(&self, start: usize, skip: impl Fn(&Entry) -> bool) -> usize {
         let (mut low, mut step) = (start, 1);
         while self.entries.get(low + step - 1).is_some_and(&skip) {
@@ -268,7 +269,7 @@ impl State {
         low
     }
 
-    /// Lets running totals start over from zero.
+    /// Restarts the running totals from zero.
     fn rebase(&mut self) {
         for entry in &mut self.entries {
             entry.total -= self.base;
@@ -283,14 +284,14 @@ impl View<'_> {
         self.seen
     }
 
-    /// The instant of the newest entry.
+    /// The newest entry's timestamp.
     fn newest(&self) -> Timestamp {
         self.state.entries.back().map_or(Timestamp::EPOCH, |last| last.at)
     }
 
-    /// The instant of the first entry with which, all older ones included, `units`
-    /// are gone. There is one: a cost that fits an empty window asks for no more
-    /// than what is in this one.
+    /// The timestamp of the first entry at which this and all older entries add up to `units`. Such
+    /// an entry exists, because a cost that fits an empty window needs no more units than are in
+    /// this window.
     fn freed(&self, units: u64) -> Timestamp {
         let enough = self.base + units;
         let index = self.state.skip_while(self.head, |entry| entry.total < enough);
@@ -298,7 +299,7 @@ impl View<'_> {
     }
 }
 
-/// Running totals start over before they pass this, far below 2^53 where Lua's numbers
+/// Running totals restart before they exceed this, far below 2^53, where Lua's numbers start to
 /// have gaps.
 const REBASE: u64 = 1 << 52;
 
@@ -308,7 +309,7 @@ mod tests {
     use crate::{AnyRule, Policy, Quota};
 
     #[test]
-    fn a_search_finds_what_bisecting_everything_finds() {
+    fn galloping_search_matches_linear_search() {
         for len in 0..40_u64 {
             let entry = |n| Entry { at: Timestamp::from_micros(n), total: n };
             let entries = (0..len).map(entry).collect();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heap_of_a_key_in_debt_stays_within_its_bound() {
+    fn heap_stays_bounded_in_debt() {
         for limit in 1..=40 {
             let policy = Policy::sliding_window_log("p", Quota::per_second(limit)).unwrap();
             let AnyRule::SlidingWindowLog(log) = policy.rule() else { unreachable!() };

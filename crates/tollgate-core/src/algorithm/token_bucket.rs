@@ -1,30 +1,30 @@
-//! Token bucket: a bucket of `capacity` tokens that is refilled at the rate of the quota.
+//! Token bucket: a bucket with a `capacity` in tokens that is refilled at the quota's rate.
 //!
-//! A client may take the whole burst at once and then continues at the rate. Over any span `t` at
-//! most `burst + limit · t / window` units pass; with a burst equal to the limit (the default) that
-//! is up to twice the limit in one window. For "never more than `limit` in any window" set a
-//! smaller burst, or use a sliding window.
+//! A client may take the entire burst immediately and then continues at the rate. Over any span
+//! `t`, at most `burst + limit · t / window` units are admitted. With a burst equal to the limit
+//! (the default), this is up to twice the limit in a window. If a window must never exceed `limit`,
+//! set a smaller burst or use a sliding window.
 //!
 //! * `refill: greedy` refills tokens continuously.
-//! * `refill: interval` refills `limit` tokens at the end of each window, all at once. The first
-//!   window starts with the first charge to a full bucket.
+//! * `refill: interval` refills `limit` tokens together at the end of each window. The first window
+//!   starts with the first charge to a full bucket.
 //!
-//! The state counts *missing* tokens, scaled to whole numbers (see `scale.rs`), so that a bucket
-//! never rounds and never drifts, and a full bucket is zero at any size. Time is in whole
-//! microseconds: if a token takes a fraction of one, a bucket of one token cannot use the rest of
-//! the microsecond.
+//! The state counts *missing* tokens, scaled to integers (see `scale.rs`). So a bucket is never
+//! rounded and never drifts, and a full bucket is zero at any size. Time is in whole microseconds:
+//! if a token takes a fraction of a microsecond, a bucket with a single token cannot use the rest
+//! of that microsecond.
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// The rule of a token bucket: up to `capacity` tokens, of which `limit` are refilled per `window`.
+/// The token bucket rule: up to `capacity` tokens, with `limit` tokens refilled per `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     capacity: u64,
-    /// The refill per window: continuous in lowest terms, so that equal rates are equal; in
-    /// intervals as stated.
+    /// The refill per window. In lowest terms if continuous, so equal rates are equal; as
+    /// configured if in intervals.
     limit: u64,
     window: u64,
     refill: Refill,
@@ -33,12 +33,12 @@ pub struct TokenBucket {
     full: u64,
 }
 
-/// The state of a token bucket: `missing` tokens, scaled, at the instant `at`.
+/// The token bucket's state: `missing` tokens, scaled, at the instant `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The tokens that are missing, scaled.
+    /// The number of missing tokens, scaled.
     pub missing: u64,
-    /// The time of the last charge or, with refill in intervals, the start of the interval.
+    /// The time of the last charge or, with refill in intervals, the interval's start.
     pub at: Timestamp,
 }
 
@@ -49,7 +49,7 @@ impl TokenBucket {
                 let scale = Scale::new(form.limit, form.window);
                 (scale, scale.rate, scale.unit)
             }
-            // Tokens are refilled whole, so they need no finer scale.
+            // Whole tokens are refilled, so no finer scale is needed.
             Refill::Interval => (Scale { unit: 1, rate: 0 }, form.limit, form.window.get()),
         };
         Self {
@@ -62,13 +62,13 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the refill per time: continuous in lowest terms, in intervals as stated. Buckets
-    /// with equal rates and capacities are equal.
+    /// Returns the refill rate in units per time: in lowest terms if continuous, as configured if
+    /// in intervals. Buckets with equal rates and capacities are equal.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.limit, Micros::new(self.window))
     }
 
-    /// The time from `state.at` until `missing` of the missing tokens are refilled.
+    /// The time from `state.at` until `missing` tokens have been refilled.
     fn until_restored(&self, missing: u64) -> Micros {
         Micros::new(match self.refill {
             Refill::Greedy => missing.div_ceil(self.scale.rate),
@@ -101,7 +101,7 @@ impl Rule for TokenBucket {
         let (restored, at) = match self.refill {
             Refill::Greedy => (elapsed.saturating_mul(self.scale.rate), now),
             Refill::Interval => {
-                // Mostly the interval is not over yet, and that is known without a division.
+                // Usually the interval is not over yet, which takes no division to find out.
                 let intervals = if elapsed < self.window { 0 } else { elapsed / self.window };
                 let start = state.at + Micros::new(intervals * self.window);
                 (intervals.saturating_mul(self.limit), start)
@@ -137,9 +137,9 @@ impl Rule for TokenBucket {
         state.missing += cost.get() * self.scale.unit;
     }
 
-    /// Greedy: tokens that were refilled since the charge may be these units, and are not refunded
-    /// again. Interval: only within the interval of the charge. If the charge started the interval,
-    /// the interval starts again now.
+    /// Greedy: tokens refilled since the charge may be the same units and are not refunded again.
+    /// Interval: units are only refunded within the charge's interval. If the charge started the
+    /// interval, the interval restarts now.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         *state = self.refresh(state, now);
         let units = units.min(charged.cost.get());
@@ -173,8 +173,8 @@ impl Rule for TokenBucket {
         self.refresh(state, now).missing.div_ceil(self.scale.unit)
     }
 
-    /// No more than the capacity can be missing, or a client would pay under a small
-    /// quota for what a large one had granted.
+    /// Never more than the capacity is missing. Otherwise a client would pay under a small quota
+    /// for units that a larger quota had granted.
     fn resume(&self, units: u64, now: Timestamp) -> State {
         State { missing: units.min(self.capacity) * self.scale.unit, at: now }
     }
@@ -183,7 +183,7 @@ impl Rule for TokenBucket {
         let view = from.refresh(state, now);
         let missing = mul_div_ceil(view.missing, self.scale.unit, from.scale.unit).min(self.full);
         let at = match self.refill {
-            // The interval goes on as it began; a new length starts a new one.
+            // The interval continues, unless its length has changed, which starts a new interval.
             Refill::Interval if from.refill == self.refill && from.window == self.window => view.at,
             _ => now.max(view.at),
         };

@@ -1,4 +1,4 @@
-//! The calendars of the process. They are behind a lock, which needs `std`.
+//! All calendars in this process. They are behind a lock, which needs `std`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,15 +7,15 @@ use crate::Timestamp;
 use crate::math::fnv1a;
 
 impl Calendar {
-    /// Creates the calendar of this name, a noun such as "day in Europe/Berlin", whose periods
-    /// begin at these instants. The time before the first instant is a period, and so is the time
-    /// after the last.
+    /// Creates a calendar with this name, a noun such as "day in Europe/Berlin", and periods that
+    /// start at these instants. The time before the first instant is also a period, and so is the
+    /// time after the last instant.
     ///
-    /// If the process already has a calendar with this name and these periods, it is returned.
+    /// If the process already has a calendar with this name and the same periods, it is returned.
     ///
     /// # Errors
-    /// See [`CalendarError`]. A calendar with this name and other periods is an error too: states
-    /// contain the name only, so both would use one table.
+    /// See [`CalendarError`]. It is also an error if the name already has different periods: states
+    /// only contain the name, so both calendars would use the same table.
     pub fn new(
         name: impl Into<String>,
         starts: impl IntoIterator<Item = Timestamp>,
@@ -44,14 +44,14 @@ impl Calendar {
         Ok(calendar)
     }
 
-    /// Returns the calendar of this name, if the process has created it.
+    /// Returns the calendar with this name, if the process has created it.
     pub fn named(name: &str) -> Option<Self> {
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|it| it.name() == name).copied()
     }
 }
 
-/// All calendars that were ever made. There are as many as configuration has named.
+/// All calendars created so far. There are only as many as the configuration names.
 static KNOWN: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
 
 fn check_name(name: &str) -> Result<(), CalendarError> {
@@ -62,8 +62,8 @@ fn check_name(name: &str) -> Result<(), CalendarError> {
     Ok(())
 }
 
-/// FNV-1a of the name, folded to 48 bits. Two names of one number would only let a state
-/// of one finish its period under the other.
+/// FNV-1a hash, folded to 48 bits. If two names collide, a state written under one calendar merely
+/// finishes its period under the other.
 pub(super) fn id_of(name: &str) -> u64 {
     let hash = fnv1a(name);
     ((hash >> 48 ^ hash) & ((1 << 48) - 1)).max(1)

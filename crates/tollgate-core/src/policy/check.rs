@@ -1,4 +1,4 @@
-//! The checks of a policy.
+//! Validates policies.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -14,7 +14,7 @@ use crate::{
     Algorithm, Form, Kind, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
 };
 
-/// The error of a policy that cannot be built, with the cure.
+/// Error returned when a policy cannot be built. Its message includes how to fix it.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy `{}`: {reason}", .name.escape_default())]
 pub struct PolicyError {
@@ -25,7 +25,7 @@ pub struct PolicyError {
 crate::debug_as_display!(PolicyError);
 
 impl PolicyError {
-    /// Returns the nearest limit that can be built, if the limit was the reason.
+    /// Returns the nearest valid limit, if the limit was the reason.
     pub fn nearest_limit(&self) -> Option<u64> {
         match self.reason {
             Reason::Limit { nearest, .. } => Some(nearest),
@@ -143,7 +143,7 @@ pub(super) fn check(name: &str, quota: Quota, kind: Kind) -> Result<Micros, Poli
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
 }
 
-/// Checks whether a share of a quota can be taken.
+/// Checks whether a quota can be shared this way.
 pub(crate) fn check_share(name: &str, numerator: u32, denominator: u32) -> Result<(), PolicyError> {
     if denominator > 0 {
         return Ok(());
@@ -235,7 +235,7 @@ fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     }
 }
 
-/// A receipt must not lapse before its lease, or permits could not be returned.
+/// A receipt must not lapse before its lease, because its permit could then not be returned.
 fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
@@ -292,11 +292,11 @@ fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(),
     }
 }
 
-/// Tokens that are refilled whole need no scale, but the instant at which a bucket with a debt is
-/// full must be valid.
+/// Whole tokens need no scale, but the instant at which a bucket with a debt is full must be valid.
 fn check_intervals(quota: Quota, window: Micros) -> Result<(), Reason> {
     let (limit, capacity) = (quota.limit(), quota.capacity());
-    // Windows that fit; at least 260 of the longest.
+    // The number of windows that fit into the representable time, at least 260 even for the
+    // longest.
     let most = Timestamp::MAX.as_micros() / window.get();
     if (2 * capacity).div_ceil(limit) <= most {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A named quota with its algorithm, checked once so that nothing has to be later.
+//! Policies: named quotas with their algorithm, validated when built.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,9 +22,9 @@ use crate::{
 
 /// A named quota with its algorithm and options.
 ///
-/// Building one checks every bound; see [`PolicyError`]. A policy is cheap to clone.
-/// State belongs to the *name*: two policies of one name in one store share it, and if
-/// their quotas differ, what was consumed under one is kept under the other.
+/// Building a policy checks every bound; see [`PolicyError`]. Policies are cheap to clone. State
+/// belongs to the *name*: two policies with the same name in one store share their state, and if
+/// their quotas differ, units consumed under one quota also count under the other.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, LeakyMode, Policy, Quota};
@@ -55,16 +55,16 @@ struct Inner {
 }
 
 impl Policy {
-    /// The largest limit and burst of a policy.
+    /// The largest limit and burst.
     pub const MAX_LIMIT: u64 = 1_000_000_000_000;
-    /// The shortest window of a policy.
+    /// The shortest window.
     pub const MIN_WINDOW: Duration = Duration::from_micros(50);
-    /// The longest window of a policy: 400 days.
+    /// The longest window: 400 days.
     pub const MAX_WINDOW: Duration = Duration::from_secs(400 * 86_400);
-    /// The longest name of a policy, in bytes.
+    /// The longest policy name, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// Makes a policy of this name, quota and algorithm.
+    /// Creates a policy from a name, a quota and an algorithm.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -95,8 +95,8 @@ impl Policy {
         })))
     }
 
-    /// Makes a policy that allows at most `limit` units in each window: windows follow one another
-    /// from the Unix epoch on, or are the periods of the quota's calendar.
+    /// Creates a policy that allows at most `limit` units in each window. Windows follow one
+    /// another from the Unix epoch, or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -104,13 +104,13 @@ impl Policy {
         Self::new(name, quota, Algorithm::FixedWindowCounter)
     }
 
-    /// Makes a policy that allows at most `limit` units in any window.
+    /// Creates a policy that allows at most `limit` units in any window.
     pub fn sliding_window_log(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::SlidingWindowLog { resolution: Resolution::Auto })
     }
 
-    /// Makes a policy that allows at most `limit` units in this window and a share of the previous
-    /// window.
+    /// Creates a policy that allows at most `limit` units in the current window plus a share of the
+    /// previous window.
     pub fn sliding_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -118,25 +118,26 @@ impl Policy {
         Self::new(name, quota, Algorithm::SlidingWindowCounter)
     }
 
-    /// Makes a policy that allows up to `burst` units at once, refilled continuously.
+    /// Creates a policy that allows bursts of up to `burst` units, refilled continuously.
     pub fn token_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::TokenBucket { refill: Refill::Greedy })
     }
 
-    /// Makes a policy that holds requests back, up to `burst` of them, so that they leave at an
-    /// even rate.
+    /// Creates a policy that delays up to `burst` requests, so they leave at an even rate.
     pub fn leaky_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
-    /// Makes a concurrency limit: at most `limit` units in flight. Permits of a process that died
-    /// expire after `lease`; longer requests renew their permit.
+    /// Creates a concurrency limit: at most `limit` units in flight. If a process dies, its permits
+    /// expire after `lease`. Requests that take longer renew their permit.
     ///
-    /// Up to 10 000 units, because each request has its own entry, and leases of up to an hour.
-    /// About 30 seconds are usual: a lease is renewed over the network in half of its time.
+    /// The limit is at most 10 000, because each request has its own entry, and the lease at most
+    /// one hour. About 30 seconds is typical, because a lease is renewed over the network after
+    /// half of that time.
     ///
-    /// A denial says when enough leases will have expired, which is the latest instant at which the
-    /// request passes. Clients of the layer get one second instead, which is a guess.
+    /// A denial's `retry_after` is when enough leases will have expired, the latest instant at
+    /// which the request is allowed. The layer tells clients to retry after one second instead,
+    /// which is a guess.
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,
@@ -145,13 +146,13 @@ impl Policy {
         Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
     }
 
-    /// Makes a policy that blocks a key after a number of strikes. Charge it beside the policies
-    /// whose denials are the strikes, with the same key, in the same request.
+    /// Creates a policy that blocks a key after a number of strikes. Charge it together with the
+    /// policies that deny, with the same key and in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
         Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
     }
 
-    /// Sets the failure policy: the effect while the store cannot decide. By default that is
+    /// Sets the failure policy: what happens while the store cannot decide. The default is
     /// [`OnStoreError::Local`] over a store with a [local fallback](Store::has_local_fallback), and
     /// [`OnStoreError::Open`] over any other store.
     #[must_use]
@@ -160,16 +161,16 @@ impl Policy {
         self
     }
 
-    /// Sets the effect on a request that the store refused before sending it, because no answer
-    /// could come in time ([`StoreError::is_overload`]). By default it equals the effect while the
-    /// store cannot decide.
+    /// Sets what happens to a request that the store rejected before sending it, because no answer
+    /// could arrive before the deadline ([`StoreError::is_overload`]). The default is to follow
+    /// [`with_on_store_error`](Self::with_on_store_error).
     #[must_use]
     pub fn with_shed(mut self, shed: OnStoreError) -> Self {
         Arc::make_mut(&mut self.0).shed = Some(shed);
         self
     }
 
-    /// Sets the failure policy of another policy.
+    /// Copies the failure policy from another policy.
     #[must_use]
     pub fn failing_like(mut self, other: &Self) -> Self {
         let inner = Arc::make_mut(&mut self.0);
@@ -179,35 +180,35 @@ impl Policy {
 
     /// Lets replicas take units in blocks and spend them without calling the store.
     ///
-    /// The limit holds as before: a unit counts at the latest instant at which it may have been
-    /// spent. The price is that fewer requests may pass: the share of a replica can be unused, and
-    /// units are refilled up to the time of the lease later. Only a store of many processes uses
-    /// leases.
+    /// The limit still holds: a unit counts at the latest instant at which it may have been spent.
+    /// The price is that fewer requests may be admitted, because a replica may leave its share
+    /// unused, and units are refilled later, by up to the lease's time to live. Only a store shared
+    /// by several processes uses leases.
     ///
-    /// These cannot be leased: a queue and a bucket that refills in intervals, because the instant
-    /// of spending decides about other requests; the windows of a calendar; and a concurrency
-    /// limit.
+    /// Some policies cannot be leased: a queue and a bucket that refills in intervals, because
+    /// there the instant of spending affects other requests; the windows of a calendar; and a
+    /// concurrency limit.
     ///
     /// # Errors
-    /// The policy cannot be leased, or the lease is not valid.
+    /// The policy cannot be leased, or the lease is invalid.
     pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
         check_lease(self.name(), self.quota(), self.form(), lease)?;
         Arc::make_mut(&mut self.0).lease = Some(lease);
         Ok(self)
     }
 
-    /// Returns the name of the policy: printable ASCII.
+    /// Returns the policy's name, which is printable ASCII.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns a hash of the name, which is computed when the policy is built. With it a store with
-    /// many policies need not compare names.
+    /// Returns a hash of the name, computed when the policy is built. It spares a store with many
+    /// policies from comparing names.
     pub fn name_hash(&self) -> u64 {
         self.0.name_hash
     }
 
-    /// Returns the quota of the policy, as it was stated.
+    /// Returns the quota that the policy was built from.
     pub fn quota(&self) -> Quota {
         self.0.quota
     }
@@ -217,7 +218,7 @@ impl Policy {
         self.0.form.kind
     }
 
-    /// Returns the algorithm and its settings; a penalty has none.
+    /// Returns the algorithm and its settings. A penalty has none.
     pub fn algorithm(&self) -> Option<Algorithm> {
         match self.kind() {
             Kind::Limit(algorithm) => Some(algorithm),
@@ -225,66 +226,68 @@ impl Policy {
         }
     }
 
-    /// Returns the window; with a calendar the longest of its periods.
+    /// Returns the window. With a calendar, this is its longest period.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
 
-    /// Returns the most units that the policy grants at once: the limit, or the burst of a bucket.
+    /// Returns the capacity: the limit, or a bucket's burst.
     pub fn capacity(&self) -> u64 {
         self.0.form.capacity
     }
 
-    /// Returns the start of states that are written under this policy.
+    /// Returns the header of states written under this policy.
     pub fn form(&self) -> Form {
         self.0.form
     }
 
-    /// Returns the algorithm with the numbers of the policy.
+    /// Returns the algorithm with this policy's numbers filled in.
     pub fn rule(&self) -> &AnyRule {
         &self.0.rule
     }
 
-    /// Returns the failure policy. `None` is the default of
+    /// Returns the failure policy. `None` stands for the default described at
     /// [`with_on_store_error`](Self::with_on_store_error), which depends on the store.
     pub fn on_store_error(&self) -> Option<OnStoreError> {
         self.0.on_store_error
     }
 
-    /// Returns the effect on requests that are shed, if it differs from
+    /// Returns what happens to requests that are shed, if it differs from
     /// [`on_store_error`](Self::on_store_error).
     pub fn shed(&self) -> Option<OnStoreError> {
         self.0.shed
     }
 
-    /// Returns the effect of this error: [`shed`](Self::shed) if the store was overloaded,
+    /// Returns what happens after this error: [`shed`](Self::shed) if the store was overloaded,
     /// otherwise [`on_store_error`](Self::on_store_error).
     pub fn on_error(&self, error: &StoreError) -> Option<OnStoreError> {
         self.0.shed.filter(|_| error.is_overload()).or(self.0.on_store_error)
     }
 
-    /// Returns whether a local fallback of the store would ever decide for the policy.
+    /// Returns whether the store's local fallback would ever decide for this policy.
     pub fn may_fall_back(&self) -> bool {
         self.0.on_store_error.unwrap_or(OnStoreError::Local) == OnStoreError::Local
             || self.0.shed == Some(OnStoreError::Local)
     }
 
-    /// Returns how replicas may take units in blocks, if they may.
+    /// Returns how replicas may take units in blocks, if allowed.
     pub fn lease(&self) -> Option<Lease> {
         self.0.lease
     }
 
-    /// Returns whether the policy may hold requests back.
+    /// Returns whether the policy may delay requests.
     pub fn queues(&self) -> bool {
         matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
-    /// Returns whether charges count until they are returned, as permits with a time to live.
+    /// Returns whether the policy is a concurrency limit: charges count until they are returned or
+    /// their lease expires.
     pub fn is_concurrency(&self) -> bool {
         self.algorithm() == Some(Algorithm::ConcurrentRequests)
     }
 
-    /// Returns whether the policy blocks clients for strikes: it grants no units, and takes none.
+    /// Returns whether the policy blocks clients for strikes. Such a policy neither grants nor
+    /// takes units.
     pub fn is_penalty(&self) -> bool {
         matches!(self.kind(), Kind::Penalty(_))
     }
@@ -294,29 +297,29 @@ impl Policy {
         matches!(self.kind(), Kind::Penalty(terms) if terms.counts_denials)
     }
 
-    /// Returns whether both are handles of one policy, by a comparison of two pointers.
+    /// Returns whether both are handles to the same policy, by comparing two pointers.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the address of the policy. While both exist, two policies have equal addresses only if
+    /// Returns the policy's address. While both exist, two policies have equal addresses only if
     /// they [are the same](Self::is_same).
     #[cfg(feature = "std")]
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Returns whether a state written under one policy can be read under the other without a
-    /// conversion: they have one name, and their quotas may be stated differently but are one rule.
+    /// Returns whether a state written under one policy can be read under the other without
+    /// conversion: they have the same name and equivalent quotas.
     pub fn shares_state_with(&self, other: &Self) -> bool {
         self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
     }
 
-    /// Returns the same policy with `numerator / denominator` of its quota, for a share of a tier
-    /// or of a replica.
+    /// Returns the same policy with `numerator / denominator` of its quota, for a tier's or a
+    /// replica's share.
     ///
-    /// Rounds down to a limit that builds, but never below 1. A penalty is no quota, and
-    /// stays whole.
+    /// Rounds down to a valid limit, but never below 1. A penalty has no quota to share, so it is
+    /// returned unchanged.
     ///
     /// # Errors
     /// `denominator` is zero.
@@ -335,11 +338,11 @@ impl Policy {
         };
         let limit = part(self.0.quota.limit());
         let policy = build(limit).or_else(|error| {
-            // Not above the share, if there is any limit below that builds.
+            // Prefer a limit below the share, if any valid limit is.
             let below = nearest_limit(limit, self.window(), burst, limit);
             below.or_else(|| error.nearest_limit()).map_or(Err(error), build)
         });
-        // A share that still does not build is kept whole rather than dropped.
+        // If no share can be built, keep the full policy instead of dropping the limit.
         Ok(policy.map_or_else(
             |_| self.clone(),
             |policy| {
@@ -351,7 +354,7 @@ impl Policy {
     }
 }
 
-/// Two handles of one policy, or two policies that say the same.
+/// Policies are equal if they are handles to the same policy, or have the same settings.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)

@@ -1,11 +1,11 @@
-//! Policies that build, and policies that do not.
+//! Valid and invalid policies.
 
 use super::*;
 
 const NANOS: fn(u64) -> Duration = Duration::from_nanos;
 
 #[test]
-fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
+fn invalid_policy_errors_suggest_a_fix() {
     let bucket = Algorithm::TokenBucket { refill: Refill::Greedy };
     let interval = Algorithm::TokenBucket { refill: Refill::Interval };
     let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
@@ -43,7 +43,7 @@ fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
 }
 
 #[test]
-fn the_extremes_build() {
+fn extreme_quotas_build() {
     for algorithm in Algorithm::ALL {
         for quota in [
             Quota::new(1, Policy::MIN_WINDOW),
@@ -58,7 +58,7 @@ fn the_extremes_build() {
 }
 
 #[test]
-fn what_comes_back_whole_needs_no_round_rate() {
+fn interval_refill_needs_no_round_rate() {
     let interval = Algorithm::TokenBucket { refill: Refill::Interval };
     Policy::new("p", Quota::per_day(123_457), interval).unwrap();
     let error = Policy::new("p", Quota::per_day(1).burst(1_000_000), interval).unwrap_err();
@@ -68,14 +68,14 @@ fn what_comes_back_whole_needs_no_round_rate() {
 }
 
 #[test]
-fn the_nearest_limit_builds() {
+fn nearest_limit_builds() {
     let error = Policy::token_bucket("p", Quota::per_day(123_457)).unwrap_err();
     let nearest = error.nearest_limit().unwrap();
     Policy::token_bucket("p", Quota::per_day(nearest)).unwrap();
 }
 
 #[test]
-fn quotas_that_are_one_rule_share_their_state_and_are_two_policies_all_the_same() {
+fn equivalent_quotas_share_state() {
     let (ten, hundred) = (Quota::per_second(10), Quota::new(100, Duration::from_secs(10)));
     let token = |refill| Algorithm::TokenBucket { refill };
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
@@ -110,7 +110,7 @@ fn quotas_that_are_one_rule_share_their_state_and_are_two_policies_all_the_same(
 }
 
 #[test]
-fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
+fn calendar_quotas_need_fixed_windows() {
     let starts = [1, 2].map(|s| crate::Timestamp::from_micros(s * 1_000_000));
     let calendar = crate::Calendar::new("second of the tests", starts).unwrap();
     let quota = Quota::per_calendar(100, calendar);
@@ -133,20 +133,20 @@ fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
 }
 
 #[test]
-fn a_share_rounds_down_to_what_builds_and_never_below_one() {
+fn share_rounds_down_to_valid_limit() {
     let share = |limit, numerator, denominator| {
         let policy = Policy::token_bucket("p", Quota::per_day(limit)).unwrap();
         policy.share(numerator, denominator).unwrap().quota().limit()
     };
     assert_eq!(share(100, 1, 3), 33);
     assert_eq!(share(1, 1, 10), 1);
-    // Half of it is 123 457, which does not build.
+    // Half is 123 457, which does not build.
     assert_eq!(share(246_915, 1, 2), 123_456);
     assert!(share(214_655, 1, 2) <= 107_327);
 }
 
 #[test]
-fn a_share_of_nothing_is_an_error() {
+fn zero_denominator_is_an_error() {
     let penalty = Policy::penalty("p", Strikes::of_denials(1, Duration::from_secs(1))).unwrap();
     for policy in [Policy::token_bucket("p", Quota::per_day(100)).unwrap(), penalty] {
         let error = policy.share(1, 0).unwrap_err();

@@ -1,4 +1,4 @@
-//! Whatever is given, there is an answer, and soon.
+//! Any input yields a plan or a report, within bounded time and memory.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,19 +9,19 @@ use tollgate_gateway::config::{Source, SourceError};
 use crate::support::{files, read_text};
 
 #[test]
-fn ten_megabytes_are_refused_without_being_read() {
+fn large_files_are_rejected_unread() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "a: b\n".repeat(2 << 20)).unwrap();
     let error = Source::read(file.path()).unwrap_err();
     assert!(matches!(error, SourceError::TooLarge { .. }), "{error}");
-    // The same bound applies to a text that is already in memory.
+    // The limit also applies to text that is already in memory.
     let outcome = read_text("big", &"# x\n".repeat(1 << 19));
     assert!(outcome.report.to_string().contains("larger than 1024 KiB"), "{}", outcome.report);
 }
 
 #[test]
-fn aliases_count_as_often_as_they_are_used() {
-    // 20 doublings are a million values, 60 more than any memory holds.
+fn aliases_count_at_every_use() {
+    // 20 doublings make a million values, and 60 would exhaust any memory.
     for doublings in [20, 60] {
         let mut text = "a0: &a0 [x]\n".to_owned();
         for n in 1..=doublings {
@@ -33,7 +33,7 @@ fn aliases_count_as_often_as_they_are_used() {
 }
 
 #[test]
-fn however_deep_it_is_nested_the_stack_holds() {
+fn deep_nesting_does_not_overflow_the_stack() {
     for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", "")] {
         let text = format!("{}x{}", open.repeat(100_000), close.repeat(100_000));
         assert!(read_text("deep", &text).plan.is_none());
@@ -47,7 +47,7 @@ fn however_deep_it_is_nested_the_stack_holds() {
 }
 
 #[test]
-fn a_file_that_is_wrong_all_over_is_not_answered_without_end() {
+fn reports_are_capped() {
     let text = "a: 1\n".repeat(100_000);
     let report = read_text("wrong", &text).report;
     assert!(report.errors() >= 1);
@@ -61,7 +61,7 @@ fn a_file_that_is_wrong_all_over_is_not_answered_without_end() {
 }
 
 #[test]
-fn thousands_of_policies_are_read() {
+fn thousands_of_policies_load() {
     let mut text = "rateLimiter:\n  target: http://localhost\n  apis:\n".to_owned();
     for n in 0..5_000 {
         let _ =
@@ -71,7 +71,7 @@ fn thousands_of_policies_are_read() {
     assert_eq!(outcome.plan.unwrap().routes[0].limits.apis.len(), 5_000);
 }
 
-/// Texts that are nearly files: a good one with a piece replaced.
+/// Mutates the corpus: each text is a corpus file with a piece replaced.
 fn nearly_good() -> impl Strategy<Value = String> {
     let texts: Vec<_> = ["good", "odd", "broken"]
         .into_iter()
@@ -99,7 +99,7 @@ fn nearly_good() -> impl Strategy<Value = String> {
     )
 }
 
-/// Reading the text returns a plan, or a report with errors that can be rendered.
+/// Checks that reading the text returns either a plan or a report with errors.
 fn answers(text: &str) {
     let outcome = read_text("any", text);
     assert_eq!(outcome.plan.is_none(), outcome.report.errors() > 0, "{text:?}");
@@ -117,14 +117,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_that_is_nearly_good_has_an_answer(text in nearly_good()) {
-        // A report may show `hunter2` if the mutated file has it outside a secret.
+    fn mutated_files_yield_plan_or_errors(text in nearly_good()) {
+        // If the mutation moves `hunter2` out of a secret, the report may show it.
         prop_assume!(!text.contains("hunter2"));
         answers(&text);
     }
 
     #[test]
-    fn any_text_has_an_answer(text in any::<String>()) {
+    fn any_text_yields_plan_or_errors(text in any::<String>()) {
         answers(&text);
     }
 }

@@ -1,4 +1,4 @@
-//! The commands, as a shell sees them.
+//! The command line: exit codes and output.
 
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_good_file_is_put_into_words() {
+fn check_describes_a_valid_file() {
     let output = tollgate(&["check", "good/blog.yaml"], "");
     assert_eq!(output.status.code(), Some(0));
     let words = text(&output.stdout);
@@ -40,7 +40,7 @@ fn a_good_file_is_put_into_words() {
 }
 
 #[test]
-fn what_products_need_is_put_into_words() {
+fn check_describes_product_features() {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway");
     for (file, lines) in [
         (
@@ -88,7 +88,7 @@ fn what_products_need_is_put_into_words() {
 }
 
 #[test]
-fn a_wrong_file_ends_with_2_and_says_all_at_once() {
+fn check_reports_all_errors_with_exit_code_2() {
     let output = tollgate(&["check", "broken/bad-targets.yaml"], "");
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
@@ -98,7 +98,7 @@ fn a_wrong_file_ends_with_2_and_says_all_at_once() {
 }
 
 #[test]
-fn strict_takes_warnings_for_errors() {
+fn strict_fails_on_warnings() {
     assert_eq!(tollgate(&["check", "odd/expire.yaml"], "").status.code(), Some(0));
     let output = tollgate(&["check", "--strict", "odd/expire.yaml"], "");
     assert_eq!(output.status.code(), Some(2));
@@ -106,7 +106,7 @@ fn strict_takes_warnings_for_errors() {
 }
 
 #[test]
-fn a_file_that_is_not_there_ends_with_2() {
+fn missing_file_exits_with_2() {
     for command in [
         ["check", "nowhere.yaml"].as_slice(),
         &["serve", "nowhere.yaml"],
@@ -119,14 +119,14 @@ fn a_file_that_is_not_there_ends_with_2() {
 }
 
 #[test]
-fn a_wrong_file_is_not_served() {
+fn serve_rejects_invalid_file() {
     let output = tollgate(&["serve", "--config", "-"], "rateLimiter: {}\n");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("`target` is missing"), "{output:?}");
 }
 
 #[test]
-fn the_starter_file_needs_no_change_and_draws_no_warning() {
+fn starter_file_has_no_warnings() {
     let starter = tollgate(&["init"], "");
     let output = tollgate(&["check", "--strict", "-"], text(&starter.stdout));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -134,14 +134,14 @@ fn the_starter_file_needs_no_change_and_draws_no_warning() {
 }
 
 #[test]
-fn the_schema_is_json() {
+fn schema_is_json() {
     let output = tollgate(&["schema"], "");
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(schema["required"], serde_json::json!(["rateLimiter"]));
 }
 
 #[test]
-fn who_wants_spans_is_told_whether_this_build_has_them() {
+fn check_reports_missing_otlp_support() {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["check", "good/telemetry.yaml"])
         .env("OTLP_HEADERS", "authorization=Bearer%20hunter2")
@@ -164,7 +164,7 @@ fn who_wants_spans_is_told_whether_this_build_has_them() {
 }
 
 #[test]
-fn every_shell_gets_a_script_that_knows_the_commands() {
+fn completions_know_all_commands() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = tollgate(&["completions", shell], "");
         let script = text(&output.stdout);
@@ -175,7 +175,7 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
 }
 
 #[test]
-fn help_on_a_full_disk_is_an_error() {
+fn help_fails_on_a_full_disk() {
     for argument in ["--help", "--version"] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -187,7 +187,7 @@ fn help_on_a_full_disk_is_an_error() {
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_succeed() {
     for arguments in
         [["--help"].as_slice(), &["--version"], &["serve", "--help"], &["check", "--help"]]
     {

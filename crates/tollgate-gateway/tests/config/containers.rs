@@ -1,4 +1,4 @@
-//! The containers of examples/gateway, without starting any.
+//! Checks the containers of examples/gateway without starting them.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::root;
 const ROOT: &str = "docker-compose.yml";
 const EXAMPLE: &str = "examples/gateway/docker-compose.yml";
 
-/// The stages of the Dockerfile.
+/// The Dockerfile's stages.
 fn stages() -> Vec<String> {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let stages = dockerfile.lines().filter(|line| line.starts_with("FROM "));
@@ -24,7 +24,7 @@ fn texts(list: &Yaml<'_>) -> Vec<String> {
 }
 
 #[test]
-fn docker_compose_takes_the_files() {
+fn docker_compose_accepts_the_files() {
     for file in [ROOT, EXAMPLE] {
         let output = Command::new("docker-compose")
             .args(["--file", file, "config", "--quiet"])
@@ -38,7 +38,7 @@ fn docker_compose_takes_the_files() {
 }
 
 #[test]
-fn what_they_build_is_a_stage_of_the_dockerfile() {
+fn build_targets_are_dockerfile_stages() {
     for (file, context, expected) in [(ROOT, ".", 1), (EXAMPLE, "../..", 2)] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let builds: Vec<_> = text.split(" build:\n").skip(1).collect();
@@ -53,7 +53,7 @@ fn what_they_build_is_a_stage_of_the_dockerfile() {
 }
 
 #[test]
-fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
+fn example_gateways_set_all_variables() {
     let text = fs::read_to_string(root().join(EXAMPLE)).unwrap();
     let compose = &Yaml::load_from_str(&text).unwrap()[0];
     let services = compose["services"].as_mapping().unwrap();
@@ -80,14 +80,14 @@ fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
         plan.routes[0].target.as_ref().unwrap().servers.addresses[0].endpoint.authority.as_str(),
         "upstream:3000"
     );
-    // Docker waits until they have drained.
+    // Docker must not kill a gateway that is still draining.
     let patience = compose["x-gateway"]["stop_grace_period"].as_str().unwrap();
     let patience = patience.strip_suffix('s').unwrap().parse().map(Duration::from_secs).unwrap();
     assert!(patience > plan.timeouts.drain, "{patience:?}");
-    // In there the admin address is not on loopback, and that is all there is to say of it.
+    // The only warning: inside the container, the admin address is not loopback.
     let odd: Vec<_> = outcome.report.problems().iter().map(|it| &*it.place.path).collect();
     assert_eq!(odd, ["rateLimiter.admin"], "{}", outcome.report);
-    // From outside it is.
+    // Outside, the published port must be loopback.
     for (name, service) in services {
         let Some(ports) = service.as_mapping_get("ports") else { continue };
         for port in texts(ports).iter().filter(|port| port.ends_with(":8081")) {

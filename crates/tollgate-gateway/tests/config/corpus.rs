@@ -1,8 +1,8 @@
-//! Reads every file of the corpus and compares the report with the `.expected` file next to it.
+//! Reads every file in the corpus and compares the report with the `.expected` file next to it.
 //!
-//! Files in `broken/` are rejected. Files in `odd/` cause a warning and are accepted. Files in
-//! `good/` are accepted, with no report except the warnings in the `.expected` file.
-//! `TOLLGATE_BLESS=1` writes the current reports; read them before you commit them.
+//! Files in `broken/` are rejected. Files in `odd/` are accepted with a warning. Files in `good/`
+//! are accepted, and report only the warnings in the `.expected` file. `TOLLGATE_BLESS=1` writes
+//! the current reports; review them before committing.
 
 use std::path::Path;
 
@@ -28,24 +28,24 @@ fn all(folder: &str, is_right: impl Fn(&Outcome) -> bool) -> usize {
 }
 
 #[test]
-fn a_broken_file_is_refused_with_the_message_beside_it() {
+fn broken_files_report_the_expected_errors() {
     let files = all("broken", |outcome| outcome.plan.is_none() && outcome.report.errors() > 0);
     assert!(files >= 40, "{files}");
 }
 
 #[test]
-fn an_odd_file_runs_with_the_warning_beside_it() {
+fn odd_files_report_the_expected_warnings() {
     let files = all("odd", |outcome| outcome.plan.is_some() && outcome.report.warnings() > 0);
     assert!(files >= 10, "{files}");
 }
 
 #[test]
-fn a_good_file_runs() {
+fn good_files_load() {
     assert!(all("good", |outcome| outcome.plan.is_some()) > 0);
 }
 
 #[test]
-fn a_key_in_the_place_of_its_digest_is_not_shown() {
+fn key_instead_of_digest_is_not_shown() {
     for keys in [
         "apiKeys: k-7f3a",
         "apiKeys: [k-7f3a]",

@@ -1,4 +1,4 @@
-//! The pages of the gateway: the commands are current, and the examples have no problems.
+//! The gateway's documentation: the command page is current, and the examples have no problems.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::support::{expect_beside, plan, read_text, root};
 #[test]
 fn command_page_is_current() {
     let file = root().join("docs/cli.md");
-    // The value of a variable of this process would be in the help.
+    // Otherwise the help would include the values of this process's environment variables.
     let mut program =
         Cli::command().mut_subcommands(|it| it.mut_args(|arg| arg.hide_env_values(true)));
     let mut page = format!("{CLI_PAGE}```text\n{}```\n", trimmed(&program.render_long_help()));
@@ -42,12 +42,12 @@ text. A first file and a first run are in [the gateway](gateway.md).
 
 ";
 
-/// Without spaces at the end of lines.
+/// Strips trailing spaces from each line.
 fn trimmed(help: &impl std::fmt::Display) -> String {
     help.to_string().lines().fold(String::new(), |out, line| out + line.trim_end() + "\n")
 }
 
-/// The YAML blocks of all documentation; each is a whole file.
+/// All YAML blocks in the documentation. Each is a complete file.
 pub(crate) fn examples() -> Vec<(String, String)> {
     let mut examples = Vec::new();
     let mut pages =
@@ -73,7 +73,7 @@ fn examples_have_no_problems() {
     let folders = ["examples/gateway", "examples/fronts"].map(|it| root().join(it));
     for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()) {
         let file = entry.unwrap().path();
-        // Files of other proxies are YAML too.
+        // Other proxies use YAML too.
         let others = [
             "envoy.yaml",
             "envoy-ratelimit.yaml",
@@ -121,7 +121,7 @@ fn path_table_matches_reader() {
     assert!(checked >= 30, "{checked}");
 }
 
-/// The cells of a row, without the marks of code.
+/// A row's cells, without backticks.
 fn cells(row: &str) -> Vec<String> {
     row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
 }
@@ -141,7 +141,7 @@ fn defaults_fit_their_keys() {
                     }
                     Shape::Word(words) => words.iter().any(|(word, _)| *word == value),
                     Shape::Text(format) => (format.check)(value).is_ok(),
-                    // `meaning/file.rs` reads them all.
+                    // `meaning/file.rs` checks the values.
                     Shape::Span => value.ends_with(['s', 'm', 'h']),
                     Shape::List(_) | Shape::Section(_) | Shape::Either(_) => false,
                 };

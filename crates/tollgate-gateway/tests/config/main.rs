@@ -1,6 +1,6 @@
-//! The configuration file, from outside: what it means, what is said about wrong ones, and
-//! that schema, documentation and reader agree.
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+//! Tests of the configuration file: its meaning, the messages for invalid files, and the agreement
+//! of schema, documentation and reader.
+#![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 mod bounds;
 mod cli;

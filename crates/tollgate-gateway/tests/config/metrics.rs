@@ -1,4 +1,4 @@
-//! The metrics of the library and of the gateway: their names, and docs/observability.md.
+//! The metric names of the library and the gateway, and their table in docs/observability.md.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use tollgate_gateway::metric;
 use crate::support::root;
 
 #[test]
-fn names_follow_the_conventions_of_prometheus() {
+fn names_follow_prometheus_conventions() {
     let mut names = BTreeSet::new();
     for metric in metric::all() {
         let name = metric.name;
@@ -24,7 +24,7 @@ fn names_follow_the_conventions_of_prometheus() {
     }
 }
 
-/// All metrics as a table in Markdown.
+/// All metrics as a Markdown table.
 fn table() -> String {
     let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
     for Metric { name, kind, labels, help, .. } in metric::all() {
@@ -35,9 +35,9 @@ fn table() -> String {
     table
 }
 
-/// To write it anew: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config`.
+/// To update the table: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config`.
 #[test]
-fn the_documentation_has_the_table_of_the_code() {
+fn metrics_table_is_current() {
     let file = root().join("docs/observability.md");
     let text = std::fs::read_to_string(&file).unwrap();
     let start = text.find("| metric |").expect("a table");

@@ -1,4 +1,4 @@
-//! The files that a configuration names, opened by `check` and by `serve`.
+//! Certificates, keys and other files that a configuration names, opened by `check` and `serve`.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 
-/// The exit code of a command in this folder, and what it tells.
+/// Runs a command in this folder and returns its exit code and output.
 fn told(folder: &Path, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
@@ -38,7 +38,7 @@ fn jwt(line: &str) -> String {
     )
 }
 
-/// A folder with files that are right, and with some that are not.
+/// A folder with valid and invalid files.
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -58,7 +58,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_where_it_is_named() {
+fn file_problems_are_reported_at_their_name() {
     let folder = folder();
     for (config, path, told_of) in [
         (
@@ -102,14 +102,14 @@ fn what_is_wrong_with_a_file_is_told_where_it_is_named() {
             assert!(is_told, "{place} {key}: {told_of}\n{said}");
             assert!(said.ends_with("stdin: 1 error, 0 warnings\n"), "{said}");
         }
-        // Where the files are not there, all else can be checked.
+        // `--without-files` checks a configuration on machines that lack the files.
         let (code, said) = told(folder.path(), &["check", "--without-files", "-"], &config);
         assert_eq!((code, &*said), (Some(0), ""), "{config}");
     }
 }
 
 #[test]
-fn files_that_are_right_draw_no_word() {
+fn valid_files_produce_no_output() {
     let folder = folder();
     for config in [tls("good.pem", "good.key"), jwt("keyFile: good.pub\n    algorithm: ES256")] {
         let (code, said) = told(folder.path(), &["check", "--strict", "-"], &config);
@@ -118,7 +118,7 @@ fn files_that_are_right_draw_no_word() {
 }
 
 #[test]
-fn relative_paths_begin_at_the_working_directory_wherever_the_file_is() {
+fn relative_paths_start_at_the_working_directory() {
     let folder = folder();
     let elsewhere = TempDir::new().unwrap();
     let config = elsewhere.path().join("limits.yaml");
@@ -130,9 +130,9 @@ fn relative_paths_begin_at_the_working_directory_wherever_the_file_is() {
     assert!(code == Some(2) && told.contains(&here), "{told}");
 }
 
-/// A path may come from a variable. Messages must not show the variable's value.
+/// A path may contain a variable, and messages must not reveal its value.
 #[test]
-fn the_value_of_a_variable_is_not_shown() {
+fn variable_values_are_not_shown() {
     let folder = folder();
     let config = folder.path().join("limits.yaml");
     fs::write(&config, jwt("jwksFile: ${HOME_OF_KEYS}")).unwrap();

@@ -1,4 +1,4 @@
-//! Rules of Envoy's Rate Limit Service in files of their own.
+//! Separate files with Envoy rate limit service rules.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tollgate_gateway::config::{Source, is_rate_limits, read_rate_limits};
 use crate::support::{expect_beside, files, plan, root};
 
 #[test]
-fn everything_wrong_with_a_file_is_told_with_its_place_and_cure() {
+fn problems_have_place_and_fix() {
     let files = files("rate_limits");
     assert_eq!(files.len(), 2);
     for file in files {
@@ -25,7 +25,7 @@ fn everything_wrong_with_a_file_is_told_with_its_place_and_cure() {
 
 /// envoyproxy/ratelimit accepts these files.
 #[test]
-fn upstreams_optional_keys_may_be_missing_or_empty() {
+fn optional_keys_may_be_empty() {
     let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
     let five = "domain a\n  k=(any): 5 per minute for each value\n".to_owned();
     for (text, words, warnings) in [
@@ -80,7 +80,7 @@ fn upstreams_optional_keys_may_be_missing_or_empty() {
     }
 }
 
-/// Runs a command that fails, and returns its messages.
+/// Runs a command that must fail and returns its error output.
 fn told(folder: &TempDir, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
@@ -92,7 +92,7 @@ fn told(folder: &TempDir, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn messages_lead_to_the_cure() {
+fn messages_suggest_a_fix() {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("rules.yaml", "descriptors:\n  - key: a\n    rate_limit: {unit: day}\n");
@@ -121,7 +121,7 @@ fn messages_lead_to_the_cure() {
 }
 
 #[test]
-fn a_file_is_told_in_words() {
+fn check_describes_the_file() {
     let text = fs::read_to_string(root().join("examples/fronts/ratelimit.yaml")).unwrap();
     let (domain, report) = read_rate_limits(&Source::new("ratelimit.yaml", text));
     assert!(report.problems().is_empty(), "{report}");
@@ -137,7 +137,7 @@ fn a_file_is_told_in_words() {
 }
 
 #[test]
-fn a_gateway_that_only_decides_listens_for_proxies_alone() {
+fn decision_only_gateway_serves_other_proxies() {
     let plan = plan(
         "rateLimiter:
   client: {limit: 1, windowSeconds: 1}

@@ -1,4 +1,4 @@
-//! docs/configuration-reference.md, generated from the declarations of the keys.
+//! docs/configuration-reference.md, generated from the key declarations.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -31,12 +31,12 @@ fn reference_is_current() {
 struct Page {
     text: String,
     sections: HashSet<&'static str>,
-    /// The section and the key that describe each set of keywords.
+    /// The section and key that already describe a set of keywords.
     keywords: HashMap<&'static [(&'static str, &'static str)], (&'static str, &'static str)>,
 }
 
 impl Page {
-    /// Sections are in the order of their first mention.
+    /// Writes a section and the sections it mentions.
     fn section(&mut self, section: &'static Section) {
         self.write(section, &title(section.name));
     }
@@ -186,14 +186,14 @@ fn shared_link(group: &Section) -> String {
     format!("[{title}](#{})", anchor(&title))
 }
 
-/// The anchor that forges give to a heading.
+/// The anchor that GitHub and similar sites generate for a heading.
 fn anchor(title: &str) -> String {
     let title = title.to_lowercase();
     let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// A bar would end the cell.
+/// Escapes bars, which would otherwise close the cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

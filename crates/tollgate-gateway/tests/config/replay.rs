@@ -1,4 +1,4 @@
-//! `tollgate replay` and `tollgate suggest`, as a shell sees them.
+//! The `tollgate replay` and `tollgate suggest` commands.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::root;
 
-/// Two requests a minute for each client, five for all, and one login.
+/// Per minute, allows five requests in total, and each client two requests and a single login.
 const LIMITS: &str = "rateLimiter:
   target: http://localhost:1
   global: {strategy: sliding_window_log, limit: 5, windowSeconds: 60}
@@ -33,7 +33,7 @@ fn line(second: u64, address: &str, path: &str) -> String {
 }
 
 #[test]
-fn a_soft_limit_denies_nothing() {
+fn annotating_limits_do_not_deny() {
     let log: String = (0..5).map(|second| line(second, "203.0.113.7", "/")).collect();
     let folder = Folder::new(&log);
     let soft =
@@ -81,7 +81,7 @@ fn counts(of: &Value) -> [u64; 4] {
     ["requests", "units", "allowed", "denied"].map(|name| of[name].as_u64().unwrap())
 }
 
-/// A line for each kind of request: exempt, blocked, allowed, limited, limited twice.
+/// Covers every kind of request: exempt, blocked, allowed, and limited by one or two policies.
 fn log() -> String {
     let mut log = String::new();
     for (second, address, path) in [
@@ -104,7 +104,7 @@ fn log() -> String {
 }
 
 #[test]
-fn each_line_meets_the_limits_that_a_request_would() {
+fn lines_meet_the_same_limits_as_requests() {
     let report = Folder::new(&log()).json(&[]);
     assert_eq!((report["lines"].as_u64(), report["unreadable"].as_u64()), (Some(13), Some(1)));
     assert_eq!(counts(&report["policies"]["client"]), [9, 9, 8, 1]);
@@ -130,7 +130,7 @@ const LISTED: &str = "rateLimiter:
 ";
 
 #[test]
-fn lists_of_users_and_api_keys_apply_to_a_line_without_an_address() {
+fn blocklists_match_users_and_api_keys() {
     let folder = Folder::new("");
     folder.write("limits.yaml", LISTED);
     let mut log = String::new();
@@ -145,7 +145,7 @@ fn lists_of_users_and_api_keys_apply_to_a_line_without_an_address() {
 }
 
 #[test]
-fn no_limit_counts_a_line_that_serve_refuses_before_the_limits() {
+fn invalid_requests_are_not_charged() {
     let mut log = String::new();
     for (method, host) in [
         ("TRACE", "a"),
@@ -170,7 +170,7 @@ fn no_limit_counts_a_line_that_serve_refuses_before_the_limits() {
 }
 
 #[test]
-fn a_person_reads_the_same_numbers() {
+fn text_report_has_the_same_numbers() {
     let output = Folder::new(&log()).tollgate(&["replay", "limits.yaml", "access.log"]);
     let words = String::from_utf8(output.stdout).unwrap();
     for part in [
@@ -185,7 +185,7 @@ fn a_person_reads_the_same_numbers() {
 }
 
 #[test]
-fn two_files_differ_on_requests_and_clients() {
+fn compare_lists_differing_requests() {
     let folder = Folder::new(&log());
     folder.write("other.yaml", &LIMITS.replace("limit: 5", "limit: 500"));
     let report = folder.json(&["--compare", "other.yaml"]);
@@ -229,7 +229,7 @@ fn anonymise_hides_clients_and_paths() {
 #[test]
 fn devices_are_not_replaced_by_reports() {
     let folder = Folder::new(&log());
-    // If the program replaced its target, it would replace the link and not the device.
+    // Through a link, so a program that replaces its target replaces only the link.
     std::os::unix::fs::symlink("/dev/full", folder.0.path().join("report")).unwrap();
     for arguments in [
         &["suggest", "access.log", "-o", "report"][..],
@@ -314,7 +314,7 @@ fn suggest_names_a_header_that_no_line_has() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
+fn full_disk_fails_but_closed_pipe_succeeds() {
     let folder = Folder::new(&log());
     let run = |stdout: Stdio| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -332,7 +332,7 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
 }
 
 #[test]
-fn bad_input_ends_with_2_in_words_and_leaves_nothing_behind() {
+fn bad_input_exits_with_2_and_writes_no_report() {
     let folder = Folder::new(&log());
     let day_before = line(0, "203.0.113.7", "/").replace("22/Nov", "21/Nov");
     folder.write("empty.log", "");
@@ -344,7 +344,7 @@ fn bad_input_ends_with_2_in_words_and_leaves_nothing_behind() {
     let binary: Vec<u8> =
         (0..100_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     fs::write(folder.0.path().join("binary.log"), binary).unwrap();
-    // Random enough that half of the compressed bytes hold many whole lines.
+    // Random enough that the first half of the compressed file contains many complete lines.
     let long: String = (0..50_000).map(|n| line(n / 20, "203.0.113.7", &format!("/{n}"))).collect();
     folder.write("cut.log", &long);
     for compressor in ["gzip", "zstd"] {
@@ -403,7 +403,7 @@ fn bad_input_ends_with_2_in_words_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_suggested_file_is_checked_and_denies_no_more_clients_than_it_says() {
+fn suggested_file_denies_few_clients() {
     let mut log = String::new();
     for client in 1..=200_u64 {
         for request in 0..client.min(20) {
@@ -411,7 +411,7 @@ fn a_suggested_file_is_checked_and_denies_no_more_clients_than_it_says() {
             log.push_str(&line(request * 3, &format!("203.0.113.{client}"), &path));
         }
     }
-    // In the order of the times.
+    // Logs must be in chronological order.
     let mut lines: Vec<_> = log.lines().collect();
     lines.sort_by_key(|line| line[line.find('[').unwrap()..].to_owned());
     let folder = Folder::new(&(lines.join("\n") + "\n"));
@@ -430,13 +430,13 @@ fn a_suggested_file_is_checked_and_denies_no_more_clients_than_it_says() {
         let replayed =
             folder.tollgate(&["replay", "suggested.yaml", "access.log", "--format", "json"]);
         let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
-        // All three limits together deny at most one client in a hundred.
+        // Together, the three limits may deny at most 1 % of the clients.
         assert!(report["clients_denied"].as_u64().unwrap() <= 2, "{report}");
         assert_eq!(counts(&report["policies"]["global"])[3], 0);
     }
 }
 
-/// The requests and clients that a suggested file counts for a route, by its comment.
+/// The comment in a suggested file that states a route's requests and clients.
 fn basis<'a>(file: &'a str, route: &str) -> &'a str {
     let start = format!("    # {route}: ");
     let basis = file.lines().find_map(|line| line.strip_prefix(&*start));
@@ -444,7 +444,7 @@ fn basis<'a>(file: &'a str, route: &str) -> &'a str {
 }
 
 #[test]
-fn routes_are_fitted_to_the_requests_they_match() {
+fn route_limits_fit_their_requests() {
     let mut log = String::new();
     for client in 1..=50_u64 {
         let address = format!("203.0.113.{client}");
@@ -481,7 +481,7 @@ fn routes_are_fitted_to_the_requests_they_match() {
 }
 
 #[test]
-fn suggest_finds_clients_as_the_file_does() {
+fn suggest_identifies_clients_like_replay() {
     let folder = Folder::new("");
     let line = |second: u64, user: &str, client: &str| json!({ "t": second, "ip": "10.0.0.1", "m": "GET", "u": "/", "s": 200, "who": user, "xff": client });
     let log: String = (0..100)
@@ -523,7 +523,7 @@ fn suggest_finds_clients_as_the_file_does() {
 }
 
 #[test]
-fn logs_and_options_without_a_use_are_refused() {
+fn unusable_logs_and_options_are_rejected() {
     let folder = Folder::new(&line(3, "crawl-66.example.com", "/"));
     folder.write("own.log", "{\"t\": 1, \"m\": \"GET\", \"u\": \"/\"}\n");
     let request = line(3, "203.0.113.9", "/");
@@ -546,7 +546,7 @@ fn logs_and_options_without_a_use_are_refused() {
 }
 
 #[test]
-fn a_compressed_log_and_several_logs_are_one() {
+fn split_and_compressed_logs_are_merged() {
     let folder = Folder::new(&log());
     let all: Vec<_> = log().lines().map(str::to_owned).collect();
     let (one, two) = all.split_at(6);
@@ -568,10 +568,10 @@ fn a_compressed_log_and_several_logs_are_one() {
     }
 }
 
-/// nginx, which writes a log in each of three formats. It ends when dropped.
+/// An nginx that logs each request in three formats. Dropping this value stops it.
 struct Nginx(Child);
 
-/// On a Unix socket, so that no other program has its port.
+/// Listens on a Unix socket to avoid port conflicts.
 const NGINX: &str = r#"daemon off; pid nginx.pid; error_log stderr;
 events {}
 http {
@@ -607,14 +607,14 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Its worker ends with it only if it is asked to end.
+        // SIGTERM also stops the worker; SIGKILL would orphan it.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
 #[test]
-fn logs_that_nginx_writes_are_read_whatever_clients_send() {
+fn nginx_logs_are_readable() {
     let folder = Folder::new("");
     let nginx = Nginx::start(&folder);
     let ask = |request: &[u8]| {
@@ -628,10 +628,10 @@ fn logs_that_nginx_writes_are_read_whatever_clients_send() {
         let fields = b" HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.7\r\nX-Api-Key: k\"7\\\r\nConnection: close\r\n\r\n";
         ask(&[b"GET ", target, fields].concat());
     }
-    // The greeting of TLS, and a request without a version.
+    // A TLS handshake, and an HTTP/0.9 request without a version.
     ask(b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03\r\n");
     ask(b"GET /http09\r\n");
-    // Its logs are whole when it has ended.
+    // nginx flushes its logs when it exits.
     drop(nginx);
     let custom =
         r#"$remote_addr [$time_iso8601] "$request" $status $request_time "$http_x_api_key""#;
@@ -646,13 +646,13 @@ fn logs_that_nginx_writes_are_read_whatever_clients_send() {
             ["lines", "unreadable", "requests", "clients"].map(|it| report[it].as_u64().unwrap());
         assert_eq!(counts, [8, 0, 8, 1], "{report}\n{text}");
         assert_eq!(report["routes"]["(not HTTP)"]["requests"], 2, "{report}\n{text}");
-        // `/b\s` has no normal form; each other path counts, and both logins are too many.
+        // Ambiguous paths such as `/b\s` are not charged, and the limit denies both logins.
         assert_eq!(self::counts(&report["policies"]["client"]), [4, 4, 2, 2], "{report}\n{text}");
     }
 }
 
 #[test]
-fn documented_formats_are_formats() {
+fn documented_formats_are_valid() {
     let text = fs::read_to_string(root().join("docs/replay.md")).unwrap();
     let table = text.split("| `--log` | lines |").nth(1).unwrap().split("\n\n").next().unwrap();
     let formats: Vec<&str> = table
@@ -667,13 +667,13 @@ fn documented_formats_are_formats() {
     for format in formats {
         let output = folder.tollgate(&["replay", "limits.yaml", "access.log", "--log", format]);
         let told = String::from_utf8(output.stderr).unwrap();
-        // The lines of this log have other formats.
+        // The log has another format, so only errors in the format itself count.
         assert!(!told.contains("in the format") && !told.contains("not a log format"), "{told}");
     }
 }
 
 #[test]
-fn the_examples_of_the_documentation_run() {
+fn documented_examples_run() {
     let text = fs::read_to_string(root().join("docs/replay.md")).unwrap();
     let folder = Folder::new(&log());
     let mut commands = 0;

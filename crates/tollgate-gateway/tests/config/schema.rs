@@ -1,4 +1,4 @@
-//! The JSON Schema says what the reader says, as far as a schema can.
+//! The JSON Schema agrees with the reader, as far as a schema can express its rules.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use tollgate_gateway::schema::schema;
 use crate::documentation::examples;
 use crate::support::{files, outcome};
 
-/// As an editor reads it: by another library than ours, and without variables.
+/// Parses YAML like an editor: with a different library than ours, without expanding variables.
 fn json(text: &str) -> Value {
     let documents = Yaml::load_from_str(text).unwrap();
     value(&documents[0])
@@ -39,12 +39,12 @@ fn validator() -> Validator {
 }
 
 #[test]
-fn the_schema_is_one() {
+fn schema_is_valid() {
     assert!(jsonschema::meta::is_valid(&schema()));
 }
 
 #[test]
-fn what_the_reader_takes_the_schema_takes() {
+fn schema_accepts_valid_files() {
     let validator = validator();
     let corpus = ["good", "odd"].into_iter().flat_map(files).map(|file| {
         assert!(outcome(&file).plan.is_some());
@@ -60,7 +60,7 @@ fn what_the_reader_takes_the_schema_takes() {
 }
 
 #[test]
-fn what_is_wrong_in_form_the_schema_refuses() {
+fn schema_rejects_malformed_files() {
     let validator = validator();
     for name in [
         "api-without-path",

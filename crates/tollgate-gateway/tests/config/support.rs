@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tollgate_gateway::config::{Outcome, Source, read};
 use tollgate_gateway::plan::Plan;
 
-/// The only variables that files of the tests can see.
+/// The only environment variables that test files can use.
 pub(crate) fn env(name: &str) -> Option<String> {
     let value = match name {
         "WORD" => "not to be shown: it may be a secret",
@@ -24,13 +24,13 @@ pub(crate) fn read_text(name: &str, text: &str) -> Outcome {
     read(&Source::new(name, text), &env)
 }
 
-/// The plan of a text that has to have one.
+/// Reads a valid file; panics with the report otherwise.
 pub(crate) fn plan(text: &str) -> Plan {
     let outcome = read_text("test.yaml", text);
     outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report))
 }
 
-/// The YAML files in a folder of the tests.
+/// The YAML files in a test folder.
 pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     let folder = root().join("crates/tollgate-gateway/tests").join(folder);
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -45,12 +45,12 @@ pub(crate) fn outcome(file: &Path) -> Outcome {
     read_text(name, &fs::read_to_string(file).unwrap())
 }
 
-/// The root of the workspace.
+/// The workspace root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Compares with a file; with `TOLLGATE_BLESS=1` writes it.
+/// Compares text with a file, or overwrites the file if `TOLLGATE_BLESS` is set.
 pub(crate) fn expect_beside(file: &Path, found: &str) -> Result<(), String> {
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
         fs::write(file, found).unwrap();

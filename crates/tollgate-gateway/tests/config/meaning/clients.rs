@@ -1,4 +1,4 @@
-//! Who is asking, where to, and which quota they have.
+//! Clients and their quotas, routes, and targets.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn tiers_and_shares_follow_the_client() {
     assert_eq!(quota(client.policy_in(None)), (100, Some(20)));
     assert_eq!(quota(client.policy_in(Some(0))), (1_000, None));
     assert_eq!(quota(client.policy_in(Some(1))), (100_000, Some(500)));
-    // Counters belong to the name, which a client keeps when its tier changes.
+    // State is stored under the policy name, so a client's usage survives a tier change.
     assert!(client.tiers.iter().flatten().all(|policy| policy.name() == "client"));
     let ai = &limits.apis[0].limit;
     assert_eq!(quota(ai.policy_in(None)), (10, Some(2)));
@@ -57,7 +57,7 @@ fn tiers_and_shares_follow_the_client() {
 }
 
 #[test]
-fn routes_inherit_what_they_do_not_say() {
+fn routes_inherit_unset_keys() {
     let plan = plan(
         "rateLimiter:
   target: http://fallback:3000
@@ -88,7 +88,7 @@ fn routes_inherit_what_they_do_not_say() {
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");
     assert_eq!(admin.limits.apis[0].limit.name, "export");
-    // One quota, and so one policy: the very same.
+    // Inherited limits share the same policy, and therefore the same state.
     let global = |route: &tollgate_gateway::plan::Route| {
         route.limits.global.as_ref().unwrap().policy.clone().unwrap()
     };
@@ -97,7 +97,7 @@ fn routes_inherit_what_they_do_not_say() {
 }
 
 #[test]
-fn identities_are_asked_in_their_order() {
+fn identity_sources_retain_their_order() {
     let plan = with(
         "  identity:
     - user
@@ -122,7 +122,7 @@ fn identities_are_asked_in_their_order() {
     assert!(plan.trusted_proxies.contains("10.1.2.3".parse().unwrap()));
     assert!(!plan.trusted_proxies.contains("127.0.0.1".parse().unwrap()));
 
-    // Proxies without a header are read as nearly all proxies write.
+    // If no header is set, expect the most common: X-Forwarded-For.
     let plan = with("  trustedProxies: [private]\n");
     let [IdentitySource::Ip { header, trusted_proxies, .. }] = &*plan.identity else { panic!() };
     assert_eq!(header, &Some(ForwardingHeader::XForwardedFor));
@@ -130,7 +130,7 @@ fn identities_are_asked_in_their_order() {
 }
 
 #[test]
-fn a_target_is_what_its_section_says() {
+fn target_section_sets_all_options() {
     let text = include_str!("../../good/target-section.yaml");
     let target = plan(text).routes[0].target.clone().unwrap();
     let addresses: Vec<_> = target.servers.addresses.iter().map(ToString::to_string).collect();
@@ -154,7 +154,7 @@ fn a_target_is_what_its_section_says() {
 }
 
 #[test]
-fn a_target_without_a_section_has_the_defaults_of_one() {
+fn target_url_equals_default_section() {
     let target = |target: &str| {
         let text =
             format!("rateLimiter: {{client: {{limit: 1, windowSeconds: 1}}, target: {target}}}");

@@ -1,4 +1,4 @@
-//! The file as a whole: what it need not say, and how it may be written.
+//! Defaults, variables, and YAML syntax.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn address(route: &Route) -> &Address {
 }
 
 #[test]
-fn the_file_of_an_older_gateway_means_what_it_meant_there() {
+fn legacy_file_retains_its_meaning() {
     let file = files("good").into_iter().find(|file| file.ends_with("blog.yaml")).unwrap();
     let plan = plan(&fs::read_to_string(file).unwrap());
     let route = &plan.routes[0];
@@ -37,7 +37,7 @@ fn the_file_of_an_older_gateway_means_what_it_meant_there() {
     assert!(!comment.path.matches("/api/item/42/comment/"));
     // Every request costs 1.
     assert_eq!(comment.limit.costs.of(&Method::DELETE, "/api/item/42/comment").get(), 1);
-    // The header is believed of loopback alone.
+    // Only loopback peers are trusted to set the header.
     let [IdentitySource::Ip { trusted_proxies, header, .. }] = &*plan.identity else { panic!() };
     assert_eq!(header, &Some(ForwardingHeader::XForwardedFor));
     assert!(trusted_proxies.contains("127.0.0.1".parse().unwrap()));
@@ -45,7 +45,7 @@ fn the_file_of_an_older_gateway_means_what_it_meant_there() {
 }
 
 #[test]
-fn the_target_may_stand_beside_the_limiter() {
+fn target_may_be_top_level() {
     let plan = plan(
         "target: https://example.com/base/\nrateLimiter:\n  client: {limit: 1, windowSeconds: 1}\n",
     );
@@ -54,7 +54,7 @@ fn the_target_may_stand_beside_the_limiter() {
 }
 
 #[test]
-fn defaults_are_those_of_the_table() {
+fn defaults_match_the_documentation() {
     let plan = with("");
     assert_eq!(plan.listen[0].addr, "0.0.0.0:8080".parse().unwrap());
     assert_eq!(plan.admin, "127.0.0.1:8081".parse().unwrap());
@@ -69,7 +69,7 @@ fn defaults_are_those_of_the_table() {
     let timeouts = [up.connect, up.response, up.body, up.tunnel, up.pool, t.request_header];
     assert_eq!(timeouts.map(seconds), [5, 60, 60, 3_600, 30, 10]);
     assert_eq!([t.keep_alive, t.drain].map(seconds), [75, 30]);
-    // A section that says nothing of a key means the same.
+    // An unset key in a section has the same default.
     assert_eq!(with("  timeouts: {connect: 5s}\n").timeouts, t);
     assert_eq!(with("  headers: {rateLimit: true}\n  store: {memory: {}}\n").store, plan.store);
     let [IdentitySource::Ip { header: None, v4_prefix: 32, v6_prefix: 64, .. }] = &*plan.identity
@@ -79,7 +79,7 @@ fn defaults_are_those_of_the_table() {
 }
 
 #[test]
-fn redis_is_data_and_its_secrets_stay_secret() {
+fn redis_secrets_are_not_shown() {
     let plan = with(
         "  store:
     redis: {url: '${REDIS_URL}', timeoutMs: 20, topology: cluster, keySecret: '${REDIS_KEY_SECRET}', localShare: 1/3}
@@ -97,7 +97,7 @@ fn redis_is_data_and_its_secrets_stay_secret() {
 }
 
 #[test]
-fn variables_are_values_and_nothing_more() {
+fn variables_expand_only_to_values() {
     let plan = with(
         "  apis:
     - {identifier: '${NOT_SET:-from a default}', path: '/${NOT_SET:-p}', limit: '${LIMIT_OF_TEST}', windowSeconds: 60}
@@ -111,7 +111,7 @@ fn variables_are_values_and_nothing_more() {
     );
     assert!(api.path.matches("/p"));
     assert_eq!(literal.limit.name, "${literal}");
-    // Neither a key nor a comment comes out of a variable, and none is a key.
+    // A variable's value cannot add a key or a comment, and a variable cannot be a key.
     let env = |_: &str| Some("x\n  shadow: true # ".to_owned());
     let source = tollgate_gateway::config::Source::new(
         "env",
@@ -125,7 +125,7 @@ fn variables_are_values_and_nothing_more() {
 }
 
 #[test]
-fn aliases_repeat_what_they_name() {
+fn aliases_expand_to_their_anchor() {
     let plan = plan(
         "rateLimiter:
   target: http://localhost
@@ -139,7 +139,7 @@ fn aliases_repeat_what_they_name() {
 }
 
 #[test]
-fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
+fn byte_order_mark_and_crlf_are_accepted() {
     let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
     assert_eq!(
         plan(text).routes[0]
@@ -154,14 +154,14 @@ fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
             .limit(),
         5
     );
-    // And a place after them is where an editor shows it.
+    // Positions in messages must match those in an editor.
     let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
     assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
     assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
 }
 
 #[test]
-fn one_listener_needs_no_list() {
+fn single_listener_needs_no_list() {
     let listen = |value: &str| {
         let text = format!("rateLimiter:\n  target: http://a\n  listen: {value}\n");
         plan(&text).listen.iter().map(|it| (it.addr, it.max_connections)).collect::<Vec<_>>()
@@ -172,7 +172,7 @@ fn one_listener_needs_no_list() {
 }
 
 #[test]
-fn the_part_of_logged_clients_may_be_a_fraction() {
+fn log_sample_may_be_a_fraction() {
     for sample in ["1/4", "0.25"] {
         let plan = with(&format!("  accessLog: {{sample: {sample}}}\n"));
         assert_eq!(plan.access_log.map(|log| log.sample), Some(0.25), "{sample}");

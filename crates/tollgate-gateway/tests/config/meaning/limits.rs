@@ -1,4 +1,4 @@
-//! How the file sets the quotas, algorithms and costs of limits.
+//! Quotas, algorithms, and costs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{api, with};
 use crate::support::plan;
 
 #[test]
-fn spans_are_written_in_either_way() {
+fn window_accepts_both_notations() {
     for (written, micros) in [
         ("window: 500ms", 500_000),
         ("window: 1m", 60_000_000),
@@ -27,7 +27,7 @@ fn spans_are_written_in_either_way() {
 }
 
 #[test]
-fn each_algorithm_takes_its_settings() {
+fn algorithms_accept_their_settings() {
     let algorithm =
         |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().expect("a limit");
     assert_eq!(
@@ -68,7 +68,7 @@ fn each_algorithm_takes_its_settings() {
 }
 
 #[test]
-fn a_calendar_is_that_of_a_place() {
+fn calendar_windows_use_the_time_zone() {
     let policy =
         |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy.unwrap();
     for (text, words) in [
@@ -105,7 +105,7 @@ fn a_calendar_is_that_of_a_place() {
 }
 
 #[test]
-fn methods_and_paths_match_as_they_say() {
+fn methods_and_exempt_paths_match() {
     let get = api("method: GET, limit: 5, windowSeconds: 60").methods;
     assert!(get.contain(&Method::GET) && get.contain(&Method::HEAD));
     assert!(!get.contain(&Method::POST));
@@ -125,7 +125,7 @@ fn methods_and_paths_match_as_they_say() {
 }
 
 #[test]
-fn costs_are_those_of_the_first_rule_that_knows() {
+fn first_matching_cost_rule_applies() {
     let plan = with(
         "  costs:
     GET: 2
@@ -160,7 +160,7 @@ fn costs_are_those_of_the_first_rule_that_knows() {
 }
 
 #[test]
-fn costs_by_method_are_those_of_the_library() {
+fn by_method_costs_match_the_library() {
     let cost = |lines: &str, method: &str| {
         let plan = with(lines);
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -176,20 +176,20 @@ fn costs_by_method_are_those_of_the_library() {
 }
 
 #[test]
-fn what_only_watches_does_not_block() {
+fn shadow_limits_are_not_enforced() {
     let plan = with(
         "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",
     );
     let limits = &plan.routes[0].limits;
     assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
-    // A second queue is valid if it is in shadow mode.
+    // A second queue is valid in shadow mode.
     with(
         "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
     );
 }
 
 #[test]
-fn a_policy_is_dear_by_the_requests_that_it_is_about() {
+fn highest_cost_considers_only_matching_requests() {
     let plan = with(
         "  costs:
     GET: 2
@@ -222,7 +222,7 @@ fn a_policy_is_dear_by_the_requests_that_it_is_about() {
 }
 
 #[test]
-fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
+fn extra_quotas_become_policies_per_tier() {
     let plan = plan(
         "rateLimiter:
   target: http://localhost:3000
@@ -245,7 +245,7 @@ fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
     assert_eq!(limit(&also.everybody), None);
     let tiers: Vec<_> = also.tiers.iter().map(limit).collect();
     assert_eq!(tiers, [second("client/2", 20), None]);
-    // A share is one of each quota.
+    // A share applies to each of the client's quotas.
     let ai = &limits.apis[0].limit;
     let [also] = &*ai.also else { panic!("{:?}", ai.also) };
     assert_eq!(limit(&also.tiers[0]), second("ai/2", 2));
@@ -256,7 +256,7 @@ fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
 }
 
 #[test]
-fn headers_show_the_policies_that_the_file_shows() {
+fn header_options_are_read() {
     let plan = plan(
         "rateLimiter:
   target: http://localhost:3000
@@ -273,7 +273,7 @@ fn headers_show_the_policies_that_the_file_shows() {
 }
 
 #[test]
-fn what_is_settled_and_what_waits_is_said_in_one_place() {
+fn excess_and_reserve_are_read() {
     let plan = plan(
         "rateLimiter:
   target: http://localhost:3000
@@ -304,7 +304,7 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
 }
 
 #[test]
-fn where_all_is_a_leaky_bucket_what_every_request_meets_measures_and_apis_queue() {
+fn leaky_client_limit_meters_if_an_api_queues() {
     let limits = |client: &str, apis: &str| {
         let plan = plan(&format!(
             "rateLimiter:\n  target: http://localhost:3000\n  strategy: leaky_bucket\n  \
@@ -318,7 +318,7 @@ fn where_all_is_a_leaky_bucket_what_every_request_meets_measures_and_apis_queue(
         |rest: &str| format!("apis: [{{identifier: a, path: /a, limit: 9, window: 9s{rest}}}]\n");
     let both = limits("", &api(""));
     assert!(queues(&both.apis[0].limit) && !client(both));
-    // Where no api queues, the client does.
+    // If no api queues, the client limit does.
     for apis in [
         String::new(),
         api(", strategy: token_bucket"),
@@ -328,12 +328,12 @@ fn where_all_is_a_leaky_bucket_what_every_request_meets_measures_and_apis_queue(
     ] {
         assert!(client(limits("", &apis)), "{apis}");
     }
-    // And one that says so is taken at its word.
+    // An explicit mode takes precedence.
     assert!(!client(limits(", mode: meter", "")));
 }
 
 #[test]
-fn what_is_under_way_may_be_all_that_is_limited() {
+fn concurrency_needs_no_quota() {
     let api = |rest: &str| api(rest).limit;
     let in_flight = |limit: &LimitPlan| {
         let policy = limit.in_flight.clone().unwrap();
@@ -343,7 +343,7 @@ fn what_is_under_way_may_be_all_that_is_limited() {
     assert!(short.policy.is_none() && short.tiers.is_empty());
     assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
     assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
-    // The number is the same beside a quota, and what requests cost is about that alone.
+    // A quota and its costs do not affect the concurrency limit.
     let beside = api("limit: 9, window: 1h, concurrency: 5, costs: {GET: 3}");
     assert_eq!(in_flight(&beside), in_flight(&short));
     let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");

@@ -1,4 +1,4 @@
-//! The plans that files are read into.
+//! The plan that each configuration file is read into.
 
 mod clients;
 mod file;
@@ -9,7 +9,7 @@ use tollgate_gateway::plan::Plan;
 
 use crate::support::plan;
 
-/// The plan of a file with one client policy and the lines in `rest`.
+/// The plan for a file with a client policy and the lines in `rest`.
 fn with(rest: &str) -> Plan {
     plan(&format!(
         "rateLimiter:\n  target: http://localhost:3000\n  client: {{limit: 100, windowSeconds: \

@@ -1,11 +1,11 @@
-//! A pattern of a path has one meaning, in the file as in the layer.
+//! Path patterns mean the same in the file and in the layer.
 
 use tollgate::limit::Paths;
 
 use super::with;
 
 #[test]
-fn a_pattern_matches_the_same_paths_as_in_the_layer() {
+fn patterns_match_like_in_the_layer() {
     let paths = [
         "/",
         "/static",

@@ -1,5 +1,5 @@
--- The batch: all keys are read, the requests decided one after the other, and what has changed is
--- written last, because an error half way would not take back what was written.
+-- The batch: read all keys, decide the requests one after the other, then write the changed keys.
+-- Writes are last because Redis does not undo them if the script fails.
 
 local steps = {
   [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew,
@@ -8,7 +8,7 @@ local steps = {
 
 load_keys()
 
--- Of requests that are not denied, the number of each row that is not true unless it is written.
+-- Rows of requests that changed a key and were not denied. They are wrong if the write fails.
 local rows, n, made = { pack('>c8I7B', nonce, now, ROWS) }, 1, {}
 for i = 1, #ops do
   local op = ops[i]
@@ -20,7 +20,7 @@ for i = 1, #ops do
       row = steps[op.kind](op)
       local is_denied = row:sub(1, 1) == DENIED
       if changes and not is_denied then made[#made + 1] = n end
-      -- A denial that changes nothing is the answer to the equal requests after it.
+      -- A denial without changes also answers the equal requests after it.
       is_last = is_denied and not changes
     end
     rows[n] = row

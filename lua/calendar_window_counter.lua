@@ -1,8 +1,8 @@
--- Fixed window counter over the periods of a calendar: at most `limit` units in each.
--- Twin of crates/tollgate-core/src/algorithm/calendar_window_counter.rs.
+-- Fixed window counter over calendar periods: at most `limit` units in each period.
+-- Lua port of crates/tollgate-core/src/algorithm/calendar_window_counter.rs.
 --
--- There is no calendar here. A form that is asked for brings the period of now along; a state
--- that was stored knows its own.
+-- Lua has no calendar. The form of a request contains the current period, and a stored state
+-- contains its own period.
 --
 -- rule: limit, calendar, start, stop.  state: start, stop, used.  view: start, stop, used.
 
@@ -10,7 +10,7 @@ local max, min = math.max, math.min
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local add, since = number.add, number.since
 
--- As long as the longest period: 400 days.
+-- The longest window of a policy, 400 days.
 local LONGEST = 400 * 86400000000
 
 local function decide(rule, now, kind, wait, charged_at, stop, used)
@@ -26,9 +26,9 @@ local function fresh(rule)
   return { start = rule.start, stop = rule.stop, used = 0 }
 end
 
--- The period of `at`, which is now or an instant at which leased units lapse. Units that lapsed
--- before the period of now count no more. A period that is not known is taken as long, so that units
--- that were leased under another quota are not forgotten too early.
+-- The period of `at`, which is the current time or the instant at which a block lapses. Blocks that
+-- lapsed before the current period no longer count. If the period is unknown, assume a long period:
+-- units that were leased under another quota must not be forgotten too early.
 local function period(rule, at)
   if rule.stop == 0 or at >= rule.stop then return at, add(at, LONGEST) end
   if at < rule.start then return at, rule.start end
@@ -83,8 +83,8 @@ local function resume(rule, units, now)
 end
 
 local function convert(rule, from, state, now)
-  -- Time may have stepped back behind the period of the state. Then that period ends first,
-  -- whatever its calendar is.
+  -- The clock may have stepped back to before the state's period. Then that period ends first,
+  -- under any calendar.
   if from.calendar == rule.calendar or now < state.start then
     return { start = state.start, stop = state.stop, used = state.used }
   end
@@ -97,7 +97,7 @@ local function last_instant(rule, state, now)
   return stop - 1
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(_, state)
   return state.stop
 end

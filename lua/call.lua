@@ -1,6 +1,5 @@
--- The call: its arguments, the time, and the codes of which requests and replies are made.
--- README.md has the layouts, and the order of the files in the script: each file uses names that the
--- files before it define.
+-- The call: its arguments, the time, and the codes in requests and replies. README.md describes the
+-- layouts and the order of the files in the script. Each file uses names from the files before it.
 
 local spread = unpack or table.unpack
 local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack
@@ -8,13 +7,13 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 -- Kinds of requests.
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
--- What a charge does besides: it enforces, or it is not made.
+-- Flags of a charge: it enforces its policy, or it is a dry run.
 local ENFORCED, DRY = 1, 2
--- Kinds of replies: the call came too late and did nothing; states; rows; states of a call that
--- wrote nothing, as the memory is full.
+-- Kinds of replies: the deadline had passed and the call did nothing; states; rows; states that
+-- were not written because the memory is full.
 local LATE, STATES, ROWS, UNWRITTEN = 0, 1, 2, 3
 
--- KEYS have to share a slot of a Cluster. So a call for several slots brings its keys as arguments.
+-- KEYS must share a Cluster slot, so a call for several slots sends its keys as arguments.
 local KEYS, is_cross_slot = KEYS, #KEYS == 0
 if is_cross_slot then
   KEYS = {}

@@ -1,14 +1,13 @@
--- Concurrent requests: at most `limit` units in flight, each for a lease of `window`.
--- Twin of crates/tollgate-core/src/algorithm/concurrent_requests.rs.
+-- Concurrent requests: at most `limit` units in flight, each permit for at most `window`.
+-- Lua port of crates/tollgate-core/src/algorithm/concurrent_requests.rs.
 --
--- A sliding window log at full resolution whose charges are refunded: the same rule, state, view
--- and functions. This is another table, so that a state of one algorithm is not read as a state of
--- the other.
+-- This is a sliding window log at full resolution with regular refunds: the same rule, state, view
+-- and functions. It has its own table because algorithms are compared by table, and a state of one
+-- algorithm must not be read as a state of the other.
 
 local log = sliding_window_log()
 
--- Starts a lease of `units` again, after the caller has refunded its units that still counted.
--- Returns when the lease started.
+-- Starts a permit of `units` again, after the caller refunded its old units. Returns its start.
 local function renew(rule, state, units, now)
   local _, seen = log.refresh(rule, state, now)
   log.owe(rule, state, units, now)

@@ -1,4 +1,4 @@
--- To decide: all charges of a request, or none.
+-- Decisions: a request makes all of its charges or none.
 
 local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 
@@ -6,8 +6,8 @@ local function fault_row(entry, key)
   return FAULT .. struct.pack('>BI2', entry.fault, key)
 end
 
--- Strikes the penalties of subjects that another policy denies, and lets them say what they
--- are then.
+-- Adds a strike to the penalties of subjects that another policy denies, and assesses these
+-- penalties again.
 local function strike(op)
   local denied = {}
   for i = 1, #op do
@@ -28,7 +28,7 @@ local function strike(op)
   end
 end
 
--- What would be said of a charge that is not made, after those before it.
+-- Assesses a dry-run charge on top of the charges before it.
 local function ask(charge)
   local entry, rule = charge.entry, charge.rule
   charge.state = entry.state
@@ -37,8 +37,8 @@ local function ask(charge)
     assess(rule, entry, charge.state, charge.cost)
 end
 
--- How long a denied key has no room for one unit, so that no charge can change it; zero if there
--- is room. A state under another quota is converted anew at each call: of that nothing is known.
+-- How long a denied key has no room for one unit, so no charge can change it. Zero if there is
+-- room, and for a state under another quota, because each call converts it again.
 local function frozen_for(charge)
   local entry, rule = charge.entry, charge.rule
   if charge.dry or charge.remaining > 0 or entry.rule ~= rule then return 0 end
@@ -47,7 +47,7 @@ local function frozen_for(charge)
   return wait
 end
 
--- Decides one request: all its charges, or none.
+-- Decides one request: makes all of its charges or none.
 local function decide(op)
   local admitted, strikes = ADMITTED, false
   for i = 1, #op do
@@ -73,7 +73,7 @@ local function decide(op)
     if charge.outcome == ALLOW then
       local rule, state = charge.rule, charge.state
       if admitted == DENIED or dry then
-        -- Nothing is taken, so what is left is what a request for nothing sees.
+        -- This request is not charged, so report what remains without it.
         local _
         _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)
         charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0

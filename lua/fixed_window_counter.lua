@@ -1,5 +1,5 @@
 -- Fixed window counter: at most `limit` units in each window of the calendar.
--- Twin of crates/tollgate-core/src/algorithm/fixed_window_counter.rs.
+-- Lua port of crates/tollgate-core/src/algorithm/fixed_window_counter.rs.
 --
 -- rule: limit, window.  state: index, used.  view: index, used.
 
@@ -7,7 +7,7 @@ local floor, min, max = math.floor, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX, since = number.MAX, number.since
 
--- Time until the window of the state is over.
+-- Time until the state's window is over.
 local function until_end(rule, now, index)
   return since(min((index + 1) * rule.window, MAX), now)
 end
@@ -68,7 +68,7 @@ end
 
 local function convert(rule, from, state, now)
   if from.window == rule.window then return { index = state.index, used = state.used } end
-  -- Time may have stepped back behind the window of the state.
+  -- The clock may have stepped back to before the state's window.
   local seen = max(now, min(state.index * from.window, MAX))
   return resume(rule, consumed(from, state, now), seen)
 end
@@ -84,7 +84,7 @@ local function last_instant(rule, state, now)
   return min((index + 1) * rule.window - 1, MAX)
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   return min((state.index + 1) * rule.window, MAX)
 end

@@ -1,19 +1,20 @@
--- Keys: each is read once, before anything is decided, and written at most once, after all is.
+-- Keys: each is read one time, before the first decision, and written at most one time, after the
+-- last.
 
 local VERSION = 1
--- Bytes behind the header that tell since when a state is held.
+-- Bytes of `since`, the instant after the header: when the key's form started to apply.
 local SINCE = 7
--- Added to the code of a form where holds stand before the state.
+-- Added to the form's code if the key has open blocks, which are stored before the state.
 local HOLDS = 64
--- Keys that one redis.call takes: far below Lua's limit of some 8000 arguments.
+-- The most keys per redis.call, far below Lua's limit of some 8000 arguments.
 local MOST = 1000
 
--- What is known of each key: name; rule, state and since, if there is something; fault, if
--- it cannot be read; exists, whether Redis has it; changed, whether it is to be written;
--- was_reset, whether it was in this call; holds, if there are any.
+-- An entry per key: name; rule, state and since, if the key has a state; fault, if its value cannot
+-- be read; exists, whether Redis has the key; changed, whether to write the key; was_reset, whether
+-- this call reset the key; holds, if it has any.
 local entries = {}
 for i = 1, #KEYS do
-  -- All fields at once, here and below: a table that grows by one is made anew each time.
+  -- Create all fields together, here and below, because Lua reallocates a growing table.
   entries[i] = {
     name = KEYS[i], rule = false, state = false, since = false, fault = false, exists = false,
     changed = false, was_reset = false, first_read = false, is_receipt = false,
@@ -26,7 +27,7 @@ local function read(entry, value)
     if value.err:find('WRONGTYPE', 1, true) then
       entry.fault = WRONG_TYPE
     elseif is_cross_slot then
-      -- Another node has the slot, or the key is on its way there.
+      -- Another node has the slot, or the key is migrating to that node.
       entry.fault = ELSEWHERE
     else
       error(value.err)
@@ -64,16 +65,17 @@ local function read(entry, value)
   entry.rule, entry.state = rule, state
 end
 
--- Reads all keys: logs by their beginning, the others whole, and together if they share a slot.
+-- Reads all keys: only the first bytes of logs, and all other keys completely. Keys of the same
+-- slot are read together.
 local function load_keys()
   local names, whole = {}, {}
   for _, entry in ipairs(entries) do
     if entry.first_read then
       local value = redis.pcall('GETRANGE', entry.name, 0, entry.first_read - 1)
-      -- The beginning of nothing.
+      -- GETRANGE returns an empty string for an absent key.
       read(entry, value ~= '' and value)
       if entry.fault == UNREADABLE and #value == entry.first_read then
-        -- Of what was no log the beginning is not enough.
+        -- The value may belong to another algorithm, which needs all of it.
         entry.fault = false
         read(entry, redis.pcall('GET', entry.name))
       end
@@ -99,7 +101,7 @@ local function load_keys()
         missing[#missing + 1], absent[#absent + 1] = names[i], whole[i]
       end
     end
-    -- MGET does not tell an absent key from one of another type.
+    -- MGET returns the same for an absent key and for a key of another type.
     if #missing > 0 and redis.call('EXISTS', spread(missing)) > 0 then
       for i, entry in ipairs(absent) do read(entry, redis.pcall('GET', missing[i])) end
     end
@@ -116,7 +118,7 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
--- What `rule` says of a cost, beside what is held.
+-- Decides on a cost under `rule`, beside the key's open blocks.
 local function assess(rule, entry, state, cost)
   local algorithm, holds = rule.algorithm, entry.holds
   if holds then
@@ -125,31 +127,31 @@ local function assess(rule, entry, state, cost)
   return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
 end
 
--- When `rule` began to hold for a key, if it holds from now on.
--- Earlier charges cannot be distinguished from other charges any more. The same is true of charges
--- in the very instant of the change or reset, because their order is not known.
+-- The value of `since` if the key is held under `rule` from now on. Charges from before that
+-- instant can no longer be distinguished from other charges. Neither can charges at the exact
+-- instant of the change or reset, because their order is unknown.
 local function since_under(rule, entry)
   local from = entry.rule
   if from == rule then return entry.since end
   if not from or from.algorithm.is_fresh(from, entry.state, now) then
     return entry.was_reset and next_instant or this_instant
   end
-  -- What is in flight is carried over with its dates.
+  -- Permits retain their dates when they are carried over.
   if from.in_flight and rule.in_flight then return entry.since end
-  -- A clock that stepped back does not make earlier charges good again.
+  -- If the clock stepped back, earlier charges must not become refundable again.
   return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
 end
 
--- Whether the present request has changed something that is to be written.
+-- Whether the current request changed a key that must be written.
 local changes = false
 
--- What is kept of a key from now on, if it is written.
+-- Stores a rule and its state in the key's entry and marks the key as changed.
 local function keep(entry, rule, state)
   changes = true
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
   if entry.holds and rule.calendar then
-    -- Once they have lapsed, their period cannot be found any more.
+    -- Charge the blocks now: after they lapse, their period cannot be determined any more.
     rule.algorithm.owe(rule, state, entry.holds.held, now)
     entry.holds = false
   end
@@ -160,17 +162,18 @@ local function forget(entry)
   entry.rule, entry.state, entry.changed = false, false, true
 end
 
--- Whether the memory of the server is full: it refuses the first write of a script or none.
+-- Whether the server's memory is full. Redis then refuses the first write of a script and never a
+-- later write.
 local is_first, is_full = true, false
 
--- A command that takes memory. Where that is full, it does nothing.
+-- Runs a command that allocates memory. Once the memory is full, it does no more writes.
 local function store(...)
   if is_full then return end
   if not is_first then return redis.call(...) end
   is_first = false
   local done = redis.pcall(...)
   if type(done) ~= 'table' or not done.err then return end
-  -- Any other error ends the call, as if there were no pcall.
+  -- Raise any other error by running the command without pcall.
   if done.err:find('OOM', 1, true) then is_full = true else redis.call(...) end
 end
 
@@ -178,14 +181,14 @@ local function set(name, value, expires)
   if redis.REDIS_VERSION_NUM then
     store('SET', name, value, 'PXAT', expires)
   else
-    -- A server that does not tell its version may be one that does not know PXAT.
+    -- A server that hides its version may not support PXAT.
     store('SET', name, value)
     if not is_full then redis.call('PEXPIREAT', name, expires) end
   end
 end
 
--- Afterwards Redis has the key exactly when its state is not fresh, and until it is: up
--- to the first whole millisecond, since that is as exactly as keys expire.
+-- Afterwards Redis has the key exactly if its state is not fresh. The key expires at the first
+-- whole millisecond at which the state is fresh, because expiries are in milliseconds.
 local function write(entry)
   local name, rule, state, holds = entry.name, entry.rule, entry.state, entry.holds
   if holds then
@@ -195,7 +198,7 @@ local function write(entry)
     local algorithm = rule.algorithm
     local is_amended = algorithm.amend and algorithm.amend(front, state, store)
     local value = not is_amended and algorithm.encode(front, state)
-    -- After that the state is not what is to be stored.
+    -- Only after encoding, because fresh_at changes the state.
     local expires = ceil(leases.fresh_at(holds, rule, state) / 1000)
     if value then
       set(name, value, expires)

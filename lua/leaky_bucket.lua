@@ -1,5 +1,5 @@
 -- Leaky bucket: a bucket of `capacity` units that drains at the rate of the quota.
--- Twin of crates/tollgate-core/src/algorithm/leaky_bucket.rs.
+-- Lua port of crates/tollgate-core/src/algorithm/leaky_bucket.rs.
 --
 -- rule: capacity, queue, max_wait, unit, rate, full.  state: level, at.  view: level, at.
 
@@ -13,7 +13,7 @@ local function until_drained(rule, level)
   return ceil(level / rule.rate)
 end
 
--- When the bucket is empty, if nothing else comes.
+-- When the bucket is empty, if no other request arrives.
 local function empty_at(rule, level, at)
   return add(at, until_drained(rule, level))
 end
@@ -24,15 +24,15 @@ local function delay_of(rule, now, level, at)
   return 0
 end
 
--- By how much a request charged on top of the state would wait too long. Without a longest
--- wait there is room however long it is, and that is known without a division.
+-- How much longer than the maximum wait a request charged on top of the state would wait. Zero
+-- without a maximum, so this case needs no division.
 local function too_long_of(rule, now, level, at)
   if rule.max_wait == MAX then return 0 end
   return since(delay_of(rule, now, level, at), rule.max_wait)
 end
 
--- Whether nothing was charged after `charged`: without it, the bucket would have been
--- empty just when its request was to leave.
+-- Whether no request was charged after `charged`: then the level below it drains exactly when its
+-- request leaves.
 local function is_last(rule, state, charged)
   local cost = charged.cost * rule.unit
   return state.at == charged.charged_at
@@ -40,7 +40,7 @@ local function is_last(rule, state, charged)
     and empty_at(rule, state.level - cost, state.at) == charged.leaves_at
 end
 
--- A request that would wait too long finds no room, whatever its cost.
+-- Zero if a request would wait too long, because then any cost is denied.
 local function remaining_of(rule, now, level, at)
   local left = rule.full - level
   if left <= 0 or too_long_of(rule, now, level, at) > 0 then return 0 end
@@ -69,14 +69,14 @@ local function assess(rule, now, cost, level, at)
   if cost > rule.capacity then return decide(rule, now, EXCEED, 0, 0, level, at) end
   if cost == 0 then return decide(rule, now, ALLOW, 0, at, level, at) end
   local scaled = cost * rule.unit
-  -- In this order, because with a debt the sum of both could pass 2^53.
+  -- Subtract first: with a debt, the sum of level and scaled could pass 2^53.
   local over = level - rule.full + scaled
   local too_long = too_long_of(rule, now, level, at)
   if over <= 0 and too_long == 0 then
     return decide(rule, now, ALLOW, delay_of(rule, now, level, at), at, level + scaled, at)
   end
-  -- Room comes as the bucket drains, which it does not while the clock stands before
-  -- the last charge; the wait shortens by itself even then.
+  -- The bucket makes room as it drains. It does not drain while the clock is before the last
+  -- charge, but the wait gets shorter even then.
   local room_after = 0
   if over > 0 then room_after = since(empty_at(rule, over, at), now) end
   return decide(rule, now, DENY, max(room_after, too_long), 0, level, at)
@@ -87,9 +87,8 @@ local function charge(rule, state, now, cost)
   state.level, state.at = level + cost * rule.unit, at
 end
 
--- A place in the queue is refunded only if nothing was scheduled after it: later requests have
--- received their start times, and two must not start at once. A meter refunds the units that have
--- not drained since.
+-- A queue refunds only its last request: later requests already have their departure times, and two
+-- requests must not leave at the same time. A meter refunds units that have not drained.
 local function give_back(rule, state, charged, units, now)
   local level, at = refresh(rule, state, now)
   local scaled = min(units, charged.cost) * rule.unit
@@ -97,7 +96,7 @@ local function give_back(rule, state, charged, units, now)
     local drained = since(at, charged.charged_at) * rule.rate
     state.level, state.at = level - min(since(scaled, drained), level), at
   elseif is_last(rule, state, charged) then
-    -- As if the last charge had been smaller: what drained since, drains again.
+    -- Continue as if the last charge had been smaller, including what has drained since.
     state.level = state.level - scaled
   else
     return 0
@@ -117,8 +116,8 @@ local function consumed(rule, state, now)
   return ceil(level / rule.unit)
 end
 
--- No more than the capacity can be in the bucket, or a client would wait under a small
--- quota for what a large one had granted.
+-- At most the capacity is in the bucket. Otherwise a client would wait under a small quota for
+-- units that a large quota granted.
 local function resume(rule, units, now)
   return { level = min(units, rule.capacity) * rule.unit, at = now }
 end
@@ -133,7 +132,7 @@ local function is_fresh(rule, state, now)
   return level == 0
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   return empty_at(rule, state.level, state.at)
 end

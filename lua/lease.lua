@@ -1,16 +1,16 @@
--- Blocks of units that others may spend without asking: how a key counts them.
--- Twin of crates/tollgate-core/src/lease.rs.
+-- Blocks of units that replicas may spend without calling the store: how a key counts them.
+-- Lua port of crates/tollgate-core/src/lease.rs.
 --
--- holds: { id, units, last } of each block, the earliest end first; and `held`, the units of all
---   blocks. An empty table is not kept.
+-- holds: { id, units, last } of each open block, ordered by their ends; and `held`, the units of
+--   all open blocks. A key without blocks has no table.
 
 local min, max = math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX, add, since = number.MAX, number.add, number.since
 
--- The most holds of a key: Holds::MAX.
+-- The most open blocks per key: Holds::MAX.
 local MOST = 64
--- Bytes of a hold: its id, its units and its last instant.
+-- Bytes per block: its id, its units and its last instant.
 local HOLD = 20
 
 local function lapse_first(holds, rule, state)
@@ -19,12 +19,12 @@ local function lapse_first(holds, rule, state)
   rule.algorithm.owe(rule, state, hold.units, hold.last)
 end
 
--- Charges the holds that have come to their end before `now`, each at its last instant.
+-- Charges the blocks that ended before `now`, each at its last instant.
 local function lapse(holds, rule, state, now)
   while holds[1] and holds[1].last < now do lapse_first(holds, rule, state) end
 end
 
--- Decides on `cost` beside what is held; changes nothing.
+-- Decides on `cost` beside the open blocks, and changes no state.
 local function assess(holds, rule, now, cost, ...)
   local algorithm, first, last = rule.algorithm, holds[1], holds[#holds]
   local kind, left, reset_after, wait, charged_at =
@@ -33,7 +33,7 @@ local function assess(holds, rule, now, cost, ...)
   if kind == ALLOW and cost > 0 then return kind, left, reset_after, wait, charged_at end
   local alone, _, _, alone_wait, alone_at = algorithm.assess(rule, now, cost, ...)
   if kind ~= ALLOW then left = max(left - holds.held, 0) end
-  -- Where nothing is asked for nothing waits, whatever is left.
+  -- A request without cost never waits.
   if alone == EXCEED or cost == 0 then return alone, left, reset_after, alone_wait, alone_at end
   if kind == EXCEED then
     if alone ~= DENY then alone_wait = 0 end
@@ -42,7 +42,8 @@ local function assess(holds, rule, now, cost, ...)
   return kind, left, reset_after, wait, 0
 end
 
--- Grants up to `units` for `ttl`: as many as are left, or none; and the last instant.
+-- Grants up to `units` for `ttl`, limited by the remaining units. Returns the number and their last
+-- instant.
 local function grant(holds, rule, state, now, id, units, ttl)
   local algorithm, left, _ = rule.algorithm, 0, nil
   if holds[1] then
@@ -64,8 +65,8 @@ local function grant(holds, rule, state, now, id, units, ttl)
   return units, last
 end
 
--- Settles a hold of which `used` units were spent, and charges those now. Says whether there
--- was such a hold.
+-- Settles a block of which `used` units were spent, and charges those now. Returns whether the key
+-- had the block.
 local function settle(holds, rule, state, now, id, used)
   for place = 1, #holds do
     local hold = holds[place]
@@ -80,7 +81,7 @@ local function settle(holds, rule, state, now, id, used)
   return false
 end
 
--- When a key with this state will be fresh. Afterwards the state is not what it was.
+-- When a key with this state will be fresh. This charges all blocks, so do not use the state after.
 local function fresh_at(holds, rule, state)
   local last = holds[#holds].last
   while holds[1] do lapse_first(holds, rule, state) end
@@ -97,7 +98,7 @@ local function encode(holds)
   return table.concat(parts)
 end
 
--- Reads holds, and says where the state begins. Nil if they cannot be any.
+-- Reads the blocks, and returns where the state starts. Nil if the bytes are invalid.
 local function decode(value, from)
   local count = value:byte(from)
   if not count or count == 0 or count > MOST then return nil end

@@ -1,6 +1,6 @@
--- Blocks of units for replicas to spend without asking; lease.lua says what they do to a state.
+-- Blocks of units that replicas may spend without calling the store; lease.lua counts them.
 
--- Settles blocks and grants another: mostly both, so that a block costs one call.
+-- Settles blocks and grants another. Most calls do both, so each block costs one call.
 local function lease_block(op)
   local entry, rule = op.entry, op.rule
   if entry.fault then return fault_row(entry, op.key) end
@@ -18,7 +18,7 @@ local function lease_block(op)
   if op.units > 0 then
     local holds, state = entry.holds or { held = 0 }, entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
-    -- Copies of a machine ask under equal tags, but no two calls are at one time.
+    -- Copies of a machine may have equal tags, but no two calls have the same time.
     local id = struct.pack('>I4', now % 4294967296) .. op.tag
     units, last = leases.grant(holds, rule, state, now, id, op.units, op.ttl)
     if units > 0 then
@@ -27,7 +27,7 @@ local function lease_block(op)
     end
   end
   if entry.changed and entry.rule and not entry.holds then
-    -- Redis will not have it, so it must not make a difference in this call either.
+    -- Redis deletes a fresh state, so the rest of this call must not see it either.
     if entry.rule.algorithm.is_fresh(entry.rule, entry.state, now) then forget(entry) end
   end
   local state = entry.state

@@ -1,23 +1,24 @@
--- Logs of thousands of entries. A refund in the middle changes a few pages.
+-- Logs of thousands of entries. A refund in the middle changes only a few pages.
 --
--- A refund lowers the running totals of all entries behind it. So each page of entries has a step:
--- the units that were refunded in the page before it. The running total of an entry is what is
--- stored, less the steps of all pages up to its own. Steps are added up in groups.
+-- A refund lowers the running totals of all later entries. Instead of rewriting them, each page of
+-- entries has a step: the units that were refunded in the page before it. An entry's running total
+-- is the stored total less the steps of all pages up to the entry's page. Each group of steps has
+-- its sum stored too.
 --
--- An entry whose units were all refunded stays as a dead entry: its running total equals that of the
--- entry before it. Once half of the entries are dead, each charge and refund moves some live
--- entries up, from the head to the end. In between lies a gap, which belongs to no entry.
+-- If all units of an entry are refunded, it remains as a dead entry: its running total equals the
+-- total of the entry before it. Once half of the entries are dead, each charge and refund moves
+-- some live entries up, from the head to the end. The gap in between contains no entries.
 --
--- state.long: slots; gap_at and gap, the entry before the gap and its length; dead, at least about
---   the number of dead entries; area, where the groups begin, behind which are the steps; pages and
---   changed_groups, which are to be written.
+-- state.long: slots; gap_at and gap, the entry before the gap and its length; dead, the approximate
+--   number of dead entries; area, the offset of the groups, which the steps follow; pages and
+--   changed_groups, which must be written.
 
 local ENTRY, PAGE, NUMBER = 14, 64, 7
--- What follows the steps: slots, gap_at, gap and dead.
+-- Bytes after the steps: slots, gap_at, gap and dead.
 local TAIL = 16
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
--- The last page may have a page behind it, with a step and no entries.
+-- One more than the pages with entries: a refund in the last page adds a step to the next page.
 local function pages_of(slots)
   return ceil(slots / PAGE) + 1
 end
@@ -59,7 +60,7 @@ local function groups(state)
   return long.groups
 end
 
--- The steps of the pages of a group.
+-- The steps in a group.
 local function steps(state, group)
   local long = state.long
   local list = long.steps[group]
@@ -90,7 +91,7 @@ local function refunded(state, page)
   return sum
 end
 
--- The page of an entry, and its place there, from 0.
+-- An entry's page, and its place in the page, from 0.
 local function place(state, i)
   local long = state.long
   if i > long.gap_at then i = i + long.gap end
@@ -109,7 +110,7 @@ local function bytes_of(state, page)
   return bytes
 end
 
--- The numbers of a page that is to be written.
+-- A page's numbers. Marks the page to be written.
 local function changed(state, page)
   local pages = state.long.pages
   if not pages[page] then
@@ -119,7 +120,7 @@ local function changed(state, page)
   return pages[page]
 end
 
--- The instant and the running total of an entry.
+-- An entry's instant and running total.
 local function entry(state, i)
   local page, at = place(state, i)
   local list = state.long.pages[page]
@@ -138,12 +139,12 @@ local function put(state, i, instant, total)
   list[2 * at + 1], list[2 * at + 2] = instant, total + refunded(state, page)
 end
 
--- Takes units back from an entry.
+-- Refunds units from an entry.
 local function take(state, i, units)
   local long = state.long
   local page, at = place(state, i)
   local list = changed(state, page)
-  -- What lies in the gap is no total.
+  -- The gap contains no totals, so its numbers may be less than the units.
   for k = 2 * at + 2, #list, 2 do list[k] = max(list[k] - units, 0) end
   local group = floor((page + 1) / PAGE)
   local all, some = groups(state), steps(state, group)
@@ -153,7 +154,7 @@ local function take(state, i, units)
   state.total = state.total - units
 end
 
--- Moves some live entries up, if half of all are dead.
+-- Moves some live entries up if half of the entries are dead.
 local function compact(state)
   local long, count = state.long, state.count
   if long.gap_at > 0 and long.gap_at >= count then
@@ -173,7 +174,7 @@ local function compact(state)
     if total > before then
       kept, before = kept + 1, total
       if kept < i + long.gap then
-        -- Before the gap.
+        -- Its new place is before the gap.
         long.gap_at = kept
         put(state, kept, instant, total)
         long.gap_at = from
@@ -190,13 +191,14 @@ local function tail(slots, long)
   return struct.pack('>I4I4I4I4', slots, long.gap_at, long.gap, long.dead)
 end
 
--- Groups, steps and tail of a log without refunds.
+-- Groups, steps and tail for a log without refunds.
 local function area(slots)
   local none = { gap_at = 0, gap = 0, dead = 0 }
   return ('\0'):rep(area_of(slots) - TAIL) .. tail(slots, none)
 end
 
--- The first page that is kept where all is written, and the entries of it that are not.
+-- For a complete rewrite: the first page with live entries, the number of entries before them in
+-- that page, and the count and the gap from that page on.
 local function renumber(state)
   local long = state.long
   local page, at = place(state, state.head + 1)
@@ -209,7 +211,7 @@ local function renumber(state)
   return page, at, count, { gap_at = 0, gap = 0, dead = long.dead }
 end
 
--- The whole string: entries, room and steps. `header` makes what comes before.
+-- The complete string: header, entries, room and steps.
 local function encode(state, header)
   local first, head, count, long = renumber(state)
   local old, parts = state.long, { header(count, head) }
@@ -252,7 +254,7 @@ local function encode(state, header)
   return table.concat(parts)
 end
 
--- Brings the string up to date in place. Says no where there is no room.
+-- Updates the string in place. Returns false if it has no room.
 local function amend(state, header, store)
   local long = state.long
   local page, at = place(state, state.count)
@@ -265,7 +267,7 @@ local function amend(state, header, store)
   if next(long.changed_groups) then
     local all = groups(state)
     for group in pairs(long.changed_groups) do
-      -- What was refunded behind the last page concerns no entry.
+      -- Steps after the last page apply to no entry.
       if group >= groups_of(long.slots) then break end
       store('SETRANGE', state.key, floor(long.area + group * NUMBER), packed({ all[group + 1] }))
       local list, first = steps(state, group), group * PAGE
@@ -279,7 +281,7 @@ local function amend(state, header, store)
   return true
 end
 
--- Reads the tail of a string. Nil if it cannot be one.
+-- Reads the tail. Nil if the bytes are invalid.
 local function decode(state, length)
   if length < state.first - 1 + TAIL then return nil end
   local slots, gap_at, gap, dead = struct.unpack('>I4I4I4I4', get(state, length - TAIL, TAIL))

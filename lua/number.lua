@@ -1,13 +1,13 @@
--- Whole numbers in doubles: exact up to 2^53, and no further.
+-- Whole numbers in doubles, which are exact up to 2^53.
 --
--- For whole a and b up to 2^53 floor(a / b) and ceil(a / b) are exact although a / b is
--- rounded: the nearest fraction is 1/b away from a whole number, more than half the
--- distance between doubles of that size. A sum or product past 2^53 is rounded, but to
--- something not below 2^53, so that comparing it with a smaller number stays right.
+-- For whole a and b up to 2^53, floor(a / b) and ceil(a / b) are exact although a / b is rounded: a
+-- fraction differs from a whole number by at least 1/b, which is more than half the distance
+-- between doubles of that size. A sum or product past 2^53 is rounded, but never to less than
+-- 2^53, so it still compares correctly with any smaller number.
 
 local floor, fmod = math.floor, math.fmod
 
--- The last instant that every store can express, Timestamp::MAX.
+-- Timestamp::MAX, the last instant that every store can represent.
 local MAX = 9007199254740991
 
 -- `at + span`, at most MAX.
@@ -23,15 +23,15 @@ local function since(later, earlier)
   return 0
 end
 
--- Quotient and remainder of a * b / divisor, for a divisor up to 2^51: the largest are
--- windows and units (below 2^45) and counts (below 2^48). A quotient past 2^53 comes out
--- as something not below it.
+-- Quotient and remainder of a * b / divisor, for a divisor up to 2^51. Callers divide by windows
+-- and units (below 2^45) and by counts (below 2^48). A quotient past 2^53 is rounded, but not to
+-- less than 2^53.
 local function mul_div(a, b, divisor)
-  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  -- Force doubles: newer Lua versions also have integers, and their products wrap around.
   a, b = a + 0.0, b + 0.0
   local product = a * b
   if product <= MAX then return floor(product / divisor), fmod(product, divisor) end
-  -- Long division, with the digits of b to a base that leaves room for a step.
+  -- Long division over the digits of b, in a base small enough for each step to be exact.
   local whole, rest = floor(a / divisor), fmod(a, divisor)
   local base = floor(4503599627370496 / divisor)
   local digits, n = {}, 0

@@ -1,6 +1,6 @@
--- Operations: what the requests ask for, with keys and rules looked up. Equal requests are one.
+-- Operations: the decoded requests, with their keys and rules. Equal requests are one operation.
 
--- By the bytes before it.
+-- Rules by the offset of their form.
 local rule_at = {}
 do
   local from = 1

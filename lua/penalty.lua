@@ -1,9 +1,9 @@
 -- Penalty: a key with `limit` strikes within a window is blocked for a time.
--- Twin of crates/tollgate-core/src/algorithm/penalty.rs.
+-- Lua port of crates/tollgate-core/src/algorithm/penalty.rs.
 --
 -- rule: limit (strikes), window (within), block, factor, max_block, forget_after.
 -- state: strikes, their instants, oldest first; blocked_until, level, last_seen.
--- view: state, seen, head (strikes before which count no more), level.
+-- view: state, seen, head (the number of expired strikes), level.
 
 local min, max = math.min, math.max
 local ALLOW, DENY = outcome.ALLOW, outcome.DENY
@@ -12,7 +12,7 @@ local add, since = number.add, number.since
 local LAYOUT = '>I7BI7I2'
 local HEADER = 17
 local ENTRY = 7
--- By then the shortest block has grown past the longest, if it grows.
+-- At this level, a block that grows has reached its maximum, even from the shortest length.
 local MAX_LEVEL = 63
 
 -- The length of a block after `level` earlier blocks.
@@ -40,7 +40,7 @@ local function refresh(rule, state, now)
   return state, seen, head, level
 end
 
--- What is left of a view, as a state.
+-- A view as a state, without the expired strikes.
 local function settle_down(state, seen, head, level)
   local strikes = {}
   for i = head + 1, #state.strikes do strikes[i - head] = state.strikes[i] end
@@ -62,10 +62,10 @@ local function assess(rule, now, cost, state, seen, head, level)
   return kind, remaining, since(fresh_at, now), wait, charged_at
 end
 
--- Takes nothing.
+-- A penalty takes no units.
 local function charge() end
 
--- Nothing was taken.
+-- A charge took no units, so there are none to refund.
 local function give_back()
   return 0
 end
@@ -85,17 +85,17 @@ local function owe(rule, state, units, now)
   return units
 end
 
--- Strikes are no units of a quota.
+-- Strikes are not units, so another algorithm starts without them.
 local function consumed()
   return 0
 end
 
--- Nor are units of a quota strikes.
+-- Units of another algorithm are not strikes.
 local function resume(_, _, now)
   return { strikes = {}, blocked_until = 0, level = 0, last_seen = now }
 end
 
--- Strikes, the block and its level stay.
+-- Strikes, the block and its level are carried over.
 local function convert(_, from, state, now)
   return settle_down(refresh(from, state, now))
 end
@@ -105,7 +105,7 @@ local function is_fresh(rule, state, now)
   return head == #state.strikes and level == 0
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   local count, at = #state.strikes, 0
   if count > 0 then at = add(state.strikes[count], rule.window) end

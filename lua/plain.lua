@@ -1,12 +1,12 @@
--- The plain path. Nearly every call only charges keys by algorithms whose state is two or three
--- numbers, as its head says, and finds them absent or held under the form that they are charged
--- under. Such a call ends here. It answers with the states that it found, and the process that asked
--- derives its decisions from them by the rules of tollgate-core; only how many requests are admitted
--- is worked out here.
+-- The plain path. Nearly every call only charges keys, and only under algorithms with two or three
+-- numbers of state; its head contains a flag for that. If every key is absent or held under the
+-- form that charges it, the call finishes here. The reply contains the states as they were found,
+-- and the calling process derives its decisions from them with the rules of tollgate-core. This
+-- block only computes how many requests are admitted.
 --
--- This is one block without functions, because to make a function takes longer than what it would
--- do. A key that is held otherwise ends the loop before anything is written, and the call goes the
--- general path. The numbers of a state are x, y and z:
+-- It has no functions, because creating a function takes longer than running its body. A key that
+-- is held under another form breaks the loop before the first write, and the call takes the general
+-- path. The state's numbers are x, y and z:
 --
 --   fixed_window_counter    index, used
 --   sliding_window_counter  index, previous, current
@@ -15,7 +15,8 @@
 if is_plain == 1 then
   local values, plain = {}, true
   if #KEYS == 1 or is_cross_slot then
-    -- MGET takes keys of one slot. An error, of a key of another type, has no length of a state.
+    -- MGET needs keys in the same slot. For a key of another type the value is an error table, and
+    -- its length never matches a state.
     for i = 1, #KEYS do values[i] = pcall('GET', KEYS[i]) end
   elseif #KEYS > 1000 then -- far below Lua's limit of some 8000 arguments
     plain = false
@@ -25,19 +26,19 @@ if is_plain == 1 then
     for i = 1, #KEYS do
       if not values[i] then absent[#absent + 1] = KEYS[i] end
     end
-    -- MGET does not tell an absent key from one of another type.
+    -- MGET returns the same for an absent key and for a key of another type.
     plain = #absent == 0 or call('EXISTS', spread(absent)) == 0
   end
 
-  -- Seven facts of each key, in one table: header, since, x, y, z, when it is to expire if it is to
-  -- be written, and the requests that fit.
+  -- Seven facts per key in one flat table: header, since, x, y, z, the expiry if the key is to be
+  -- written, and the number of requests that fit.
   local facts = { false, 0, 0, 0, 0, false, 0 }
   local form, header, code, limit, window, unit, full
   local rows, n, from = { '' }, 0, 1
   while plain and from <= #requests do
     local count, charges, first = unpack('>xI2B', requests, from)
-    -- Of equal requests those pass that fit under all policies that enforce. So all charges are
-    -- looked at in a first lap, and made in a second.
+    -- Equal requests pass while they fit under every policy that enforces. So the first lap looks
+    -- at all charges, and the second makes them.
     local admitted, states, lap = count, '', 1
     while plain and lap <= 2 do
       from = first
@@ -50,8 +51,8 @@ if is_plain == 1 then
           if code == 1 or code == 4 then
             header = forms:sub(form + 1, form + 13)
           else
-            -- Limit and window of a bucket come in lowest terms, which is its scale. Tokens that
-            -- are refilled in intervals are whole.
+            -- A bucket's limit and window are in lowest terms, which defines its scale. Refill in
+            -- intervals adds whole tokens.
             unit = code == 6 and 1 or window
             header, full = forms:sub(form + 1, form + 18), unpack('>I5', forms, form + 14) * unit
           end
@@ -109,7 +110,7 @@ if is_plain == 1 then
             room = limit - y
           elseif code == 4 then
             local weight = y * (window - max(now - x * window, 0))
-            -- A larger product is not exact.
+            -- A larger product is inexact and needs the general path.
             plain = plain and weight <= 9007199254740991
             room = limit - z - ceil(weight / window)
           else
@@ -122,7 +123,7 @@ if is_plain == 1 then
           facts[at + 7] = fits
           states = states .. pack('>I7I7I7', x, y, z)
         else
-          -- A shadow takes what it can of requests that pass.
+          -- A shadow policy is charged for as many of the admitted requests as fit.
           local units = min(admitted, facts[at + 7]) * cost
           if units > 0 then
             if code == 1 then
@@ -147,7 +148,7 @@ if is_plain == 1 then
   end
 
   if plain then
-    -- Redis refuses the first write of a script or none.
+    -- If the memory is full, Redis refuses the first write of a script and never a later write.
     local first, kind = true, STATES
     for i = 1, #KEYS do
       local at = i * 7 - 7
@@ -171,7 +172,7 @@ if is_plain == 1 then
           if not done.err then call('PEXPIREAT', KEYS[i], expires) end
         end
         if done.err then
-          -- Any other error ends the call, as if there were no pcall.
+          -- Raise any other error by running the command without pcall.
           if not done.err:find('OOM', 1, true) then call('SET', KEYS[i], value) end
           kind = UNWRITTEN
         end

@@ -1,24 +1,24 @@
--- Rules: what a header says of how units are counted. Here the general path begins.
+-- Rules: a header, decoded into an algorithm and its numbers. The general path starts here.
 
 -- Kinds of rows: the first byte of each row.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
 local RENEWED, UNMADE, LEASED = '\9', '\10', '\16'
--- Why a row is a fault.
+-- Kinds of faults.
 local WRONG_TYPE, UNREADABLE, ELSEWHERE = 1, 2, 3
 
--- The time of the call, and the instant after it, as they are stored.
+-- The time of the call and the following microsecond, in the stored format.
 local this_instant, next_instant = pack('>I7', now), pack('>I7', number.add(now, 1))
 
--- The code of limits on what is in flight.
+-- The code for concurrency limits.
 local IN_FLIGHT = 10
--- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
--- come three instants: a boundary between two periods, with the one before and the one after.
+-- The code for fixed windows over calendar periods. Three instants follow the header of such forms:
+-- the start of the first period, the boundary with the second, and the end of the second.
 local CALENDAR = 12
--- The codes of penalties: the one that counts denials, and the one that does not.
+-- The codes of penalties: with and without denials as strikes.
 local DENIAL_PENALTY, FAILURE_PENALTY = 11, 13
 
--- Forms that begin with the same code have headers of one length.
+-- Forms with the same code have headers of equal length.
 local function header_length(code)
   if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
@@ -26,7 +26,7 @@ local function header_length(code)
   return 18
 end
 
-local algorithms = {} -- made when they are first needed: most calls need one
+local algorithms = {} -- created on first use, because most calls need only one algorithm
 local rules = {} -- by header
 
 local function algorithm_of(code)
@@ -54,13 +54,13 @@ local function algorithm_of(code)
   return algorithm
 end
 
--- The rule of a header, or nil if it cannot be one.
+-- The rule that a header encodes, or nil if the header is invalid.
 local function rule_of(header)
   local rule = rules[header]
   if rule then return rule end
   local _, code, limit, window, from = struct.unpack('>BBI5I6', header)
   if limit == 0 or window == 0 then return nil end
-  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  -- Force doubles: newer Lua versions also have integers, and their products wrap around.
   limit, window = limit + 0.0, window + 0.0
   local interval = code == 6
   rule = {
@@ -70,8 +70,8 @@ local function rule_of(header)
     penalises = code == DENIAL_PENALTY or code == FAILURE_PENALTY,
     counts_denials = code == DENIAL_PENALTY,
     block = 0, factor = 1, max_block = 0, forget_after = 0,
-    -- Buckets have limit and window in lowest terms, which is their scale. With an interval,
-    -- whole tokens are refilled, so no scale is needed.
+    -- A bucket's limit and window are in lowest terms, which defines its scale. Refill in intervals
+    -- adds whole tokens and needs no scale.
     interval = interval, unit = interval and 1 or window, rate = limit,
     capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
     calendar = code == CALENDAR and window or false, start = 0, stop = 0,
@@ -86,14 +86,14 @@ local function rule_of(header)
     rule.block, rule.factor, rule.max_block, rule.forget_after =
       struct.unpack('>I6I3I6I6', header, from)
     if rule.factor == 0 then return nil end
-    -- Doubles, as above.
+    -- Force doubles here too.
     rule.block, rule.factor = rule.block + 0.0, rule.factor + 0.0
   end
   rules[header] = rule
   return rule
 end
 
-local leases = false -- made when it is first needed
+local leases = false -- created on first use
 
 local function leasing()
   leases = leases or lease()

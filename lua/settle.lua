@@ -1,21 +1,22 @@
--- What comes after a charge: it is corrected, its lease renewed, or its key forgotten.
+-- Corrections of earlier charges: settling, renewing a permit, resetting a key.
 
--- The rule under which a key is held, if its state could not be forgotten.
+-- The rule under which a key is held, unless its state is fresh.
 local function held_of(entry)
   local held = entry.rule
   if held and held.algorithm.is_fresh(held, entry.state, now) then return false end
   return held
 end
 
--- Whether a charge can be distinguished from others. It cannot if the state is gone, was reset, or
--- is or was under another quota since. Only permits keep their dates under another quota.
+-- Whether a charge can be distinguished from other charges. It cannot if the state expired, was
+-- reset, or was carried over to another quota since. Only permits retain their dates under another
+-- quota.
 local function is_known(op, held)
   local rule = op.rule
   return held and (held == rule or held.in_flight and rule.in_flight)
     and op.charged_at >= struct.unpack('>I7', op.entry.since)
 end
 
--- Corrects a charge, once per receipt.
+-- Corrects a charge. A receipt settles only once.
 local function settle(op)
   local entry, receipt, rule = op.entry, op.receipt, op.rule
   if entry.fault then return fault_row(entry, op.key) end
@@ -26,7 +27,7 @@ local function settle(op)
   local held = held_of(entry)
   local state, units
   if op.kind == OWE then
-    -- A debt is owed under the quota that holds now.
+    -- Charge the debt under the key's current quota.
     rule = held or rule
     state = state_under(rule, entry)
     units = rule.algorithm.owe(rule, state, op.units, now)
@@ -36,12 +37,12 @@ local function settle(op)
     units = rule.algorithm.give_back(rule, state, op, op.units, now)
   end
   keep(entry, rule, state)
-  -- Redis will not have it, so it must not make a difference in this call either.
+  -- Redis deletes a fresh state, so the rest of this call must not see it either.
   if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
--- Lets the lease of a charge begin anew.
+-- Restarts the time to live of a permit.
 local function renew(op)
   local entry, receipt, rule = op.entry, op.receipt, op.rule
   if entry.fault then return fault_row(entry, op.key) end
@@ -54,7 +55,7 @@ local function renew(op)
   return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
 end
 
--- What is leased stays so: it may still be spent.
+-- Resets a key except its open blocks, because a replica may still spend them.
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end

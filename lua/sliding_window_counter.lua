@@ -1,5 +1,5 @@
 -- Sliding window counter: two counts approximate a window that slides.
--- Twin of crates/tollgate-core/src/algorithm/sliding_window_counter.rs.
+-- Lua port of crates/tollgate-core/src/algorithm/sliding_window_counter.rs.
 --
 -- rule: limit, window.  state: index, previous, current.
 -- view: index, previous, current, elapsed.
@@ -20,14 +20,14 @@ local function start(rule, index)
   return min(index * rule.window, MAX)
 end
 
--- How far into a window `previous` units of the one before weigh at most `room`.
+-- How far into a window the `previous` units of the window before count at most as `room`.
 local function until_weight(rule, previous, room)
   if previous <= room then return 0 end
   return rule.window - mul_div_floor(room, rule.window, previous)
 end
 
--- The first instant at which `cost` fits: in this window if only the weight of the previous window
--- prevents it, or else when the count of this window has aged enough.
+-- The first instant at which `cost` fits: in this window if the share of the previous window is the
+-- only obstacle, else when the current count has aged enough.
 local function fits_at(rule, cost, index, previous, current)
   local room = rule.limit - cost
   if current <= room then
@@ -115,7 +115,7 @@ local function convert(rule, from, state, now)
   if from.window == rule.window then
     return { index = state.index, previous = state.previous, current = state.current }
   end
-  -- Time may have stepped back behind the window of the state.
+  -- The clock may have stepped back to before the state's window.
   local seen = max(now, start(from, state.index))
   return resume(rule, consumed(from, state, now), seen)
 end
@@ -131,7 +131,7 @@ local function last_instant(rule, state, now)
   return min((index + 1) * rule.window - 1, MAX)
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   return start(rule, state.index + (state.current > 0 and 2 or 1))
 end

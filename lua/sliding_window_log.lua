@@ -1,11 +1,12 @@
--- Sliding window log: at most `limit` units in any window, wherever one lays it.
--- Twin of crates/tollgate-core/src/algorithm/sliding_window_log.rs.
+-- Sliding window log: at most `limit` units in *any* window.
+-- Lua port of crates/tollgate-core/src/algorithm/sliding_window_log.rs.
 --
 -- rule: limit, window, grid.
--- state: entries head + 1 to count, their running totals on top of `base`, `total` and
---   `newest` of the last one, last_seen. Entries are read when they are looked at and
---   then are in `ats` and `totals`; those from `changed` on differ from what is stored, and so do
---   those of `patch`, which are bytes. A long log has `long` instead (long_log.lua).
+-- state: entries head + 1 to count, with running totals that start from `base`; `total` and
+--   `newest`, the running total and instant of the last entry; last_seen. Entries are read on first
+--   use and cached in `ats` and `totals`. Entries from `changed` on differ from the stored entries,
+--   and so do the entries of `patch`, which is packed. A long log uses `long` instead
+--   (long_log.lua).
 -- view: state, seen, head, base.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -15,32 +16,32 @@ local add, since = number.add, number.since
 local LAYOUT = '>I4I4I7I7I7I7'
 local HEADER = 36
 local ENTRY = 14
--- Entries of one read. A read of one entry costs the same, and the last six steps of a bisection
--- stay within one page.
+-- Entries per read. Reading a single entry costs as much, and a bisection's last six steps remain
+-- within a page.
 local PAGE = 64
--- Entries of a log that is written as a whole: one command instead of three.
+-- A log of up to this many entries is rewritten completely: one command instead of three.
 local SHORT = 128
--- A log with more entries than this is written as a long one.
+-- A log with more entries is written as a long log.
 local MANY = 4096
--- Added to the number of entries before the head of a long log.
+-- Added to the stored head of a long log, to mark it.
 local LONG = 2147483648
--- Running totals start over before they pass this, far below 2^53 where Lua's numbers
+-- Running totals start over from zero before they pass this, far below 2^53, where Lua's numbers
 -- have gaps.
 local REBASE = 4503599627370496
--- Entries that a log of a thousandth of its window and the room behind them may take together.
--- Redis allocates 14 KiB for them, and 16 KiB for more.
+-- The most entries, including spare entries, that a log at a thousandth of the window gets room
+-- for. Redis allocates 14 KiB up to this size, and 16 KiB above.
 local COMPACT = 1018
--- Bytes to read first: those of a short log, and of what stands before it if nothing is leased.
+-- Bytes of the first read: a short log, and the bytes before it if the key has no leased units.
 local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 
-local long = false -- made when it is first needed
+local long = false -- created on first use
 
 local function longer()
   long = long or long_log()
   return long
 end
 
--- The instant and the running total of an entry.
+-- An entry's instant and running total.
 local function entry(state, i)
   if state.long then return long.entry(state, i) end
   local at = state.ats[i]
@@ -88,9 +89,8 @@ local function range(state, low, high)
   return redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
 end
 
--- Adds `units` to the running totals of entries `low` to `high`, all before `changed`, and moves the
--- entries on by `places`. Many entries in one command cost a third of what they cost
--- one by one.
+-- Adds `units` to the running totals of entries `low` to `high`, all before `changed`, and moves
+-- the entries by `places`. Unpacking many entries in one call takes a third of the time.
 local function shift(state, low, high, units, places)
   if low > high then return end
   local old, new = range(state, low, high), {}
@@ -115,9 +115,9 @@ local function shift(state, low, high, units, places)
   state.ats, state.totals = ats, totals
 end
 
--- The first of the entries from `low` on whose instant (column 1) or running total
--- (column 2) is at least `bound`, or count + 1. The search starts at `guess` and doubles
--- its step, so that it reads little when the guess was good.
+-- The first entry from `low` on with an instant (column 1) or running total (column 2) of at least
+-- `bound`, or count + 1. The search starts at `guess` and doubles its steps, so it reads few pages
+-- if the guess is good.
 local function search(state, column, bound, low, guess)
   local function reaches(i)
     local at, total = entry(state, i)
@@ -165,7 +165,7 @@ local function refresh(rule, state, now)
   -- An entry counts while at + window > seen.
   local alive = seen - rule.window + 1
   if entry(state, head + 1) < alive then
-    -- Most often the next one still counts, so that is where to look first.
+    -- Usually the next entry still counts, so look there first.
     head = search(state, 1, alive, head + 2, head + 2) - 1
     local _, total = entry(state, head)
     base = total
@@ -173,7 +173,7 @@ local function refresh(rule, state, now)
   return state, seen, head, base
 end
 
--- Moves on to `now`, forgets what no longer counts, and returns the instant reached.
+-- Advances to `now`, drops entries that no longer count, and returns the instant reached.
 local function prune(rule, state, now)
   local _, seen, head, base = refresh(rule, state, now)
   state.head, state.base, state.last_seen = head, base, seen
@@ -181,7 +181,7 @@ local function prune(rule, state, now)
   return seen
 end
 
--- Lets running totals start over from zero.
+-- Restarts the running totals from zero.
 local function rebase(state)
   for i = state.head + 1, state.count do
     local at, total = entry(state, i)
@@ -190,7 +190,7 @@ local function rebase(state)
   state.total, state.base = state.total - state.base, 0
 end
 
--- Adds an entry, or to the last one where they share a grid point.
+-- Adds an entry, or adds to the last entry if both share a grid point.
 local function push(rule, state, seen, units)
   local at = round_up(rule, seen)
   state.total = state.total + units
@@ -201,25 +201,25 @@ local function push(rule, state, seen, units)
     put(state, state.count, at, state.total)
   end
   if state.long then
-    -- Its limit is so small that running totals take years to pass the bound.
+    -- No rebase: with limits this small, running totals take years to reach the bound.
     long.compact(state)
   elseif state.total > REBASE then
     rebase(state)
   end
 end
 
--- The instant of the first entry with which, all older ones included, `units` are gone.
--- There is one: a cost that fits an empty window asks for no more than what is in this one.
+-- The instant of the entry with which the oldest `units` have expired. It exists, because a cost
+-- that fits an empty window needs no more than this window contains.
 local function freed(state, head, base, units)
   local low, live = head + 1, state.count - head
-  -- Where it would be if all entries were alike.
+  -- Its place if all entries had equal units.
   local guess = low + floor((units - 1) / (state.total - base) * live)
   local index = search(state, 2, base + units, low, min(guess, state.count))
   if index > state.count then return state.newest end
   return (entry(state, index))
 end
 
--- A log without entries. It is not stored anywhere yet.
+-- A log without entries, which is not stored yet.
 local function empty(base, last_seen)
   return {
     head = 0, count = 0, base = base, total = base, newest = 0, last_seen = last_seen,
@@ -236,10 +236,10 @@ local function assess(rule, now, cost, state, seen, head, base)
   local used, newest = state.total - base, state.newest
   local kind, wait, charged_at, used_after = EXCEED, 0, 0, used
   if cost > rule.limit then
-    -- Never, however long one waits.
+    -- Never fits.
   elseif cost == 0 or used + cost <= rule.limit then
     kind, charged_at, used_after = ALLOW, seen, used + cost
-    -- A grid that was coarser may have put the last entry off even further.
+    -- The last entry may be even later, if it was rounded on a coarser grid.
     if cost > 0 then newest = max(round_up(rule, seen), newest) end
   else
     local fits_at = add(freed(state, head, base, used + cost - rule.limit), rule.window)
@@ -258,7 +258,7 @@ local function give_back(rule, state, charged, units, now)
   prune(rule, state, now)
   local at, first, last = round_up(rule, charged.charged_at), state.head + 1, state.count
   if first > last then return 0 end
-  -- Most charges are settled soon after.
+  -- Most charges are settled soon, so search from the end.
   local index = search(state, 1, at, first, last)
   if index > last or entry(state, index) ~= at then return 0 end
   local before = state.base
@@ -269,7 +269,7 @@ local function give_back(rule, state, charged, units, now)
   local _, after = entry(state, index)
   units = min(units, after - before)
   if index == first and after - units == before then
-    -- The oldest charge goes as if it had aged out: the others stay as they are.
+    -- Drop the oldest charge as if it had expired: the other entries do not change.
     state.head, state.base = first, after
     if state.total == after then state.head, state.newest = last, 0 end
     return units
@@ -281,7 +281,7 @@ local function give_back(rule, state, charged, units, now)
     if state.total == state.base then
       state.head, state.newest = last, 0
     elseif removed == 1 and index == last then
-      -- The last one is never dead.
+      -- The last entry is never dead.
       state.count = search(state, 2, state.total, first, last - 1)
       state.newest = (entry(state, state.count))
     else
@@ -291,7 +291,7 @@ local function give_back(rule, state, charged, units, now)
     return units
   end
   if index - first < last - index and index < state.changed then
-    -- Fewer are before it: those may as well have more in front of them.
+    -- Fewer entries are before it, so raise their totals and the base instead.
     shift(state, first, index - 1, units, removed)
     state.base, state.head = state.base + units, state.head + removed
     return units
@@ -332,20 +332,20 @@ local function resume(rule, units, now)
   return state
 end
 
--- The charges themselves are carried over, onto the new grid; the new window decides when they cease
--- to count. Charges that count no more are left out, even if the new window reaches back to them: the
--- key may have been dropped by now, and the result must be the same.
+-- Charges are carried over to the new grid and age by the new window. Expired charges stay expired
+-- even if the new window includes them: a store may have dropped the key, and that must make no
+-- difference.
 --
--- The core also drops the oldest entries if a smaller quota has no room for the log. No answer
--- depends on them: a denial reads the last `limit` units, and each entry has at least one. The log is
--- written only if a charge finds room, so fewer units count.
+-- The core also drops the oldest entries if a smaller quota has no room for the log. Here they
+-- remain, because they change no answer: a denial reads the last `limit` units, and each entry has
+-- at least one unit. The log is written only if a charge fits, and then fewer units count.
 local function convert(rule, from, state, now)
   local _, seen, head, base = refresh(from, state, now)
   local converted = empty(base, seen)
   for i = head + 1, state.count do
     local at, total = entry(state, i)
     at = round_up(rule, at)
-    -- Of a long log some are dead.
+    -- Skip a long log's dead entries.
     if total > converted.total then
       if converted.count == 0 or converted.newest ~= at then
         converted.count, converted.newest = converted.count + 1, at
@@ -363,7 +363,7 @@ local function is_fresh(rule, state, now)
   return head == state.count
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   return add(state.newest, rule.window)
 end
@@ -373,7 +373,7 @@ local function header(front, count, head, state)
     .. struct.pack(LAYOUT, count, head, state.base, state.total, state.newest, state.last_seen)
 end
 
--- Packs the entries `from` to `count`, which are all in `ats` and `totals`.
+-- Packs the entries `from` to `count`, all of which are in `ats` and `totals`.
 local function packed(state, from)
   local ats, totals, parts = state.ats, state.totals, {}
   for i = from, state.count do
@@ -382,9 +382,9 @@ local function packed(state, from)
   return table.concat(parts)
 end
 
--- The whole string, without the entries before the head. A long one gets room for an
--- eighth more, so that most charges are written in place: to grow a string piece by piece
--- would make Redis reserve twice its length.
+-- The complete string, without the entries before the head. Above SHORT entries it gets room for an
+-- eighth more, so most charges are written in place: if a string grows piece by piece, Redis
+-- reserves twice its length.
 local function encode(front, state)
   local live, changed = state.count - state.head, max(state.changed, state.head + 1)
   if state.long then
@@ -400,11 +400,11 @@ local function encode(front, state)
   return first .. kept .. packed(state, changed) .. room
 end
 
--- Brings a long string up to date in place. Says no where it is written as a whole: when
--- it is short, or new, or there is no more room, or it does not stay where it is.
+-- Updates a string in place. Returns false if it must be rewritten completely: it is short or new,
+-- has no room, or its entries move.
 local function amend(front, state, store)
   local head, count = state.head, state.count
-  -- With more or fewer holds before it, all of it is elsewhere.
+  -- The number of blocks before the log changed, so the entire log moves.
   if #front + HEADER + 1 ~= state.first then return false end
   if state.long then
     local before = function(some, first) return header(front, some, LONG + first, state) end
@@ -428,7 +428,7 @@ local function amend(front, state, store)
   return true
 end
 
--- Reads the beginning of a string, which may be all of it.
+-- Reads the first bytes of a string, which may be all of it.
 local function decode(rule, value, from, key)
   local first, length = from + HEADER, #value
   if length < first - 1 then return nil end

@@ -1,5 +1,5 @@
--- Token bucket: a bucket of `capacity` tokens that fills again at the rate of the quota.
--- Twin of crates/tollgate-core/src/algorithm/token_bucket.rs.
+-- Token bucket: a bucket of `capacity` tokens that is refilled at the rate of the quota.
+-- Lua port of crates/tollgate-core/src/algorithm/token_bucket.rs.
 --
 -- rule: capacity, limit, window, interval, unit, rate, full.  state: missing, at.
 -- view: missing, at.
@@ -44,7 +44,7 @@ end
 local function assess(rule, now, cost, missing, at)
   if cost > rule.capacity then return decide(rule, now, EXCEED, 0, 0, missing, at) end
   local scaled = cost * rule.unit
-  -- In this order, because with a debt the sum of both could pass 2^53.
+  -- Subtract first: with a debt, the sum of missing and scaled could pass 2^53.
   local over = missing - rule.full + scaled
   if cost == 0 or over <= 0 then
     return decide(rule, now, ALLOW, 0, max(now, at), missing + scaled, at)
@@ -58,9 +58,8 @@ local function charge(rule, state, now, cost)
   state.missing, state.at = missing + cost * rule.unit, at
 end
 
--- Greedy: tokens that were refilled since the charge may have been these units, and are not
--- returned twice. Interval: only within the interval of the charge. If it was the charge
--- that started the interval, another would have started later without it, so the
+-- Greedy: tokens that were refilled since the charge may be these units, and are not refunded
+-- again. Interval: only within the interval of the charge. If the charge started the interval, the
 -- interval starts again now.
 local function give_back(rule, state, charged, units, now)
   state.missing, state.at = refresh(rule, state, now)
@@ -90,8 +89,8 @@ local function consumed(rule, state, now)
   return ceil(missing / rule.unit)
 end
 
--- No more than the capacity can be missing, or a client would pay under a small quota
--- for what a large one had granted.
+-- At most the capacity is missing. Otherwise a client would pay under a small quota for units that
+-- a large quota granted.
 local function resume(rule, units, now)
   return { missing = min(units, rule.capacity) * rule.unit, at = now }
 end
@@ -99,7 +98,7 @@ end
 local function convert(rule, from, state, now)
   local missing, at = refresh(from, state, now)
   missing = min(mul_div_ceil(missing, rule.unit, from.unit), rule.full)
-  -- The interval goes on as it began; a new length starts a new one.
+  -- The interval continues, unless its length changed. A new length starts a new interval.
   local goes_on = rule.interval and from.interval and from.window == rule.window
   return { missing = missing, at = goes_on and at or max(now, at) }
 end
@@ -109,7 +108,7 @@ local function is_fresh(rule, state, now)
   return missing == 0
 end
 
--- When a state that is not fresh will be.
+-- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
   return add(state.at, until_restored(rule, state.missing))
 end

@@ -1,8 +1,9 @@
 //! Response bodies behind a layer, and the permits that they hold.
 //!
-//! A response behind a layer keeps its body type if the body implements [`HoldPermits`], like the
-//! bodies of axum and tonic. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
-//! holds the permits of concurrency limits until it ends ([`InFlight`]).
+//! The bodies of axum and tonic implement [`HoldPermits`], so responses behind a layer retain their
+//! body type. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in
+//! a [`Body`]. The body holds the permits of concurrency limits until it is complete
+//! ([`InFlight`]).
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,8 +17,8 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of the inner service, or a short body of the layer. Data and error are those of the
-    /// inner body.
+    /// The inner service's body, or a short body from the layer. Its data and error types are the
+    /// inner body's types.
     #[derive(Clone, Debug)]
     pub struct Body<B> {
         #[pin]
@@ -30,7 +31,7 @@ pin_project! {
     #[derive(Clone, Debug)]
     enum BodyKind<B> {
         Inner { #[pin] body: B, in_flight: InFlight },
-        // `None` once it was read, and never an empty chunk.
+        // `None` after it was read, and never an empty chunk.
         Full { data: Option<Bytes> },
     }
 }
@@ -41,13 +42,13 @@ impl<B> Body<B> {
         Self { kind: BodyKind::Inner { body, in_flight: InFlight(None) } }
     }
 
-    /// Makes a body of these bytes only.
+    /// Makes a body from these bytes.
     pub fn full(data: impl Into<Bytes>) -> Self {
         let data = Some(data.into()).filter(|data| !data.is_empty());
         Self { kind: BodyKind::Full { data } }
     }
 
-    /// Makes a body without bytes.
+    /// Makes an empty body.
     pub const fn empty() -> Self {
         Self { kind: BodyKind::Full { data: None } }
     }
@@ -62,11 +63,11 @@ impl<B: http_body::Body> Body<B> {
     }
 }
 
-/// Whether `body` ends with this frame.
+/// Whether `body` is complete after this frame.
 ///
 /// A server that runs the connection and its streams in several tasks may send the last frame
-/// before it polls or drops the body again. So state that the client's next request depends on
-/// settles before the last frame is returned.
+/// before it polls or drops the body again. So any state that the client's next request depends on
+/// must settle before the last frame is returned.
 pub(crate) fn is_last<B: http_body::Body>(
     body: &B,
     frame: Option<&Result<Frame<B::Data>, B::Error>>,
@@ -86,7 +87,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            // Handed on as it is: most requests hold nothing.
+            // Passed through unchanged: most requests hold no permits.
             KindProjection::Inner { body, in_flight: InFlight(None) } => body.poll_frame(cx),
             KindProjection::Inner { mut body, in_flight } => {
                 let frame = std::task::ready!(body.as_mut().poll_frame(cx));
@@ -116,7 +117,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 }
 
-/// The permits of a request, until this and all clones are dropped. Most requests have none.
+/// A request's permits, held until this and all clones are dropped. Most requests have none.
 #[derive(Clone, Default)]
 pub struct InFlight(Option<Arc<dyn Send + Sync>>);
 
@@ -125,18 +126,19 @@ impl InFlight {
         Self(Some(Arc::new(hold)))
     }
 
-    /// Lets the handler keep the permits longer than the response. The extensions alone do not.
+    /// Makes the permits available to the handler, which may hold them longer than the response.
+    /// The extensions alone do not hold them.
     pub(crate) fn hand_over(&self, extensions: &mut Extensions) {
         if let Some(hold) = &self.0 {
             extensions.get_or_insert_default::<Permits>().0.push(Arc::downgrade(hold));
         }
     }
 
-    /// The permits of a request, for a task that goes on after the response, such as that of a
-    /// WebSocket. They are returned when this and all clones are dropped. In nested layers it has
-    /// the permits of all layers.
+    /// Returns a request's permits, for a task that outlives the response, such as a WebSocket.
+    /// They are returned when this and all clones are dropped. In nested layers it has the permits
+    /// of all layers.
     ///
-    /// With the feature `axum`, `InFlight` is an extractor that does the same.
+    /// With the feature `axum`, `InFlight` is also an extractor.
     pub fn of_request(extensions: &Extensions) -> Self {
         let permits = extensions.get::<Permits>().into_iter().flat_map(|permits| &permits.0);
         let holds: Vec<_> = permits.filter_map(Weak::upgrade).collect();
@@ -148,11 +150,11 @@ impl InFlight {
     }
 }
 
-/// The permits of a request, from all layers around the handler.
+/// A request's permits, from all layers around the handler.
 #[derive(Clone, Default)]
 struct Permits(Vec<Weak<dyn Send + Sync>>);
 
-/// Never fails.
+/// Infallible.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
     type Rejection = std::convert::Infallible;
@@ -171,16 +173,16 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The response bodies behind a layer: [`SameBody`] by default, or [`AnyBody`]. The trait is sealed,
-/// so later versions can add methods.
+/// How a layer returns response bodies: [`SameBody`] by default, or [`AnyBody`]. The trait is
+/// sealed, so later versions can add methods.
 pub trait BodyMode<B>: sealed::Sealed + Send + Sync + 'static {
-    /// The body behind the layer, where that of the service is `B`.
+    /// The layer's body type if the service's body type is `B`.
     type Body;
 
-    /// Makes the response behind the layer. Its body holds the permits until it ends.
+    /// Makes the layer's response. Its body holds the permits until it is complete.
     fn respond(response: Response<B>, in_flight: InFlight) -> Response<Self::Body>;
 
-    /// Makes the response body of a denial.
+    /// Makes the response body for a denial.
     fn full(data: Bytes) -> Self::Body;
 }
 
@@ -191,7 +193,7 @@ mod sealed {
     impl Sealed for super::SameBody {}
 }
 
-/// Body mode for any service: responses have a [`Body`] around the body of the service.
+/// Body mode for any service: wraps the service's response body in a [`Body`].
 #[derive(Clone, Copy, Debug)]
 pub struct AnyBody;
 
@@ -208,15 +210,15 @@ impl<B: http_body::Body> BodyMode<B> for AnyBody {
     }
 }
 
-/// Body mode for services whose body implements [`HoldPermits`], such as the bodies of axum and tonic:
-/// responses keep the body type. This is the default.
+/// Body mode for services with a body type that implements [`HoldPermits`], such as axum's and
+/// tonic's: responses retain the body type. This is the default.
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;
 
 impl<B: HoldPermits> BodyMode<B> for SameBody {
     type Body = B;
 
-    /// Mostly unchanged, because taking a response apart moves all of it.
+    /// Usually returns the response unchanged, because `map` moves all its parts.
     #[inline]
     fn respond(response: Response<B>, in_flight: InFlight) -> Response<B> {
         if in_flight.is_held() { response.map(|body| body.hold(in_flight)) } else { response }
@@ -228,11 +230,11 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 }
 
 /// A response body that a layer returns without a wrapper. The layer makes its own responses from
-/// bytes, and the body holds the permits of concurrency limits ([`InFlight`]) until its end.
+/// bytes, and the body holds the permits of concurrency limits ([`InFlight`]) until it is complete.
 ///
 /// Implement it for your own body type, or wrap responses with
-/// [`any_body`](crate::RateLimitLayer::any_body). Otherwise a streamed response would return its
-/// permits when it starts, because the layer cannot see where the body ends.
+/// [`any_body`](crate::RateLimitLayer::any_body). Otherwise the permits of a streamed response
+/// would be returned when it starts, because the layer cannot see where the body is complete.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -262,11 +264,11 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
     note = "or implement `tollgate::body::HoldPermits` for your own body type"
 )]
 pub trait HoldPermits: Sized + 'static {
-    /// Makes the body of a response of the layer.
+    /// Makes the body for a response that the layer creates.
     fn full(data: Bytes) -> Self;
 
-    /// Stores the permits in the body. The body drops them before it returns its last frame, because
-    /// a server may drop the body later than the client reads the end.
+    /// Stores the permits in the body. The body must drop them before it returns its last frame,
+    /// because the client may read that frame before the server drops the body.
     #[must_use]
     fn hold(self, in_flight: InFlight) -> Self;
 }
@@ -293,7 +295,8 @@ impl HoldPermits for tonic::body::Body {
     }
 }
 
-/// The whole body is in memory, so the service has finished: the permits are returned immediately.
+/// The full body is in memory, so the service has finished and the permits are returned
+/// immediately.
 impl HoldPermits for Full<Bytes> {
     fn full(data: Bytes) -> Self {
         Self::new(data)
@@ -304,7 +307,7 @@ impl HoldPermits for Full<Bytes> {
     }
 }
 
-/// As [`Full`].
+/// Like [`Full`].
 impl HoldPermits for Bytes {
     fn full(data: Bytes) -> Self {
         data
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_body_knows_its_size_and_its_end() {
+    fn full_body_reports_size_and_completion() {
         let mut body = Body::full("denied");
         assert_eq!(body.size_hint().exact(), Some(6));
         assert!(!body.is_end_stream());
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_body_has_no_frame() {
+    fn empty_body_has_no_frame() {
         for mut body in [Body::empty(), Body::full("")] {
             assert!(body.is_end_stream());
             assert_eq!(body.size_hint().exact(), Some(0));
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_body_passes_through() {
+    fn inner_body_passes_through() {
         let mut body = Body::inner(Full::new(Bytes::from("hello")));
         assert_eq!(body.size_hint().exact(), Some(5));
         assert_eq!(read(&mut body).unwrap(), "hello");

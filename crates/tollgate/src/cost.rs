@@ -8,10 +8,10 @@ use crate::grpc::GrpcServices;
 use crate::head::RequestHead;
 use crate::key::route;
 
-/// The rule that gives each request its cost, in units of a quota. By default every request costs 1.
+/// Determines each request's cost in quota units. By default every request costs 1.
 ///
-/// The closure of [`Costs::from_fn`] applies first, then the cost of the matched route, then the cost
-/// of the method. [`Costs::by_method`] has these costs:
+/// The closure set with [`Costs::from_fn`] applies first, then the matched route's cost, then the
+/// method's cost. [`Costs::by_method`] has these costs:
 ///
 /// | method | units |
 /// |---|---|
@@ -21,11 +21,11 @@ use crate::key::route;
 /// | DELETE | 10 |
 /// | any other (names of methods are in capitals) | 1 |
 ///
-/// A request with cost 0 always passes.
+/// A request with cost 0 is always allowed.
 ///
 /// All gRPC calls are POST requests, so with [`by_method`](Costs::by_method) a call to a declared
-/// gRPC service ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) costs 1. A cost for POST by
-/// [`method`](Costs::method), or a cost for the route, also applies to calls.
+/// gRPC service ([`grpc`](crate::layer::RateLimitLayerBuilder::grpc)) costs 1. A POST cost set with
+/// [`method`](Costs::method), or a route's cost, also applies to gRPC calls.
 ///
 /// ```
 /// use http::Method;
@@ -48,20 +48,20 @@ type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
 #[derive(Clone, Debug)]
 struct Methods {
-    /// Of [`NAMED`], in its order.
+    /// In the order of [`NAMED`].
     named: [Cost; NAMED.len()],
     call: Cost,
     others: Vec<(Method, Cost)>,
     any_other: Cost,
-    /// Whether all of them are the same.
+    /// Whether all methods have the same cost.
     are_equal: bool,
 }
 
-/// SEARCH is also QUERY: the old and the new name of one method.
+/// SEARCH also covers QUERY, because both are names for the same method.
 const NAMED: [&str; 7] = ["GET", "HEAD", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
 
 impl Costs {
-    /// Returns costs by HTTP method: the table above.
+    /// Returns the costs by HTTP method from the table above.
     pub const fn by_method() -> Self {
         let [one, three, five, ten] = [Cost::ONE, Cost::new(3), Cost::new(5), Cost::new(10)];
         let mut costs = Self::uniform(one);
@@ -83,8 +83,8 @@ impl Costs {
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Sets the cost of an HTTP method. SEARCH and QUERY share a cost. A cost for POST also applies
-    /// to gRPC calls.
+    /// Sets an HTTP method's cost. SEARCH and QUERY share a cost. A cost for POST also applies to
+    /// gRPC calls.
     #[must_use]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
@@ -103,9 +103,9 @@ impl Costs {
         self
     }
 
-    /// Sets the cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`,
-    /// or a [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
-    /// (`/package.Service/Method`).
+    /// Sets a route's cost for all methods. The route is the router's pattern (axum's
+    /// `MatchedPath`, or a [`RoutePattern`](crate::key::RoutePattern) extension), or a gRPC
+    /// method's path (`/package.Service/Method`).
     #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
         let (pattern, cost) = (pattern.into(), cost.into());
@@ -114,7 +114,7 @@ impl Costs {
         self
     }
 
-    /// Takes the cost from a closure. If the closure returns `None`, the other rules apply.
+    /// Computes the cost with a closure. If the closure returns `None`, the other rules apply.
     #[must_use]
     pub fn from_fn<C: Into<Cost>>(
         mut self,
@@ -124,13 +124,13 @@ impl Costs {
         self
     }
 
-    /// Returns the cost of a request to a service that is not gRPC.
+    /// Returns a request's cost. gRPC calls cost as much as other POST requests.
     #[inline]
     pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, &GrpcServices::None)
     }
 
-    /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
+    /// Like [`of`](Self::of), but knows which services are gRPC services.
     #[inline]
     pub(crate) fn among(&self, head: &RequestHead<'_>, services: &GrpcServices) -> Cost {
         if let Some(closure) = &self.closure
@@ -139,7 +139,8 @@ impl Costs {
             return cost;
         }
         if !self.routes.is_empty() {
-            // A router has one pattern for all methods of a gRPC service, so a call has its path.
+            // Routers use one pattern for all methods of a gRPC service, so look up the call's path
+            // first.
             let called = services.is_call(head).then(|| head.uri.path());
             let names = [called, route::pattern(head.extensions)];
             let listed = |name: &str| self.routes.iter().find(|(route, _)| **route == *name);
@@ -160,7 +161,7 @@ impl Costs {
         self.methods.are_equal
     }
 
-    /// The cost, if all requests have the same.
+    /// Returns the cost if it is the same for all requests.
     pub(crate) fn uniform_cost(&self) -> Option<Cost> {
         let is_uniform = self.methods.are_equal && self.routes.is_empty() && self.closure.is_none();
         is_uniform.then_some(self.methods.any_other)
@@ -170,7 +171,8 @@ impl Costs {
         self.closure.is_some()
     }
 
-    /// The highest cost that does not depend on a closure, and in words which requests have it.
+    /// Returns the highest cost that does not depend on a closure, and describes the requests that
+    /// have it.
     pub(crate) fn highest(&self) -> (String, Cost) {
         let Methods { named, call, others, any_other, are_equal } = &self.methods;
         let named = NAMED.iter().zip(named).filter(|_| !are_equal);
@@ -211,7 +213,7 @@ fn number(method: &Method) -> Option<usize> {
     })
 }
 
-/// "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1": the costs of methods, without routes and closure.
+/// Only the method costs: "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1".
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Methods { named, any_other, .. } = &self.methods;

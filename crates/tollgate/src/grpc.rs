@@ -11,14 +11,14 @@ use crate::head::Condition;
 use crate::head::RequestHead;
 use crate::paths::Paths;
 
-/// The gRPC services behind a layer, as the program declares them. The request alone cannot show it:
-/// a client can write any content type, and `/api.v1/items` has the form of a gRPC path.
+/// The gRPC services behind a layer, which the program declares. The request alone does not
+/// identify a call: a client can send any content type, and `/api.v1/items` looks like a gRPC path.
 #[derive(Clone, Default)]
 pub(crate) enum GrpcServices {
     #[default]
     None,
     All,
-    /// The services of requests for which the condition holds.
+    /// The services called by requests that match the condition.
     If(Arc<Condition>),
 }
 
@@ -46,8 +46,8 @@ fn says_call(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }
 
-/// Whether the content type is `application/grpc`, alone or followed by `+` and a codec or `;`
-/// and parameters. `application/grpc-web` is something else.
+/// Whether the content type is `application/grpc`, alone or followed by `+` and a codec or `;` and
+/// parameters. `application/grpc-web` is a different protocol.
 fn has_grpc_type(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else {
         return false;
@@ -65,7 +65,8 @@ pub(crate) fn trailers_only(status: &'static str, message: &str) -> Response<Byt
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
     headers.insert(GRPC_STATUS, HeaderValue::from_static(status));
     let message = utf8_percent_encode(message, ESCAPED).to_string();
-    // The encoded text is printable. Without it the status would suffice.
+    // Percent-encoding leaves only printable characters. Even if it failed, the status would
+    // suffice.
     if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
         headers.insert(GRPC_MESSAGE, message);
     }
@@ -75,7 +76,7 @@ pub(crate) fn trailers_only(status: &'static str, message: &str) -> Response<Byt
 const GRPC: &str = "application/grpc";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// As the gRPC protocol asks for, which also escapes all that is not ASCII.
+/// The gRPC protocol requires escaping these characters and all non-ASCII characters.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]

@@ -1,26 +1,28 @@
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-/// The head of a request, without the body. The layer decides before the body is read, and keys,
-/// costs and conditions do not depend on the type of the body.
+/// A request's head, without the body. The layer decides before the body is read, so keys, costs
+/// and conditions do not depend on the body type.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
     /// The HTTP method of the request.
     pub method: &'a Method,
-    /// The target of the request, as the client sent it. One resource has many spellings (`//`,
-    /// `%2e`, a trailing slash), so use [`key::MatchedRoute`](crate::key::MatchedRoute) as a key.
+    /// The target of the request, exactly as sent by the client. A resource can have many spellings
+    /// (`//`, `%2e`, a trailing slash), so use [`key::MatchedRoute`](crate::key::MatchedRoute) as a
+    /// key.
     pub uri: &'a Uri,
     /// The HTTP version of the request.
     pub version: Version,
-    /// The headers of the request. A client chooses all values that no trusted proxy overwrites.
+    /// The request headers. The client controls every value that no trusted proxy overwrites.
     pub headers: &'a HeaderMap,
-    /// The extensions that the server and outer layers added: peer address, matched route, user.
+    /// The extensions added by the server and outer layers, such as peer address, matched route or
+    /// user.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> RequestHead<'a> {
-    /// Borrows the head of a request.
+    /// Borrows a request's head.
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -32,7 +34,7 @@ impl<'a> RequestHead<'a> {
     }
 
     /// Returns whether the request is a CORS preflight: an OPTIONS request with `Origin` and
-    /// `Access-Control-Request-Method`. Any client can send one.
+    /// `Access-Control-Request-Method`. Any client can send such a request.
     pub fn is_preflight(&self) -> bool {
         *self.method == Method::OPTIONS
             && self.headers.contains_key(ORIGIN)

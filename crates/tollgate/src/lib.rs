@@ -1,7 +1,7 @@
 //! Rate limiting for Tower, axum, hyper and tonic, exact within one process and, with Redis, across many.
 //!
-//! A [`RateLimitLayer`] finds the [`key`] and the cost ([`Costs`]) of each request and calls a
-//! [`Store`], which decides all of the layer's policies in one step: either all are charged or none.
+//! A [`RateLimitLayer`] finds each request's [`key`] and cost ([`Costs`]) and calls a [`Store`],
+//! which decides all of the layer's policies in one step: it charges either all policies or none.
 //! If a policy denies a request, the layer responds itself ([`denial`]).
 //!
 //! ```
@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()`, so that the layer can see
-//! the client's address. The [README] and [choosing.md] help to choose an algorithm and a store;
+//! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()` so the layer can see the
+//! client's address. The [README] and [choosing.md] help to choose an algorithm and a store;
 //! [examples] has small programs.
 //!
 //! [README]: https://github.com/tollgate-rs/tollgate#readme
@@ -48,8 +48,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// `Debug` with these fields only. The others are closures, which have no `Debug`, or name clients,
-/// which logs must not.
+/// Implements `Debug` with only these fields. The remaining fields are closures, which have no
+/// `Debug`, or identify clients, which must not appear in logs.
 macro_rules! debug_fields {
     ($([$($generics:tt)+])? $name:ident $(<$($argument:ident),+>)? $(, $field:ident)*) => {
         impl $(<$($generics)+>)? std::fmt::Debug for $name $(<$($argument),+>)? {
@@ -79,7 +79,7 @@ mod settling;
 pub mod store;
 pub mod tier;
 
-// At most 20 names with the modules, which a test counts. The others are in modules by theme.
+// A test limits the crate root to 20 names, including the modules. Everything else is in a module.
 pub use cost::Costs;
 #[doc(inline)]
 pub use layer::RateLimitLayer;
@@ -94,7 +94,7 @@ pub use tollgate_memory::MemoryStore;
 #[doc(inline)]
 pub use tollgate_redis::RedisStore;
 
-// For the files of the layer, which use them together.
+// Re-exported here because the layer's files use them together.
 pub(crate) use head::RequestHead;
 pub(crate) use headers::HeaderOptions;
 pub(crate) use limit::{OnExceeded, OnMissingKey};
@@ -105,9 +105,9 @@ pub(crate) use settling::ResponseHead;
 #[cfg(all(doctest, feature = "axum", feature = "memory", feature = "redis"))]
 mod readmes {
     #[doc = include_str!("../README.md")]
-    struct OfTheCrate;
+    struct CrateReadme;
     #[doc = include_str!("../../../README.md")]
-    struct OfTheRepository;
+    struct RepositoryReadme;
 }
 
 /// The examples of the documents are compiled and run as well.

@@ -1,4 +1,4 @@
-//! Limits: a policy with its key, its costs and its conditions, and what happens at its edges.
+//! Limits: a policy with its key, costs and conditions, and what happens to denied requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::settling::Settling;
 pub use crate::settling::{Reserve, ResponseHead};
 use crate::tier::Tier;
 
-/// A policy with its key, its costs and its conditions, as a layer applies it.
+/// A policy, together with the key, costs and conditions that a layer applies it with.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
@@ -48,7 +48,7 @@ pub struct Limit {
     conditions: Vec<Arc<Condition>>,
 }
 
-/// The treatment of a request that has no key.
+/// How a limit treats a request without a key.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -65,25 +65,25 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// The layer rejects the request with 403, or with the status that the response of the layer
-    /// chooses ([`Denial::with_status`](crate::denial::Denial::with_status)), and charges no policy. If
-    /// keys could be guessed, put a limit by address into a layer outside of this layer.
+    /// The layer rejects the request with 403, or with the status that the application sets with
+    /// [`Denial::with_status`](crate::denial::Denial::with_status), and charges no policy. If
+    /// clients could guess keys, wrap this layer in another layer that limits by address.
     Deny,
-    /// The request passes this policy. The other policies of the layer still apply.
+    /// The request passes this policy. The layer's other policies still apply.
     Pass,
     /// All requests without a key share one quota of this policy.
     Share,
 }
 
 impl OnMissingKey {
-    /// Returns the key of all requests without a key, with [`Share`](Self::Share).
+    /// Returns the key that all requests without a key use under [`Share`](Self::Share).
     pub fn shared_key() -> Key {
-        // Keys of sources begin with a tag above zero.
+        // A source's keys start with a nonzero tag, so they never equal this key.
         Key::new([0, b'-'])
     }
 }
 
-/// The treatment of a request that a limit denies: reject it, let it wait, or let it pass with a
+/// How a limit treats a request that exceeds its quota: reject it, let it wait, or allow it with a
 /// mark.
 ///
 /// ```
@@ -100,17 +100,17 @@ impl OnMissingKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnExceeded {
-    /// The layer rejects the request at once.
+    /// The layer rejects the request immediately.
     #[default]
     Reject,
-    /// The request passes, and clients and service learn that it exceeds the quota. So the service
-    /// can use a smaller model, lower its priority or show a banner. This is a soft limit.
+    /// The request is allowed, and both the client and the service learn that it exceeds the quota.
+    /// The service can then use a smaller model, lower the request's priority or show a banner.
+    /// This is a soft limit.
     ///
     /// The request has [`Verdicts`](crate::layer::Verdicts) in its extensions, and the response has
     /// the header [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED). The rate limit
     /// headers show the limit as usual. A request beyond the quota is not charged, so each window
-    /// has room for as many requests without a mark as the quota grants. A request without a key
-    /// passes, too.
+    /// allows the full quota of unmarked requests. Requests without a key are allowed, too.
     ///
     /// ```
     /// use tollgate::limit::OnExceeded;
@@ -123,29 +123,30 @@ pub enum OnExceeded {
     /// ```
     Annotate,
     /// The request waits until the limit allows it, for up to `max`. The layer rejects the request
-    /// as soon as it is clear that the wait takes longer.
+    /// as soon as it is clear that the wait would be longer.
     ///
     /// # Order
     ///
-    /// Each key serves waiting requests in the order of arrival. While a request waits for a key,
-    /// no later request takes units of that key.
+    /// Each key serves its waiting requests in the order of arrival. While a request waits for a
+    /// key, no later request takes units from that key.
     ///
-    /// A request waits for a key while the store denies the request under that key, or while an
-    /// earlier request waits for the key, and for no other key. So a client that waits for its own
-    /// limit delays no other client at a global limit. Later it takes its place by arrival among
-    /// the requests that wait for the global limit.
+    /// A request waits for a key only while the store denies it under that key, or while an earlier
+    /// request waits for the same key. So a client that waits for its own limit does not delay
+    /// other clients at a global limit. If it must then wait for the global limit as well, its
+    /// place there depends on when it arrived.
     ///
-    /// The order holds in one process, among limits that share a [`WaitQueue`](crate::layer::WaitQueue). A
-    /// request that costs 0 under a key does not wait for the key.
+    /// The order holds within one process, among limits that share a
+    /// [`WaitQueue`](crate::layer::WaitQueue). A request that costs 0 under a key does not wait for
+    /// that key.
     ///
     /// # Bounds
     ///
-    /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting requests. A
-    /// client that closes its connection leaves the queue and takes no units. A request that finds
-    /// no place, or whose time is over, gets the time until the quota is full again as
-    /// `Retry-After`, because an earlier time is not known. A request that costs more than the
-    /// capacity gets 403 at once. Waiting needs a tokio runtime with its timer enabled, and holds no
-    /// permit of the inner service.
+    /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting
+    /// requests. If a client closes its connection, its request leaves the queue and takes no
+    /// units. If the queue is full or the wait takes too long, `Retry-After` is the time until the
+    /// quota is full again, because no earlier time is known. A request that costs more than the
+    /// capacity gets 403 immediately. Waiting needs a tokio runtime with its timer enabled. A
+    /// waiting request holds no permit of the inner service.
     Wait {
         /// The longest wait.
         max: Duration,
@@ -153,9 +154,9 @@ pub enum OnExceeded {
 }
 
 impl Limit {
-    /// Applies `policy` with a quota for each key that the source finds.
+    /// Applies `policy`, with a separate quota for each key that the source finds.
     ///
-    /// Under a concurrency limit or a penalty a request costs 1, whatever the costs of the layer.
+    /// Under a concurrency limit or a penalty, a request costs 1 regardless of the layer's costs.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
         let one = policy.is_concurrency() || policy.is_penalty();
         let costs = one.then(|| Costs::flat(Cost::ONE));
@@ -174,49 +175,50 @@ impl Limit {
         }
     }
 
-    /// Applies `policy` with one quota for all clients.
+    /// Applies `policy` with a single quota that all clients share.
     pub fn global(policy: Policy) -> Self {
         Self::new(policy, Global)
     }
 
-    /// Applies `policy` to each client address, as [`ClientIp::peer`](crate::key::ClientIp::peer)
-    /// finds it.
+    /// Applies `policy` to each client address. [`ClientIp::peer`](crate::key::ClientIp::peer)
+    /// finds the address.
     pub fn per_ip(policy: Policy) -> Self {
         Self::new(policy, ClientIp::peer())
     }
 
-    /// Applies `policy` to each of these API keys in `X-API-Key`. A request without one of them
-    /// gets 403.
+    /// Applies `policy` to each of these API keys, which clients send in `X-API-Key`. A request
+    /// without a valid key gets 403.
     pub fn per_api_key(policy: Policy, keys: ApiKeys) -> Self {
         let key = ApiKey::in_x_api_key().one_of(keys);
         Self::new(policy, key).on_missing_key(OnMissingKey::Deny)
     }
 
-    /// Short for `.costs(Costs::flat(units))`.
+    /// Shorthand for `.costs(Costs::flat(units))`.
     #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
     }
 
-    /// Sets the costs of requests under this limit, instead of those of the layer.
+    /// Sets the request costs under this limit, which override the layer's costs.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
         self
     }
 
-    /// Makes a shadow policy: it never denies a request, and is charged for requests that pass.
-    /// It appears in neither the headers nor the status, only in `tollgate` events. For a limit that
-    /// clients and service see, use [`OnExceeded::Annotate`].
+    /// Makes this a shadow policy: it never denies a request, and is charged for requests that
+    /// pass. It affects neither the headers nor the response status and is visible only in
+    /// `tollgate` events. For a limit that clients and the service see, use
+    /// [`OnExceeded::Annotate`].
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         (self.shadow, self.enforce) = (true, false);
         self
     }
 
-    /// Leaves the policy out of the rate limit headers, for example a limit that protects the service
-    /// and is no promise to clients. If it denies a request, the response has `Retry-After`, and its
-    /// body names the policy.
+    /// Omits the policy from the rate limit headers, for example because the limit protects the
+    /// service and is no promise to clients. If the policy denies a request, the response still has
+    /// `Retry-After`, and its body names the policy.
     ///
     /// ```
     /// use tollgate::{Limit, Policy, Quota};
@@ -231,19 +233,21 @@ impl Limit {
         self
     }
 
-    /// Sets the treatment of a request without a key.
+    /// Sets how the limit treats a request without a key.
     ///
-    /// A layer does not build if the key [cannot be missing](KeySource::can_be_missing), as that of
-    /// [`ClientIp::peer`](crate::key::ClientIp::peer): a server without peer addresses is set up
-    /// wrongly and responds with 500. Code for any source sets this on the [layer's
-    /// builder](crate::layer::RateLimitLayerBuilder::on_missing_key).
+    /// The layer does not build if the key [cannot be missing](KeySource::can_be_missing). For
+    /// example, [`ClientIp::peer`](crate::key::ClientIp::peer) always finds a key: a server without
+    /// peer addresses is misconfigured, so the layer responds with 500. Code that works with any
+    /// source sets this on the [layer's
+    /// builder](crate::layer::RateLimitLayerBuilder::on_missing_key) instead.
     #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
-    /// Limits only requests for which `condition` returns `true`. Several conditions must all hold.
+    /// Limits only requests for which `condition` returns `true`. If there are several conditions,
+    /// all must hold.
     #[must_use]
     pub fn when(
         mut self,
@@ -253,21 +257,21 @@ impl Limit {
         self
     }
 
-    /// Limits only requests to these paths, and requests whose ambiguous spelling may mean one of
+    /// Limits only requests to these paths, including ambiguous spellings that may mean one of
     /// these paths. A layer on the route itself needs no paths.
     #[must_use]
     pub fn on_paths(self, paths: Paths) -> Self {
         self.when(move |head| paths.may_contain(head.uri.path()))
     }
 
-    /// Excludes requests to these paths.
+    /// Exempts requests to these paths.
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
         self.when(move |head| !paths.surely_contains(head.uri.path()))
     }
 
-    /// Sets the treatment of a request that this limit denies. If a limit with
-    /// [`OnExceeded::Reject`] also denies the request, the layer rejects it at once.
+    /// Sets how the layer treats a request that this limit denies. If a limit with
+    /// [`OnExceeded::Reject`] also denies the request, the layer rejects it immediately.
     #[must_use]
     pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
         self.on_exceeded = on_exceeded;
@@ -282,7 +286,7 @@ impl Limit {
         }
     }
 
-    /// Treats the cost as an estimate, which is corrected when the response is known: see
+    /// Treats the cost as an estimate that is corrected when the response is known. See
     /// [`Reserve`].
     ///
     /// ```
@@ -304,12 +308,13 @@ impl Limit {
     }
 
     /// Counts only the responses for which `counts` returns `true`. The layer charges each request
-    /// before it forwards it, and refunds responses that do not count. For a
-    /// [penalty](Self::penalty) these responses are the strikes, and nothing is charged before.
+    /// before it forwards it, and refunds it if the response does not count. For a
+    /// [penalty](Self::penalty), these responses are the strikes, and requests are not charged in
+    /// advance.
     ///
-    /// Requests at the same time cannot exceed the limit either: each request holds its units until its
-    /// response is known. A request without a response counts, because the service failed or the
-    /// client left. The headers include the refund.
+    /// Concurrent requests cannot exceed the limit either, because each request holds its units
+    /// until its response is known. A request without a response counts, because the service failed
+    /// or the client disconnected. The headers include the refund.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -331,13 +336,13 @@ impl Limit {
         self
     }
 
-    /// Sets another quota for the clients in a tier, with the same algorithm. The layer finds the
-    /// tier of a request with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
+    /// Sets a different quota, with the same algorithm, for clients in a tier. The layer finds a
+    /// request's tier with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
     ///
-    /// It is one policy: a client whose tier changes keeps the units that it has used.
+    /// Used units still count when a client changes tiers, because all tiers share one policy.
     ///
     /// # Errors
-    /// The quota does not fit the algorithm, or the lease of the policy.
+    /// The quota does not fit the algorithm or the policy's lease.
     pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
         let tier = tier.into();
         let policy = like(&self.policy, self.policy.name(), quota)?;
@@ -346,11 +351,12 @@ impl Limit {
         Ok(self)
     }
 
-    /// Makes a limit named `name` with `numerator / denominator` of this quota in each tier, for
-    /// example for endpoints that may take only a tenth. The rest is the same as in this limit.
+    /// Makes a limit named `name` with `numerator / denominator` of this limit's quota in each
+    /// tier, for example for endpoints that may use only a tenth. Everything else is the same as in
+    /// this limit.
     ///
-    /// Quotas are rounded as in [`Policy::share`]. A request needs units in both limits if a layer
-    /// has both.
+    /// Quotas are rounded as in [`Policy::share`]. If a layer has both limits, a request needs
+    /// units in both.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -360,7 +366,7 @@ impl Limit {
     /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
     /// let client = Limit::new(free, ClientIp::peer())
     ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
-    /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
+    /// // 6 per hour with a burst of 1; in the tier `pro` 1000 per hour with a burst of 50.
     /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);
     /// # let _ = ai;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -386,13 +392,14 @@ impl Limit {
         })
     }
 
-    /// Makes a limit named `name` that blocks clients of this limit after a number of strikes. It
-    /// has the key and the conditions of this limit. Put both into a layer.
+    /// Makes a limit named `name` that blocks this limit's clients after a number of strikes. It
+    /// has the same key and conditions as this limit. Add both to the layer.
     ///
-    /// A strike is a denial by a limit of the layer with the same key. With `strikes` of failures,
-    /// a strike is a response that counts ([`count_only`](Self::count_only)). A blocked client gets
-    /// a problem of its own until the block ends; more requests do not extend the block. Headers
-    /// name the penalty only while it blocks.
+    /// A strike is a denial by any of the layer's limits that has the same key. With
+    /// [`Strikes::of_failures`], a strike is a response that counts
+    /// ([`count_only`](Self::count_only)). A blocked client gets a dedicated problem until the
+    /// block expires, and more requests do not extend the block. Headers name the penalty only
+    /// while it blocks.
     ///
     /// ```
     /// use std::time::Duration;
@@ -434,18 +441,18 @@ impl Limit {
         }
     }
 
-    /// Returns the policy of this limit, with the quota outside of tiers.
+    /// Returns this limit's policy, with the quota that applies outside of tiers.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Returns the tiers that have a quota of their own, and the policy in each.
+    /// Returns the tiers that have their own quota, with their policies.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
-    /// Returns the policy of this limit in a tier. A tier without a quota has the policy outside of
-    /// tiers.
+    /// Returns this limit's policy in a tier. A tier without its own quota uses the policy outside
+    /// of tiers.
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)
@@ -471,8 +478,8 @@ impl Limit {
         self.key_of(&SubjectName::Global).is_some_and(|key| key == Key::GLOBAL)
     }
 
-    /// Returns the key under which requests of this subject are counted, if the key source knows
-    /// the subject without a request.
+    /// Returns the key under which this subject's requests are counted, if the key source can
+    /// derive it without a request.
     pub fn key_of(&self, name: &SubjectName) -> Option<Key> {
         match name {
             SubjectName::Key(key) => Some(key.clone()),

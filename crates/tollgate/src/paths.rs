@@ -1,27 +1,27 @@
-//! Patterns of paths.
+//! Path patterns.
 
 use std::borrow::Cow;
 
 /// A list of path patterns: exact paths (`/healthz`), or all paths at and below a path (`/static/*`
 /// is `/static`, `/static/` and `/static/a`, but not `/statics`).
 ///
-/// A pattern is compared with the percent-decoded path of the request: `/검색` and
-/// `/%EA%B2%80%EC%83%89` are one pattern and one path. In axum's `nest` the path has no prefix.
-/// Method and query have no effect. `/login` does not match `/login/`: if your service answers both,
-/// list both, or `/login/*`.
+/// Patterns are compared with the request's percent-decoded path, so `/검색` and
+/// `/%EA%B2%80%EC%83%89` are equal, both in patterns and in requests. Inside axum's `nest` the path
+/// has no prefix. The method and the query have no effect. `/login` does not match `/login/`: if
+/// your service responds to both, list both, or `/login/*`.
 ///
-/// One path has many spellings, and servers read some spellings in different ways: `//`, `\`, `;`,
+/// A path can have many spellings, and servers interpret some in different ways: `//`, `\`, `;`,
 /// the segments `.` and `..`, the escapes of these and of `%`, `?`, `#` and control characters, and
 /// escapes that are not valid UTF-8. These spellings are [*ambiguous*](Self::is_ambiguous).
 ///
 /// * A *limit* applies to every path that [may be](Self::may_contain) in the list. An ambiguous
-///   spelling may be any path, so no spelling avoids a limit.
-/// * An *exemption* applies only to a path that is [surely](Self::surely_contains) in the list: not
-///   to an ambiguous spelling, and not to an escape that no client needs, as `%61` for `a`, because
-///   some routers do not decode it.
+///   spelling could mean any path, so no spelling avoids a limit.
+/// * An *exemption* applies only to a path that is [surely](Self::surely_contains) in the list. It
+///   excludes ambiguous spellings and unnecessary escapes, such as `%61` for `a`, because some
+///   routers do not decode them.
 ///
-/// Letters are compared as they are. If your service also accepts `/LOGIN` or another Unicode form
-/// for `/login`, put the layer on the route instead.
+/// Comparison is case-sensitive and does not normalize Unicode. If your service also accepts
+/// `/LOGIN` or another Unicode form for `/login`, put the layer on the route instead.
 ///
 /// ```
 /// use tollgate::limit::Paths;
@@ -36,7 +36,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
     exact: Vec<Box<str>>,
-    /// Without the slash at the end.
+    /// Without the trailing slash.
     below: Vec<Box<str>>,
 }
 
@@ -44,8 +44,8 @@ impl Paths {
     /// Makes a list of path patterns.
     ///
     /// # Errors
-    /// A pattern would match nothing: it does not begin with `/`, has a `*` before its last
-    /// segment, has a parameter of a router, or is ambiguous.
+    /// A pattern would match no path: it does not start with `/`, has a `*` before its last
+    /// segment, contains a router parameter, or is ambiguous.
     pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, PathsError> {
         let mut paths = Self::default();
         for pattern in patterns {
@@ -66,17 +66,17 @@ impl Paths {
         Ok(paths)
     }
 
-    /// Returns whether all servers read the path as one of the patterns.
+    /// Returns whether every server would interpret the path as one of the patterns.
     pub fn surely_contains(&self, path: &str) -> bool {
         Decoded::of(path).is_some_and(|path| !path.has_needless_escape && self.has(&path.text))
     }
 
-    /// Returns whether some server could read the path as one of the patterns.
+    /// Returns whether any server could interpret the path as one of the patterns.
     pub fn may_contain(&self, path: &str) -> bool {
         Decoded::of(path).is_none_or(|path| self.has(&path.text))
     }
 
-    /// Returns whether servers read this spelling of a path in different ways.
+    /// Returns whether servers interpret this spelling of a path in different ways.
     ///
     /// ```
     /// use tollgate::limit::Paths;
@@ -101,10 +101,10 @@ impl Paths {
     }
 }
 
-/// A percent-decoded path that all servers read in one way.
+/// A percent-decoded path that all servers interpret the same way.
 struct Decoded<'a> {
     text: Cow<'a, str>,
-    /// Whether an ASCII character has an escape that it does not need.
+    /// Whether an ASCII character is escaped unnecessarily.
     has_needless_escape: bool,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Decoded<'a> {
     }
 }
 
-/// Whether a path may hold this character without an escape (`pchar` of RFC 3986).
+/// Whether a path may contain this character unescaped (`pchar` in RFC 3986).
 const fn may_be_raw(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'')
@@ -148,7 +148,7 @@ const fn may_be_raw(byte: u8) -> bool {
 }
 
 fn hex(digit: u8) -> Option<u8> {
-    // A digit to the base of 16 fits.
+    // A hexadecimal digit fits into a `u8`.
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 

@@ -6,20 +6,20 @@ use http::{Extensions, HeaderMap, HeaderName, Response, StatusCode};
 use tollgate_core::{Charged, Key, Policy, ReceiptId, Source, Timestamp};
 use tollgate_core::{Cost, Micros, Receipt};
 
-/// The way in which an estimated cost is corrected. See [`Limit::reserve`](crate::Limit::reserve).
+/// How an estimated cost is corrected. See [`Limit::reserve`](crate::Limit::reserve).
 ///
-/// * The handler settles them with its [`Reservation`](crate::layer::Reservation), or with a
+/// * The handler settles the cost with its [`Reservation`](crate::layer::Reservation) or with a
 ///   [`Tally`](crate::layer::Tally).
-/// * Or the service states the cost in a header of its response
+/// * Alternatively, the service states the cost in a response header
 ///   ([`or_by_header`](Self::or_by_header)).
-/// * The first settlement counts. If there is no settlement in time, the estimate stands.
+/// * The first settlement counts. If none arrives before the deadline, the estimate becomes final.
 ///
 /// # Wrong estimates
 ///
 /// Units beyond the actual cost are refunded if they still count. Missing units are charged now,
-/// even beyond the limit: a debt of at most one capacity, which has to be refilled before the next
-/// request passes. So estimate high, and at least 1: a request that costs nothing is not charged
-/// and cannot be corrected.
+/// even beyond the limit. This can leave a debt of at most one capacity, which has to be refilled
+/// before the next request is allowed. So estimate high, and at least 1: a request with cost 0 is
+/// not charged and cannot be corrected.
 ///
 /// ```
 /// use tollgate::limit::Reserve;
@@ -39,25 +39,24 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Lets the handler settle the cost, within the window of the policy or 5 minutes, whichever is
-    /// longer, and at most an hour ([`Receipt::lifetime`]).
+    /// Lets the handler settle the cost within the policy's window or 5 minutes (the longer of the
+    /// two), and within an hour at most ([`Receipt::lifetime`]).
     pub const fn by_handler() -> Self {
         Self { header: None, lapses_after: Receipt::LIFETIME }
     }
 
-    /// Lets the service also state the cost in units, in the header `name` of its response, for
-    /// example [`headers::COST`](crate::headers::COST).
+    /// Lets the service also state the cost, in units, in the response header `name`, for example
+    /// [`headers::COST`](crate::headers::COST).
     ///
-    /// The layer removes the header from all responses, charged or not. A value that is not an
-    /// integer is ignored. In nested layers, the innermost layer with this header reads and removes
-    /// it.
+    /// The layer removes the header from all responses, charged or not. It ignores values that are
+    /// not integers. In nested layers, the innermost layer with this header reads and removes it.
     #[must_use]
     pub fn or_by_header(mut self, name: HeaderName) -> Self {
         self.header = Some(name);
         self
     }
 
-    /// Sets the time after which the estimate stands. It is at most [`Receipt::lifetime`].
+    /// Sets the time after which the estimate becomes final. It is at most [`Receipt::lifetime`].
     #[must_use]
     pub fn lapse_after(mut self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -84,20 +83,20 @@ impl Reserve {
     }
 }
 
-/// The head of a response, without the body, for [`Limit::count_only`](crate::Limit::count_only).
+/// A response's head, without the body, for [`Limit::count_only`](crate::Limit::count_only).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
-    /// The status of the response.
+    /// The response status.
     pub status: StatusCode,
-    /// The headers of the service's response.
+    /// The response headers from the service.
     pub headers: &'a HeaderMap,
-    /// The extensions of the service's response.
+    /// The response extensions from the service.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> ResponseHead<'a> {
-    /// Borrows the head of a response.
+    /// Borrows a response's head.
     pub fn of<B>(response: &'a Response<B>) -> Self {
         Self {
             status: response.status(),
@@ -124,9 +123,10 @@ impl Settling {
 
 debug_fields!(Settling, reserve);
 
-/// A [`Receipt`] on its way to another process, which settles it when it knows the cost.
+/// A [`Receipt`] in a form that can be sent to another process, which settles the cost when it is
+/// known.
 ///
-/// The policy is not sent: the other process has it from its own configuration.
+/// The policy is not included, because the other process has it in its own configuration.
 ///
 /// ```
 /// use tollgate::store::{Receipt, SentReceipt};
@@ -147,7 +147,7 @@ debug_fields!(Settling, reserve);
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct SentReceipt {
     policy: String,
-    /// As text, because readers of JSON round large numbers.
+    /// Text, because JSON readers may round large numbers.
     id: String,
     is_local: bool,
     key: Vec<u8>,
@@ -179,8 +179,8 @@ impl SentReceipt {
         &self.policy
     }
 
-    /// Returns the receipt, for [`Store::settle`](crate::Store::settle). `None` if `policy` has
-    /// another name, or if the receipt is forged.
+    /// Returns the receipt for [`Store::settle`](crate::Store::settle). Returns `None` if `policy`
+    /// has a different name or the receipt is forged.
     pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
         let charged = Charged {
             cost: Cost::new(self.cost),

@@ -1,16 +1,16 @@
-//! Stores, their decisions, and what a layer does while a store cannot decide.
+//! Stores, their decisions, and the layer's behaviour while a store cannot decide.
 //!
-//! Each policy has an [`OnStoreError`](crate::policy::OnStoreError) for that time: `Open` lets requests
-//! pass unlimited, `Closed` rejects them with 503, and `Local` lets a second store in this process
-//! decide with a share of the quota.
+//! Each policy has an [`OnStoreError`](crate::policy::OnStoreError) for store failures: `Open`
+//! allows all requests, `Closed` rejects them with 503, and `Local` lets a second store in this
+//! process decide with a share of the quota.
 //!
-//! * [`StoreExt::or_local`](crate::StoreExt::or_local) adds the local store, as in
-//!   `redis.or_local(MemoryStore::new())`. The default of policies over it is `Local`. A layer
-//!   needs both or neither: the local store, and a policy that uses it.
-//! * [`Policy::with_shed`](crate::Policy::with_shed) is the failure policy of requests that the
-//!   store refused before it sent them, because no answer could come in time.
-//! * A `Breaker` of the `RedisStore` stops calls to a server that is down, so that few requests wait
-//!   for the timeout. The store has one for each server.
+//! * [`StoreExt::or_local`](crate::StoreExt::or_local) adds the local store, for example
+//!   `redis.or_local(MemoryStore::new())`. Policies over it default to `Local`. A layer needs both
+//!   or neither: the local store, and a policy that uses it.
+//! * [`Policy::with_shed`](crate::Policy::with_shed) is the failure policy for requests that the
+//!   store shed before sending them, because no reply could arrive before the deadline.
+//! * The `RedisStore` has a `Breaker` for each server. It stops calls to a server that is down, so
+//!   few requests wait for the timeout.
 
 #[cfg(feature = "serde")]
 pub use crate::settling::SentReceipt;

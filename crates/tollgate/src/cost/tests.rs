@@ -27,14 +27,14 @@ fn cost_among(
 }
 
 #[test]
-fn every_request_costs_one_by_default() {
+fn default_cost_is_one() {
     for method in ["GET", "SEARCH", "POST", "DELETE", "OPTIONS"] {
         assert_eq!(cost(&Costs::default(), method, None, false), 1, "{method}");
     }
 }
 
 #[test]
-fn methods_cost_what_the_table_says() {
+fn method_costs_match_documentation() {
     for (method, expected) in [
         ("GET", 1),
         ("HEAD", 1),
@@ -53,7 +53,7 @@ fn methods_cost_what_the_table_says() {
 }
 
 #[test]
-fn a_call_to_a_declared_service_is_no_ordinary_post() {
+fn declared_grpc_calls_have_own_cost() {
     let call = |costs: &Costs, grpc| cost_among(&GrpcServices::All, costs, "POST", None, grpc);
     assert_eq!(call(&Costs::by_method(), true), 1);
     assert_eq!(call(&Costs::by_method(), false), 5);
@@ -67,7 +67,7 @@ fn a_call_to_a_declared_service_is_no_ordinary_post() {
 }
 
 #[test]
-fn a_content_type_alone_changes_no_cost() {
+fn content_type_alone_changes_no_cost() {
     let listed = Costs::by_method().route("/reports/{id}", Cost::new(50));
     let cheap = Costs::by_method().route("/pkg.Service/Call", Cost::new(1));
     for (costs, route, expected) in [
@@ -83,7 +83,7 @@ fn a_content_type_alone_changes_no_cost() {
 }
 
 #[test]
-fn the_nearer_rule_wins() {
+fn specific_rules_override_general_rules() {
     let costs = Costs::by_method()
         .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
         .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))

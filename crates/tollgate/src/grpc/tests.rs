@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn grpc_is_told_from_its_neighbours() {
+fn only_grpc_content_types_match() {
     for (content_type, expected) in [
         ("application/grpc", true),
         ("application/grpc+proto", true),
@@ -45,7 +45,7 @@ fn messages_are_percent_encoded() {
 }
 
 #[test]
-fn any_message_makes_a_header() {
+fn any_message_is_valid_header() {
     let all: String = (0..0x250).filter_map(char::from_u32).collect();
     let response = trailers_only("8", &all);
     assert!(response.headers().contains_key(GRPC_MESSAGE));

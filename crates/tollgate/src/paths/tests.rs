@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The answers to the two questions about a path.
+/// How limits and exemptions treat a path.
 #[derive(Debug, PartialEq)]
 enum Is {
     /// Limited and exempt.
@@ -16,7 +16,7 @@ enum Is {
 }
 
 #[test]
-fn a_path_is_limited_if_it_may_match_and_exempt_if_it_surely_does() {
+fn limits_and_exemptions_match_decoded_paths() {
     let paths = Paths::new(["/static/*", "/login", "/검색", "/caf%C3%A9/*"]).unwrap();
     for (expected, spellings) in [
         (
@@ -36,12 +36,12 @@ fn a_path_is_limited_if_it_may_match_and_exempt_if_it_surely_does() {
                 "/café/menu",
             ][..],
         ),
-        // ASCII that needs no escape: a router may or may not decode it.
+        // Escaped ASCII that needs no escape: routers differ in whether they decode it.
         (
             Is::Possible,
             &["/log%69n", "/%6C%6f%67%69%6e", "/static/%61pp.css", "/static/a%2Bb", "/%63af%C3%A9"],
         ),
-        // Another path in plain letters, however it is escaped.
+        // Different paths, regardless of escapes.
         (
             Is::Other,
             &[
@@ -71,7 +71,7 @@ fn a_path_is_limited_if_it_may_match_and_exempt_if_it_surely_does() {
 }
 
 #[test]
-fn an_ambiguous_spelling_is_always_limited_and_never_exempt() {
+fn ambiguous_paths_are_limited_never_exempt() {
     let paths = Paths::new(["/static/*", "/login"]).unwrap();
     for path in [
         "/static/../admin",
@@ -96,7 +96,7 @@ fn an_ambiguous_spelling_is_always_limited_and_never_exempt() {
         "/static/a%0D%0Ab",
         "/static/a%7F",
         "/static/a%C2%85",
-        // Not UTF-8: a lone byte, a part of a letter, overlong `/` and `.`, a surrogate.
+        // Not UTF-8: a lone byte, part of a character, overlong `/` and `.`, a surrogate.
         "/static/%FF",
         "/static/%EA%B2",
         "/static/%EA%B2/%80",
@@ -104,14 +104,14 @@ fn an_ambiguous_spelling_is_always_limited_and_never_exempt() {
         "/static/%E0%80%AFadmin",
         "/static/%C0%AE%C0%AE/admin",
         "/static/%ED%A0%80",
-        // Not an escape.
+        // Not escapes.
         "/static/%",
         "/static/%2",
         "/static/%zz",
         "/static/%u002e",
         "/static/%+2",
         "/static/%é",
-        // The query of a server that decodes first.
+        // A server that decodes first would see a query.
         "/static/a%3Fb",
         "/static/a%23b",
         "//login",
@@ -124,7 +124,7 @@ fn an_ambiguous_spelling_is_always_limited_and_never_exempt() {
 }
 
 #[test]
-fn everything_is_below_the_root() {
+fn root_pattern_contains_all_paths() {
     let paths = Paths::new(["/*"]).unwrap();
     for path in ["/", "/a", "/a/b/", "/%EA%B2%80"] {
         assert!(paths.surely_contains(path), "{path}");
@@ -134,7 +134,7 @@ fn everything_is_below_the_root() {
 }
 
 #[test]
-fn a_pattern_that_would_match_nothing_is_refused() {
+fn patterns_without_matches_are_rejected() {
     for pattern in [
         "",
         "login",
@@ -162,7 +162,7 @@ fn a_pattern_that_would_match_nothing_is_refused() {
 }
 
 #[test]
-fn a_pattern_may_be_written_as_it_is_sent() {
+fn patterns_may_be_percent_encoded() {
     let paths = Paths::new(["/%EA%B2%80%EC%83%89/*", "/%61/%2A"]).unwrap();
     assert!(paths.surely_contains("/검색/a") && paths.surely_contains("/a/*"));
     assert!(!paths.may_contain("/a/b"));
@@ -170,7 +170,7 @@ fn a_pattern_may_be_written_as_it_is_sent() {
 
 proptest! {
     #[test]
-    fn no_spelling_of_a_path_is_a_way_around_its_limit(
+    fn no_spelling_evades_limit(
         letters in prop::collection::vec((prop::char::any(), 0..3_u8), 1..8),
         before in "(/|//|/\\./|/a/\\.\\./|/%2e/|/;x/|/%2F)",
         after in "(|/|/b|;x|%00|%2fb|%5C|\\\\)",
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_exempt_would_be_limited_as_well(path in "/[a-c./;%25eEfF0{\u{e9}\u{ac80}]{0,16}") {
+    fn exempt_paths_also_match_limits(path in "/[a-c./;%25eEfF0{\u{e9}\u{ac80}]{0,16}") {
         let paths = Paths::new(["/a/*", "/b", "/\u{e9}/*"]).unwrap();
         prop_assert!(paths.may_contain(&path) || !paths.surely_contains(&path));
     }

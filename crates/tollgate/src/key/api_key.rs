@@ -13,18 +13,18 @@ use crate::head::RequestHead;
 
 /// Key source: the API key of a request, if a verifier accepts it.
 ///
-/// A rejected key is no identity: the chain continues, usually with the address. So guessing keys
-/// gets no new quota and uses no customer's quota. The key is hashed at once and never kept or
-/// logged.
+/// A rejected key does not identify a client, so the chain continues, usually with the address.
+/// This way, guessing keys neither creates a new quota nor uses a customer's quota. The key is
+/// hashed immediately and never stored or logged.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
 ///
-/// // `X-API-Key: …`, against the SHA-256 digests of the keys that were given out.
+/// // `X-API-Key: …`, compared with the SHA-256 digests of the issued keys.
 /// let digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
 /// let by_header = ApiKey::in_x_api_key().one_of(ApiKeys::from_sha256_hex([digest])?);
 ///
-/// // `Authorization: ApiKey …`, against whatever knows the keys.
+/// // `Authorization: ApiKey …`, verified by a closure.
 /// let by_scheme = ApiKey::in_authorization("ApiKey").verified_by(|key| key.starts_with("k-"));
 /// # Ok::<(), tollgate::key::ApiKeysError>(())
 /// ```
@@ -34,7 +34,7 @@ pub struct ApiKey {
     verifier: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
-/// The place of an API key in a request. It becomes a key source with a verifier.
+/// Where a request carries its API key. Add a verifier to turn it into a key source.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UnverifiedApiKey(Place);
@@ -76,8 +76,9 @@ impl UnverifiedApiKey {
         self.0.find(head.headers)
     }
 
-    /// Accepts API keys for which `accepts` returns `true`. It runs for every request with a key,
-    /// so it must not block. Compare secrets in constant time, or by digest as [`ApiKeys`] does.
+    /// Accepts API keys for which `accepts` returns `true`. The closure runs for every request with
+    /// a key, so it must not block. Compare secrets in constant time, or by digest like
+    /// [`ApiKeys`].
     pub fn verified_by(self, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> ApiKey {
         ApiKey { place: self.0, verifier: Arc::new(accepts) }
     }
@@ -87,10 +88,11 @@ impl UnverifiedApiKey {
         self.verified_by(move |key| keys.contains(key))
     }
 
-    /// Accepts every API key, so that a client chooses its quota.
+    /// Accepts every API key, so clients choose their own quota.
     ///
-    /// **Forgeable**: a new key for each request is a new quota, and a client with a customer's key
-    /// can use the customer's quota. Use it only behind a service that rejects wrong keys.
+    /// **Forgeable**: a client can send a new key with each request to get a new quota, or a
+    /// customer's key to use the customer's quota. Use it only behind a service that rejects wrong
+    /// keys.
     pub fn trust_unverified(self) -> ApiKey {
         self.verified_by(|_| true)
     }
@@ -119,28 +121,29 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// A list of API keys that keeps only their SHA-256 digests.
+/// A list of API keys that stores only their SHA-256 digests.
 ///
-/// Digests are compared, which an attacker cannot steer, so the timing reveals nothing about a key.
-/// This is right for random keys; short or chosen keys can be guessed from a leaked list.
+/// Lookups compare digests, which an attacker cannot choose, so the timing reveals no part of a
+/// key. This is safe for random keys, but short or chosen keys can be guessed from a leaked list.
 #[derive(Clone)]
 pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
-/// The error of an API key digest that is not valid.
+/// The error for an invalid API key digest.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits, as \
      `printf %s KEY | sha256sum` prints it"
 )]
 pub struct ApiKeysError {
-    /// The number in the list, from 1. The text is withheld: it may be a key by mistake.
+    /// The position in the list, starting at 1. The text is withheld because it may be a key by
+    /// mistake.
     pub position: usize,
 }
 
 tollgate_core::debug_as_display!(ApiKeysError);
 
 impl ApiKeys {
-    /// Makes a list of these API keys, and keeps only their digests.
+    /// Makes a list of these API keys and stores only their digests.
     pub fn from_keys<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Self {
         let digests = keys.into_iter().map(|key| Sha256::digest(key).into());
         Self(Arc::new(digests.collect()))
@@ -149,7 +152,7 @@ impl ApiKeys {
     /// Makes a list from the SHA-256 digests of API keys, in hex.
     ///
     /// # Errors
-    /// One of them is not 64 hex digits.
+    /// An entry is not 64 hex digits.
     pub fn from_sha256_hex<K: AsRef<str>>(
         digests: impl IntoIterator<Item = K>,
     ) -> Result<Self, ApiKeysError> {

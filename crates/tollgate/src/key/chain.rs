@@ -4,11 +4,11 @@ use std::sync::Arc;
 use super::{KeyError, KeySource, Subject, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: the first of several sources that finds a key. Made by [`chain`].
+/// Key source: the first of several sources that finds a key. Created by [`chain`].
 #[derive(Clone)]
 pub struct Chain(Arc<[Arc<dyn KeySource>]>);
 
-/// Makes a chain of key sources whose length is known at run time only. In code use
+/// Makes a chain from a list of key sources that is known only at run time. Otherwise use
 /// [`KeySource::or`].
 pub fn chain(sources: impl IntoIterator<Item = Arc<dyn KeySource>>) -> Chain {
     Chain(sources.into_iter().collect())

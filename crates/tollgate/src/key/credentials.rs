@@ -1,13 +1,14 @@
-//! Headers with credentials.
+//! Reads headers that contain credentials.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
-/// Longer values are ignored: hashing and decoding cost time before any limit.
+/// Longer values are ignored, because hashing and decoding them takes time before any limit
+/// applies.
 const MAX_BYTES: usize = 8 * 1024;
 
-/// The value of a header that was sent once and is not empty. With several values the service
-/// behind might read another one.
+/// Returns a header's value if it was sent exactly once and is not empty. If there are several
+/// values, the service behind the layer might read a different value.
 pub(super) fn only_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -21,7 +22,7 @@ pub(super) fn only_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option
     str::from_utf8(only_value(headers, name)?).ok()
 }
 
-/// The credentials of `Authorization: <scheme> <credentials>`; the scheme is
+/// Returns the credentials from `Authorization: <scheme> <credentials>`. The scheme is
 /// case-insensitive (RFC 9110 §11.1).
 pub(super) fn authorization<'a>(headers: &'a HeaderMap, scheme: &str) -> Option<&'a str> {
     let (found, credentials) = only_text(headers, &AUTHORIZATION)?.split_once(' ')?;

@@ -1,18 +1,18 @@
-//! The bytes of a [`Key`].
+//! Encodes a [`Key`] as bytes.
 //!
-//! A key begins with a tag, so that sources never share keys: an API key with the text
-//! `4\x7f\0\0\x01` does not use the quota of 127.0.0.1. After the tag each part follows its length,
-//! so that ("a:b", "c") and ("a", "b:c") differ. Keys longer than [`Key::INLINE`] are hashed,
+//! A key starts with a tag so that different sources never share keys: an API key with the text
+//! `4\x7f\0\0\x01` does not use 127.0.0.1's quota. After the tag, each part is preceded by its
+//! length, so ("a:b", "c") and ("a", "b:c") differ. Keys longer than [`Key::INLINE`] are hashed,
 //! because bytes on the heap cost a store another cache miss. Secrets are always hashed.
 //!
-//! A hash is SHA-256 cut to 13 bytes. 104 bits suffice, because only second preimages matter: a
-//! collision of an attacker's own keys (2^52 work) loses a quota, and the key of a given victim
-//! takes 2^104.
+//! A hash is SHA-256 truncated to 13 bytes. These 104 bits suffice because only second preimages
+//! matter. If attackers find a collision among their own keys (2^52 work), they only lose a quota,
+//! and hitting a given victim's key takes 2^104.
 
 use sha2::{Digest, Sha256};
 use tollgate_core::Key;
 
-/// The source of a key. Shared stores keep the numbers, so they never change.
+/// Which source made a key. Shared stores retain these numbers, so they must never change.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -29,8 +29,8 @@ pub(super) enum Tag {
     PathParam = 10,
 }
 
-/// Set in the tag of a hashed key. Otherwise a client could send the 13 bytes of a victim's hash as
-/// a short value.
+/// Set in a hashed key's tag. Otherwise a client could send the bytes of another client's
+/// hash as a short value.
 const HASHED: u8 = 0x80;
 
 const ROOM: usize = Key::INLINE - 1;
@@ -46,7 +46,7 @@ pub(super) fn plain(tag: Tag, bytes: &[u8]) -> Key {
 }
 
 pub(super) fn joined(tag: Tag, parts: &[&[u8]]) -> Key {
-    // Each part has at least one byte of length before it.
+    // Each part is preceded by a length byte.
     let long = parts.iter().map(|part| part.len() + 1).sum::<usize>() > ROOM;
     if long {
         return hashed(tag, parts);
@@ -79,7 +79,7 @@ pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
 
 pub(super) enum Decoded<'a> {
     Ipv4([u8; 4]),
-    /// With the number of bits that count, in whole bytes.
+    /// Also contains the number of relevant bits, rounded up to full bytes.
     Ipv6([u8; 16], usize),
     Extension(&'a [u8]),
     Header(&'a [u8]),

@@ -7,10 +7,10 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: the user that an authentication layer has put into the extensions of the request.
+/// Key source: the user that an authentication layer stored in the request extensions.
 ///
-/// This is the best source for users: tokens are verified once, and limiter and application cannot
-/// disagree. The authentication layer has to be outside of the limiter.
+/// This is the best source for users, because each token is verified only once and the limiter
+/// and the application cannot disagree. The authentication layer has to be outside of the limiter.
 ///
 /// ```
 /// use tollgate::key::FromExtension;
@@ -23,7 +23,7 @@ use crate::head::RequestHead;
 /// let user = FromExtension::<Account>::new(|account| Some(account.id.to_be_bytes()));
 /// ```
 ///
-/// Two extensions in one chain share keys with equal bytes: use a prefix if they must differ.
+/// Two extensions in the same chain share keys with equal bytes: add a prefix if they must differ.
 pub struct FromExtension<T> {
     key: Arc<KeyOf<T>>,
 }
@@ -31,7 +31,7 @@ pub struct FromExtension<T> {
 type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
 
 impl<T: Send + Sync + 'static> FromExtension<T> {
-    /// Uses as key the bytes that `id` takes from an extension of type `T`; `None` means no key.
+    /// Uses the bytes that `id` returns for an extension of type `T`. `None` means no key.
     pub fn new<B, F>(id: F) -> Self
     where
         B: AsRef<[u8]>,

@@ -9,31 +9,31 @@ use super::SubjectKind;
 use super::encode::{Decoded, decode};
 use crate::limit::OnMissingKey;
 
-/// The part of a subject that operators see.
+/// How much of a subject operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubjectFormat {
-    /// A hash that differs between processes: enough to compare two lines.
+    /// A hash that differs between processes. It suffices to compare two log lines.
     Hash,
-    /// The network of an address, the first two characters of a text. The default.
+    /// An address's network, or a text's first two characters. The default.
     #[default]
     Masked,
-    /// All of it. Secrets and long texts appear as the hash in their key, which names the subject
-    /// too.
+    /// The full subject. For secrets and long texts this is the hash in their key, which also names
+    /// the subject.
     Clear,
 }
 
-/// Writes subjects in a [`SubjectFormat`], under the names that [`SubjectName`](super::SubjectName)
-/// reads where the format allows it.
+/// Formats subjects according to a [`SubjectFormat`], under the names that
+/// [`SubjectName`](super::SubjectName) parses if the format allows it.
 #[derive(Debug)]
 pub struct SubjectFormatter {
     format: SubjectFormat,
-    /// Otherwise a table of all addresses would reveal the hashed one.
+    /// Without this secret, hashing all addresses would reveal the hashed address.
     secret: RandomState,
 }
 
 impl SubjectFormatter {
-    /// Creates a formatter. Hashes of another formatter differ.
+    /// Creates a formatter with its own secret, so hashes from different formatters differ.
     pub fn new(format: SubjectFormat) -> Self {
         Self { format, secret: RandomState::new() }
     }
@@ -77,7 +77,7 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
         }
         Some(Decoded::Extension(value)) => named("user", value),
         Some(Decoded::Header(value)) => named("header", value),
-        // The pattern of a route is not a secret.
+        // A route pattern is not a secret.
         Some(Decoded::Route(value)) => {
             str::from_utf8(value).ok().map(|pattern| format!("route:{pattern}"))
         }

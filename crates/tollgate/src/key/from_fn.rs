@@ -4,25 +4,25 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: a closure. Made by [`from_fn`].
+/// Key source: a closure. Created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct KeyFromFn<F> {
     key: F,
     kind: SubjectKind,
 }
 
-/// Makes a key source of a closure, which returns the bytes of the key, or `None` for no key.
+/// Makes a key source from a closure that returns the key's bytes, or `None` for no key.
 ///
-/// The closure is forgeable if it reads headers, path or query that a client chooses. Two closures
-/// in one chain share keys with equal bytes: use a prefix if they must differ.
+/// The key is forgeable if the closure reads a header, path or query that a client chooses. Two
+/// closures in the same chain share keys with equal bytes: add a prefix if they must differ.
 ///
 /// ```
-/// // One quota per host name: cloning a header value copies nothing.
+/// // One quota per host name: cloning a header value is cheap.
 /// let per_host = tollgate::key::from_fn(|head| head.headers.get("host").cloned());
 /// ```
 ///
 /// The result must not borrow from the request. Otherwise the compiler reports that a lifetime may
-/// not live long enough; [`from_ref`] takes such a closure:
+/// not live long enough. Use [`from_ref`] for such a closure:
 ///
 /// ```compile_fail
 /// let per_host = tollgate::key::from_fn(|head| head.headers.get("host")?.to_str().ok());
@@ -36,7 +36,7 @@ where
 }
 
 impl<F> KeyFromFn<F> {
-    /// Sets the kind of the key in metrics, [`SubjectKind::Other`] by default.
+    /// Sets the key's kind in metrics, [`SubjectKind::Other`] by default.
     #[must_use]
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
@@ -56,7 +56,7 @@ where
         Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
     }
 
-    /// For closures that return the text of the name.
+    /// Assumes that the closure returns the text in the name.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let text = match (self.kind, name) {
             (SubjectKind::User, SubjectName::User { issuer: None, name }) => name,
@@ -69,8 +69,8 @@ where
     }
 }
 
-/// Makes a key source of a closure that borrows a text of the request, without a copy. Otherwise
-/// equal to [`from_fn`].
+/// Makes a key source from a closure that borrows text from the request instead of copying it.
+/// Otherwise it is the same as [`from_fn`].
 ///
 /// ```
 /// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());

@@ -5,19 +5,19 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: the text of a header, without verification.
+/// Key source: a header's text, without verification.
 ///
-/// **Forgeable**: the client chooses the value, unless every request passes a proxy that overwrites
-/// the header. Use [`ApiKey`](super::ApiKey) for keys, and [`ClientIp`](super::ClientIp) for
-/// addresses.
+/// **Forgeable**: the client chooses the value, unless every request passes through a proxy that
+/// overwrites the header. Use [`ApiKey`](super::ApiKey) for keys, and [`ClientIp`](super::ClientIp)
+/// for addresses.
 ///
-/// A header that is absent, empty, longer than 8 KiB or sent more than once is no key. Values are
-/// compared bytewise.
+/// A request has no key if the header is absent, empty, longer than 8 KiB or sent more than once.
+/// Values are compared bytewise.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
 impl Header {
-    /// Uses as key the text of the header `name`, which the client chooses.
+    /// Uses the text of the header `name` as the key. The client chooses this text.
     pub const fn trust_unverified(name: HeaderName) -> Self {
         Self(name)
     }
@@ -25,7 +25,7 @@ impl Header {
     fn subject_of(&self, value: &[u8]) -> Subject {
         Subject {
             kind: SubjectKind::Other,
-            // With the name, so that two headers in one chain do not share quotas.
+            // Includes the name, so two headers in the same chain do not share quotas.
             key: joined(Tag::Header, &[self.0.as_str().as_bytes(), value]),
         }
     }

@@ -1,23 +1,24 @@
-//! Key sources, which find the [`Key`] of a request: a client address, an API key, a user.
+//! Key sources, which find a request's [`Key`]: a client address, an API key, a user.
 //!
-//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or no subject, or an error if
-//! the server is misconfigured. [`KeySource::or`] and [`chain`] fall back to other sources (user,
-//! else API key, else address); a tuple combines sources (per user *and* route).
+//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], no subject, or an error if
+//! the server is misconfigured. [`KeySource::or`] and [`chain`] fall back to other sources (first
+//! the user, then the API key, then the address). A tuple combines sources (per user *and* route).
 //!
 //! | source | subject | forgeable by a client |
 //! |---|---|---|
 //! | [`Global`] | all clients together | no |
 //! | [`ClientIp`] | the address, IPv6 by /64 | no, if `behind` lists exactly the proxies |
 //! | [`ApiKey`] | a key that a verifier accepts | no, unless `trust_unverified` |
-//! | `JwtUser` (feature `jwt`) | issuer and subject of a verified token | no |
-//! | [`FromExtension`] | a value of an outer layer | depends on the layer |
+//! | `JwtUser` (feature `jwt`) | issuer and subject in a verified token | no |
+//! | [`FromExtension`] | a value from an outer layer | depends on the layer |
 //! | [`MatchedRoute`] | the pattern of the route | no |
 //! | [`PathParam`] | a parameter of the route, percent-decoded | **yes** |
-//! | [`Header`] | the text of a header | **yes** |
-//! | [`from_fn`] | the result of a closure | depends on the closure |
+//! | [`Header`] | a header's text | **yes** |
+//! | [`from_fn`] | a closure's result | depends on the closure |
 //!
-//! A forgeable key limits nothing: a new value for each request is a new quota, and a victim's
-//! value uses the victim's quota. Use a forgeable source only beside another limit.
+//! A forgeable key limits nobody: a client can send a new value with each request to get a new
+//! quota, or send a victim's value to use up the victim's quota. Use a forgeable source only
+//! alongside another limit.
 //!
 //! ```
 //! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
@@ -69,7 +70,7 @@ pub use path_param::PathParam;
 pub use route::{MatchedRoute, RoutePattern};
 pub use source::{KeyError, KeySource, Or, Subject, SubjectKind};
 
-/// Logs sources that cannot work once per minute, because all requests fail alike.
+/// Logs sources that cannot work, at most once a minute, because every request fails the same way.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLog(Mutex<Option<Instant>>);
 
@@ -85,7 +86,7 @@ impl FaultLog {
     }
 }
 
-/// Key source: one quota for all clients.
+/// Key source: all clients share one quota.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use tollgate_core::Key;
 
-/// The owner of a quota as an operator writes it: `ip:203.0.113.7`, `user:alice`.
+/// A quota's owner in the form that operators write: `ip:203.0.113.7`, `user:alice`.
 ///
 /// | name | source |
 /// |---|---|
@@ -19,8 +19,8 @@ use tollgate_core::Key;
 /// | `route:/users/{id},ip:203.0.113.7` | a tuple, its parts in order |
 /// | `key:01cb007107` | any source: the bytes of the key in hex |
 ///
-/// The source of a limit finds the key: see [`KeySource::named`]. `Debug` shows the kind only,
-/// because names have addresses and secrets.
+/// The limit's source finds the key: see [`KeySource::named`]. `Debug` shows only the kind, because
+/// names contain addresses and secrets.
 ///
 /// [`KeySource::named`]: super::KeySource::named
 #[derive(Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum SubjectName {
     Global,
     /// All requests without a key.
     Missing,
-    /// The client of this address.
+    /// The client with this address.
     Ip(IpAddr),
     /// The client with this API key.
     ApiKey(String),
@@ -43,18 +43,18 @@ pub enum SubjectName {
     },
     /// Clients that send this value in the header.
     Header(String),
-    /// The route of this pattern.
+    /// The route with this pattern.
     Route(String),
-    /// The result of a closure.
+    /// A closure's result.
     Other(String),
     /// The subject with this key.
     Key(Key),
-    /// The parts of a tuple.
+    /// A tuple's parts.
     Several(Vec<Self>),
 }
 
-/// The error for text that is not a subject name. It does not repeat the text, which may
-/// have a secret.
+/// The error for text that is not a subject name. It does not repeat the text, which may contain a
+/// secret.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `global`, `missing`, `ip:ADDRESS`, `api-key:KEY`, `user:NAME`, `user:ISSUER NAME`, \
@@ -79,7 +79,7 @@ impl FromStr for SubjectName {
     }
 }
 
-/// Splits at commas before a name: a value may have commas too.
+/// Splits only at commas that precede a name, because values may contain commas, too.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for (comma, _) in text.match_indices(',') {
@@ -128,7 +128,7 @@ fn one(text: &str) -> Option<SubjectName> {
     })
 }
 
-/// An address, or a network. The source knows the bits that count.
+/// Parses an address or a network. The source determines how many bits count.
 fn address(value: &str) -> Option<IpAddr> {
     let (address, bits) = value.split_once('/').map_or((value, None), |(a, b)| (a, Some(b)));
     let address: IpAddr = address.parse().ok()?;
@@ -147,7 +147,7 @@ pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
-/// Longer than keys of this crate, and of most others.
+/// More than any key of this crate needs.
 const MAX_KEY: usize = 1024;
 
 impl fmt::Debug for SubjectName {

@@ -6,14 +6,15 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
 use crate::head::RequestHead;
 
-/// Key source: a parameter of the matched route, such as `tenant` of `/tenants/{tenant}/orders`.
+/// Key source: a parameter of the matched route, such as `tenant` in `/tenants/{tenant}/orders`.
 /// Each value has its own quota.
 ///
-/// The value is percent-decoded, so `acme` and `%61cme` are one value. A client chooses it: use it
-/// beside a limit by address, or behind a layer that checks the client's access to the tenant.
+/// The value is percent-decoded, so `acme` and `%61cme` are the same value. A client chooses it, so
+/// use it alongside a limit by address, or behind a layer that checks the client's access to the
+/// tenant.
 ///
-/// The route is that of [`MatchedRoute`](super::MatchedRoute). A request without a matched route,
-/// or without this parameter, has no key.
+/// It uses the same route as [`MatchedRoute`](super::MatchedRoute). A request without a matched
+/// route, or without this parameter, has no key.
 ///
 /// ```
 /// let per_tenant = tollgate::key::PathParam::new("tenant");
@@ -22,7 +23,7 @@ use crate::head::RequestHead;
 pub struct PathParam(Box<str>);
 
 impl PathParam {
-    /// Uses the route parameter of this name, without braces. For `{*rest}` it is `rest`.
+    /// Uses the route parameter with this name, without braces. For `{*rest}` the name is `rest`.
     pub fn new(name: impl Into<Box<str>>) -> Self {
         Self(name.into())
     }
@@ -61,7 +62,8 @@ impl KeySource for PathParam {
     }
 }
 
-/// The path for the pattern. A nested router of axum strips its prefix.
+/// Returns the path that the pattern matches. axum's nested routers strip their prefix from the
+/// URI.
 fn path<'a>(head: &RequestHead<'a>) -> &'a str {
     #[cfg(feature = "axum")]
     if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
@@ -78,7 +80,7 @@ mod tests {
     use crate::key::RoutePattern;
 
     #[test]
-    fn a_parameter_is_the_decoded_part_of_the_path_in_its_place() {
+    fn parameter_is_decoded_path_segment() {
         for (pattern, path, expected) in [
             ("/tenants/{tenant}/orders", "/tenants/acme/orders", Some("acme")),
             ("/tenants/{tenant}/orders", "/tenants/%61cm%65/orders", Some("acme")),

@@ -6,27 +6,27 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Request extension: the pattern of the matched route (`/users/{id}`), for any router. With the
-/// feature `axum`, `MatchedPath` has the same effect.
+/// Request extension: the matched route's pattern (`/users/{id}`), for any router. With the feature
+/// `axum`, `MatchedPath` has the same effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePattern(pub Arc<str>);
 
 impl RoutePattern {
-    /// Makes the extension of this route pattern.
+    /// Makes the extension for this route pattern.
     pub fn new(pattern: impl Into<Arc<str>>) -> Self {
         Self(pattern.into())
     }
 }
 
-/// Key source: the matched route. Each pattern has its own quota; in a tuple, each subject and
-/// route.
+/// Key source: the matched route. Each pattern has its own quota. In a tuple, each subject has its
+/// own quota for each route.
 ///
-/// It is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are one route, but
-/// three paths.
+/// The key is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are three paths
+/// but one route.
 ///
-/// It reads a [`RoutePattern`], or axum's `MatchedPath` (feature `axum`), which exists in layers of
-/// `Router::layer` and `route_layer`, not around the whole router. Requests without a matched route
-/// have no key.
+/// It reads a [`RoutePattern`], or axum's `MatchedPath` (feature `axum`), which exists in layers
+/// added with `Router::layer` and `route_layer`, but not in layers around the router. Requests
+/// without a matched route have no key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MatchedRoute;
 

@@ -1,4 +1,4 @@
-//! The trait of key sources, and what a source returns.
+//! The key source trait and its result types.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tollgate_core::Key;
 use super::name::SubjectName;
 use crate::head::RequestHead;
 
-/// The owner of a quota: a key, and the kind of identity behind it.
+/// A quota's owner: a key and the kind of identity behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The kind of identity behind the key.
@@ -17,7 +17,7 @@ pub struct Subject {
     pub key: Key,
 }
 
-/// The kind of identity behind a key, with few values, for a label of metrics.
+/// The kind of identity behind a key. It has few values, so metrics can use it as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SubjectKind {
@@ -29,12 +29,12 @@ pub enum SubjectKind {
     ApiKey,
     /// A verified user.
     User,
-    /// Any other: a header, a route, the result of a closure.
+    /// Any other kind: a header, a route, a closure's result.
     Other,
 }
 
 impl SubjectKind {
-    /// Returns the word for this kind in logs and metrics.
+    /// Returns this kind's name in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -46,9 +46,9 @@ impl SubjectKind {
     }
 }
 
-/// Finds the key of a request, for example a client address or an API key.
+/// Finds a request's key, for example a client address or an API key.
 ///
-/// An `ApiKey` without a verifier is not a source; the compiler names the cure:
+/// An `ApiKey` without a verifier is not a source. The compiler suggests the fix:
 ///
 /// ```compile_fail
 /// use tollgate::key::{ApiKey, KeySource};
@@ -58,12 +58,12 @@ impl SubjectKind {
 /// ```
 ///
 /// # Cost
-/// It runs for every request, before any limit: it must neither block nor do I/O. The sources of
+/// It runs for every request, before any limit, so it must neither block nor do I/O. The sources in
 /// this module do not allocate, except to verify a token.
 ///
 /// # Attacker
-/// It must not panic on any input, and must return `Ok(None)`, never an error, for anything that a
-/// client can cause.
+/// Clients control the input. The source must not panic on any input, and must return `Ok(None)`
+/// instead of an error for anything that a client can cause.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whose quota a request uses",
     label = "not a `KeySource`",
@@ -71,11 +71,11 @@ impl SubjectKind {
     note = "an `ApiKey` needs a verifier: `.one_of(keys)` or `.verified_by(|key| ..)`"
 )]
 pub trait KeySource: Send + Sync + 'static {
-    /// Returns the owner of the quota, or `Ok(None)`: then the next source of a chain is called.
+    /// Returns the quota's owner. If it returns `Ok(None)`, the chain's next source is called.
     ///
     /// # Errors
-    /// The server is set up so that the source cannot work. A layer responds with 500 and logs the
-    /// error.
+    /// The server's configuration does not allow the source to work. A layer responds with 500 and
+    /// logs the error.
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
     /// Whether [`subject`](Self::subject) can return `Ok(None)`: `true` by default. A layer then
@@ -84,8 +84,8 @@ pub trait KeySource: Send + Sync + 'static {
         true
     }
 
-    /// The subject that an operator names, with the key of its requests. By default operators name
-    /// subjects of a source by their keys, as `key:…`.
+    /// Returns the subject that an operator names, with the key that its requests have. By default,
+    /// operators name a source's subjects by their keys, in the form `key:…`.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let _ = name;
         None
@@ -120,9 +120,9 @@ macro_rules! forward_to_the_pointee {
 
 forward_to_the_pointee!(Arc, Box);
 
-/// Key source: a second source where the first finds no key. Made by [`KeySource::or`].
+/// Key source: uses the second source if the first finds no key. Created by [`KeySource::or`].
 ///
-/// Keys of different sources differ by their tags, except those of two closures or two
+/// Tags keep the keys of different sources apart, except for two closures or two
 /// [`FromExtension`](super::FromExtension)s.
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
@@ -147,7 +147,7 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
     }
 }
 
-/// The error of a key source that cannot work: a fault of the server, not of the request.
+/// The error for a key source that cannot work because the server is misconfigured.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -168,7 +168,7 @@ pub enum KeyError {
     )]
     UnixPeer,
 
-    /// The error of another source.
+    /// Another source's error.
     #[error("key source: {0}")]
     Other(#[source] Box<dyn Error + Send + Sync>),
 }

@@ -32,7 +32,7 @@ fn keys() -> ApiKeys {
 }
 
 #[test]
-fn a_chain_takes_the_first_source_that_finds_somebody() {
+fn chain_uses_first_matching_source() {
     let user = FromExtension::<u64>::new(|id| Some(id.to_be_bytes()));
     let keyed = ApiKey::in_x_api_key().one_of(keys());
     let nested = user.clone().or(keyed.clone()).or(ClientIp::peer());
@@ -54,7 +54,7 @@ fn a_chain_takes_the_first_source_that_finds_somebody() {
 }
 
 #[test]
-fn only_a_source_that_can_find_nobody_says_so() {
+fn sources_report_whether_key_can_be_missing() {
     let api_key = || ApiKey::in_x_api_key().one_of(keys());
     let sources: [(Box<dyn KeySource>, bool); 13] = [
         (Box::new(Global), false),
@@ -77,7 +77,7 @@ fn only_a_source_that_can_find_nobody_says_so() {
 }
 
 #[test]
-fn an_error_ends_a_chain() {
+fn error_stops_chain() {
     let bare = Request::new(());
     let source = ClientIp::peer().or(Global);
     let error = source.subject(&RequestHead::of(&bare)).unwrap_err();
@@ -86,14 +86,14 @@ fn an_error_ends_a_chain() {
 }
 
 #[test]
-fn a_tuple_needs_all_of_its_parts() {
+fn tuple_requires_all_parts() {
     let source = (ClientIp::peer(), Header::trust_unverified(name("x-tenant")));
     assert_eq!(kind(&source, &[]), None);
     assert_eq!(kind(&source, &[("x-tenant", "a")]), Some(SubjectKind::Ip));
 }
 
 #[test]
-fn the_kind_of_a_tuple_says_who_is_asking() {
+fn tuple_kind_identifies_client() {
     let tenant = || Header::trust_unverified(name("x-tenant"));
     let headers = &[("x-tenant", "a"), ("x-api-key", KEY)];
     let api_key = ApiKey::in_x_api_key().one_of(keys());
@@ -109,7 +109,7 @@ fn the_kind_of_a_tuple_says_who_is_asking() {
 }
 
 #[test]
-fn a_kind_for_metrics_changes_no_key() {
+fn metrics_kind_does_not_affect_key() {
     let tenant = |kind| from_fn(|head| head.headers.get("x-tenant").cloned()).of_kind(kind);
     let key = |kind, name| subject(&(tenant(kind), Global), &request(&[("x-tenant", name)]));
     let [global, other] = [SubjectKind::Global, SubjectKind::Other];
@@ -121,7 +121,7 @@ fn a_kind_for_metrics_changes_no_key() {
 }
 
 #[test]
-fn parts_of_a_tuple_do_not_run_into_each_other() {
+fn tuple_parts_are_unambiguous() {
     let source = (Header::trust_unverified(name("x-a")), Header::trust_unverified(name("x-b")));
     let key = |a, b| subject(&source, &request(&[("x-a", a), ("x-b", b)])).unwrap().key;
     assert_ne!(key("a:b", "c"), key("a", "b:c"));
@@ -136,7 +136,7 @@ fn parts_of_a_tuple_do_not_run_into_each_other() {
 }
 
 #[test]
-fn no_text_of_one_source_meets_a_key_of_another() {
+fn sources_never_share_keys() {
     let headers: &[(&str, &str)] =
         &[("x-api-key", "192.0.2.1"), ("x-a", "192.0.2.1"), ("x-b", "192.0.2.1")];
     let mut request = request(headers);
@@ -150,7 +150,7 @@ fn no_text_of_one_source_meets_a_key_of_another() {
         Box::new(Header::trust_unverified(name("x-b"))),
         Box::new(MatchedRoute),
         Box::new(FromExtension::<&'static str>::borrowed(|text| Some(*text))),
-        // The very bytes of 192.0.2.1's own key, as a closure could be made to return.
+        // Exactly the bytes of 192.0.2.1's key, which an attacker could make a closure return.
         Box::new(from_fn(|_| Some([1, 192, 0, 2, 1]))),
     ];
     let keys = sources.map(|source| subject(&source, &request).unwrap().key);
@@ -161,7 +161,7 @@ fn no_text_of_one_source_meets_a_key_of_another() {
 }
 
 #[test]
-fn an_api_key_identifies_only_if_it_is_accepted() {
+fn only_accepted_api_keys_identify() {
     let by_list = ApiKey::in_x_api_key().one_of(keys());
     let by_digest = ApiKey::in_x_api_key().one_of(ApiKeys::from_sha256_hex([DIGEST]).unwrap());
     let by_closure = ApiKey::in_x_api_key().verified_by(|key| key == KEY);
@@ -171,13 +171,13 @@ fn an_api_key_identifies_only_if_it_is_accepted() {
         assert_eq!(kind(&source, &[("x-api-key", "k-guess")]), None);
         assert_eq!(kind(&source, &[("x-api-key", "")]), None);
         assert_eq!(kind(&source, &[]), None);
-        // The service behind might take the other one.
+        // The service behind the layer might use the other key.
         assert_eq!(kind(&source, &[("x-api-key", KEY), ("x-api-key", "k-x")]), None);
     }
 }
 
 #[test]
-fn two_api_keys_have_two_quotas_and_one_spelling_each() {
+fn api_keys_have_separate_quotas() {
     let source = ApiKey::in_x_api_key().one_of(keys());
     let key = |text| subject(&source, &request(&[("x-api-key", text)]));
     assert_eq!(key(KEY), key(KEY));
@@ -186,7 +186,7 @@ fn two_api_keys_have_two_quotas_and_one_spelling_each() {
 }
 
 #[test]
-fn an_authorization_scheme_is_case_insensitive() {
+fn authorization_scheme_is_case_insensitive() {
     let source = ApiKey::in_authorization("ApiKey").one_of(keys());
     for (value, found) in [
         ("ApiKey k-7f3a", true),
@@ -204,7 +204,7 @@ fn an_authorization_scheme_is_case_insensitive() {
 }
 
 #[test]
-fn api_keys_are_nowhere_in_clear() {
+fn api_keys_are_never_shown() {
     let source = ApiKey::in_x_api_key().one_of(keys());
     let subject = subject(&source, &request(&[("x-api-key", KEY)])).unwrap();
     let shown = format!("{source:?} {:?} {subject:?}", keys());
@@ -214,7 +214,7 @@ fn api_keys_are_nowhere_in_clear() {
 }
 
 #[test]
-fn a_digest_that_is_none_is_refused_without_showing_it() {
+fn invalid_digest_error_withholds_text() {
     for wrong in ["", "k-7f3a", &DIGEST[1..], &format!("{}g", &DIGEST[1..])] {
         let error = ApiKeys::from_sha256_hex([DIGEST, wrong]).unwrap_err();
         assert_eq!(error.position, 2);
@@ -226,7 +226,7 @@ fn a_digest_that_is_none_is_refused_without_showing_it() {
 }
 
 #[test]
-fn values_past_eight_kilobytes_are_not_read() {
+fn values_above_8_kib_are_ignored() {
     let source = ApiKey::in_x_api_key().trust_unverified();
     let long = "k".repeat(8 * 1024);
     assert!(kind(&source, &[("x-api-key", &long)]).is_some());
@@ -234,7 +234,7 @@ fn values_past_eight_kilobytes_are_not_read() {
 }
 
 #[test]
-fn routes_are_keyed_by_their_pattern() {
+fn route_key_is_pattern() {
     let mut one = request(&[]);
     assert_eq!(subject(&MatchedRoute, &one), None);
     one.extensions_mut().insert(RoutePattern::new("/orders/{id}"));
@@ -246,7 +246,7 @@ fn routes_are_keyed_by_their_pattern() {
 }
 
 #[test]
-fn an_extension_that_names_nobody_is_missing() {
+fn extension_without_user_has_no_key() {
     #[derive(Clone)]
     struct Session {
         user: Option<String>,
@@ -262,7 +262,7 @@ fn an_extension_that_names_nobody_is_missing() {
 }
 
 #[test]
-fn a_closure_can_say_which_kind_it_finds() {
+fn closure_can_set_kind() {
     let source = from_fn(|head| head.headers.get("x-user").cloned()).of_kind(SubjectKind::User);
     assert_eq!(kind(&source, &[]), None);
     assert_eq!(kind(&source, &[("x-user", "ann")]), Some(SubjectKind::User));
@@ -279,9 +279,9 @@ mod in_axum {
 
     use super::*;
 
-    /// `MatchedPath` has no constructor, so a real router has to make one.
+    /// `MatchedPath` has no constructor, so it must come from a real router.
     #[test]
-    fn the_matched_path_is_the_route() {
+    fn matched_path_is_the_route() {
         use axum::{Router, body::Body, routing::get};
 
         async fn pattern(path: MatchedPath, request: Request<Body>) -> String {
@@ -308,7 +308,7 @@ mod in_axum {
     }
 
     #[test]
-    fn connect_info_is_the_peer_and_goes_before_a_plain_address() {
+    fn connect_info_overrides_plain_address() {
         let mut request = request(&[]);
         let plain = subject(&ClientIp::peer(), &request);
         let peer: SocketAddr = "198.51.100.9:1".parse().unwrap();
@@ -319,7 +319,7 @@ mod in_axum {
     }
 
     #[test]
-    fn a_mocked_connection_is_the_peer_where_there_is_no_other() {
+    fn mock_connect_info_is_fallback_peer() {
         let at = |ip: [u8; 4]| SocketAddr::from((ip, 1));
         let mut request = Request::new(());
         request.extensions_mut().insert(MockConnectInfo(at([203, 0, 113, 9])));

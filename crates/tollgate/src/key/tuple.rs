@@ -1,7 +1,7 @@
-//! Several sources at once: a quota per user *and* route.
+//! Combines several sources: a quota per user *and* route.
 //!
-//! All parts must be present. The order of the parts matters to the key only. The kind is the first
-//! kind of a client, so that metrics count (route, address) as addresses.
+//! All parts must be present. Their order affects only the key. The tuple's kind is the first kind
+//! that identifies a client, so metrics count (route, address) as addresses.
 
 use tollgate_core::Key;
 
@@ -17,7 +17,7 @@ fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
     let kind = kind(|kind| !matches!(kind, SubjectKind::Global | SubjectKind::Other))
         .or_else(|| kind(|kind| kind != SubjectKind::Global))
         .unwrap_or(SubjectKind::Global);
-    // Only the keys decide about quotas: a closure can have any kind.
+    // Only the keys determine quotas, because closures can have any kind.
     let key = if parts.iter().all(|part| part.key == Key::GLOBAL) {
         Key::GLOBAL
     } else {

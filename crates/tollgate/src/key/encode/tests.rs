@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn parts_never_run_into_each_other() {
+fn parts_are_unambiguous() {
     let lists: &[&[&[u8]]] = &[
         &[b"a:b", b"c"],
         &[b"a", b"b:c"],
@@ -25,7 +25,7 @@ fn parts_never_run_into_each_other() {
 }
 
 #[test]
-fn a_short_value_cannot_spell_the_hash_of_a_long_one() {
+fn short_value_cannot_forge_hash() {
     let victim = plain(Tag::Closure, b"a tenant with a long name");
     let forged = plain(Tag::Closure, &victim.as_bytes()[1..]);
     assert_eq!(victim.as_bytes().len(), forged.as_bytes().len());
@@ -34,7 +34,7 @@ fn a_short_value_cannot_spell_the_hash_of_a_long_one() {
 
 proptest! {
     #[test]
-    fn no_key_needs_the_heap_and_equal_parts_make_equal_keys(
+    fn keys_are_inline_and_injective(
         a in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
         b in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
     ) {

@@ -1,39 +1,39 @@
-//! Addresses in headers, and the bits of an address that count.
+//! Parses addresses in headers, and masks the bits of an address that do not count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The error of a [`ClientIp`](super::ClientIp) that is not valid.
+/// The error for an invalid [`ClientIp`](super::ClientIp) configuration.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientIpError {
-    /// An entry of the trusted proxies.
+    /// An entry in the trusted proxies.
     #[error("trusted proxy {entry:?}: {cure}")]
     Proxy {
         /// The entry as it was written.
         entry: String,
-        /// The cure: what to write instead.
+        /// The fix: a description of valid input.
         cure: String,
     },
 
-    /// A prefix of no bits, or of more bits than an address has.
+    /// A prefix with no bits, or with more bits than an address has.
     #[error("prefix /{bits} of an {family} address: expected 1 to {max}")]
     Prefix {
-        /// The bits asked for.
+        /// The given number of bits.
         bits: u8,
         /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// The bits of a whole address.
+        /// The number of bits in a full address.
         max: u8,
     },
 }
 
 tollgate_core::debug_as_display!(ClientIpError);
 
-/// An address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
-/// `[2001:db8::1]:80`, with spaces around.
+/// Parses an address in the forms that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`,
+/// `[2001:db8::1]`, `[2001:db8::1]:80`, with optional spaces around it.
 ///
-/// The parser of `std` is strict (no `010.1.1.1`, no `0x7f.1`, no zone ids), so one text is one
-/// address. `2001:db8::1:80` is an address, never one with a port.
+/// The `std` parser is strict (no `010.1.1.1`, no `0x7f.1`, no zone ids), so a text has only one
+/// meaning. `2001:db8::1:80` is always an address without a port.
 pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(trim(element)).ok()?;
     let ip = if let Some(bracketed) = text.strip_prefix('[') {
@@ -49,7 +49,7 @@ pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Without optional white space, which is spaces and tabs alone (RFC 9110 §5.6.3).
+/// Trims optional white space, which consists of only spaces and tabs (RFC 9110 §5.6.3).
 pub(super) fn trim(bytes: &[u8]) -> &[u8] {
     let solid = |byte: &u8| !matches!(byte, b' ' | b'\t');
     let start = bytes.iter().position(solid).unwrap_or(bytes.len());
@@ -58,12 +58,12 @@ pub(super) fn trim(bytes: &[u8]) -> &[u8] {
 }
 
 fn is_port(text: &str) -> bool {
-    // `u16` alone would let "+80" pass.
+    // `u16` alone would accept "+80".
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// An address as one number: IPv6 as it is and IPv4 mapped into it, so that an address has one
-/// number for all spellings. It stays in registers, which is faster than an [`IpAddr`].
+/// An address as a number, with IPv4 mapped into IPv6, so all spellings of an address have the same
+/// number. It fits into registers, which makes it faster than an [`IpAddr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address(u128);
 
@@ -83,7 +83,7 @@ impl Address {
         self.in_prefix(Self::MAPPED)
     }
 
-    /// The IPv4 address in an address of a translator (NAT64).
+    /// Returns the IPv4 address that a NAT64 translator embedded in this address.
     #[inline]
     fn embedded_v4(self) -> Option<u32> {
         self.in_prefix(Self::NAT64)
@@ -91,7 +91,7 @@ impl Address {
 
     #[inline]
     fn in_prefix(self, prefix: u128) -> Option<u32> {
-        #[expect(clippy::cast_possible_truncation, reason = "the others were compared")]
+        #[expect(clippy::cast_possible_truncation, reason = "the comparison covers the upper bits")]
         (self.0 >> 32 == prefix).then_some(self.0 as u32)
     }
 
@@ -147,8 +147,8 @@ impl Masks {
         Ok(())
     }
 
-    /// The address that quotas and lists use: for an address of a translator, the IPv4 address in
-    /// it.
+    /// Returns the address that quotas and networks use. For a NAT64 translator's address, this is
+    /// the embedded IPv4 address.
     #[inline]
     pub(super) fn client(&self, address: Address) -> Address {
         address.embedded_v4().filter(|_| self.nat64).map_or(address, Address::from_v4)
@@ -157,7 +157,7 @@ impl Masks {
     #[inline]
     pub(super) fn apply(&self, address: Address) -> Address {
         let address = self.client(address);
-        // No shift is by the whole width, since no prefix is empty.
+        // No prefix is empty, so no shift equals the integer's width.
         match address.v4() {
             Some(v4) => Address::from_v4(v4 & u32::MAX << (32 - u32::from(self.v4))),
             None => Address(address.0 & u128::MAX << (128 - u32::from(self.v6))),

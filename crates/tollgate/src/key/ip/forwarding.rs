@@ -1,7 +1,7 @@
-//! The forwarding headers of proxies.
+//! The forwarding headers that proxies write.
 //!
-//! They are read from the right, because the nearest proxy wrote the right end: no text further
-//! left, and no open quote, changes that end.
+//! They are parsed from the right, because the nearest proxy wrote the right end. Text further
+//! left, even an open quote, cannot change that end.
 
 use std::net::IpAddr;
 
@@ -10,19 +10,19 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::TrustedProxies;
 use super::address::{parse, trim};
 
-/// More hops are an attack, not a chain of proxies.
+/// More hops indicate an attack, not a chain of proxies.
 const MAX_HOPS: usize = 32;
 
-/// The bytes that are read from the right end. 32 addresses fit.
+/// The maximum number of bytes to parse, counted from the right end. 32 addresses fit.
 const MAX_BYTES: usize = 4 * 1024;
 
 #[derive(Clone, Debug)]
 pub(super) enum Forwarding {
     /// `X-Forwarded-For`: each proxy appends an address.
     List(HeaderName),
-    /// RFC 7239: the same in `for=` among other parameters.
+    /// RFC 7239: the same, in `for=` among other parameters.
     Forwarded(HeaderName),
-    /// One address, which the proxy overwrites.
+    /// A single address, which the proxy overwrites.
     Single(HeaderName),
 }
 
@@ -31,8 +31,8 @@ impl Forwarding {
         Self::List(HeaderName::from_static("x-forwarded-for"))
     }
 
-    /// The client behind a trusted `peer` (`None`: a Unix socket), or the last address that is
-    /// certain.
+    /// Returns the client behind a trusted `peer` (`None`: a Unix socket), or the last certain
+    /// address.
     pub(super) fn client(
         &self,
         headers: &HeaderMap,
@@ -53,7 +53,7 @@ impl Forwarding {
     }
 }
 
-/// Splits off the last element. `None` if it begins before the last `room` bytes.
+/// Splits off the last element. Returns `None` if it starts before the last `room` bytes.
 type SplitLast = fn(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])>;
 
 fn walk(
@@ -67,7 +67,7 @@ fn walk(
     let mut known = peer;
     let mut room = MAX_BYTES;
     let mut hops = 0;
-    // Several lines are one list (RFC 9110 §5.3), so the last line is its right end.
+    // Several lines form one list (RFC 9110 §5.3), so the last line is its right end.
     for line in headers.get_all(name).iter().rev() {
         let mut rest = Some(line.as_bytes());
         while let Some(line) = rest {
@@ -101,10 +101,10 @@ fn last_of_list(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     }
 }
 
-/// As [`last_of_list`], but quoted strings may have commas, as in the `host=` that a proxy copies
-/// from the client. A quote after an odd number of backslashes is part of a string. The opening
-/// quote is always after `=`, so both directions find the same strings. If quotes do not match,
-/// [`for_of`] rejects the element.
+/// Like [`last_of_list`], but for quoted strings, which may contain commas. For example, proxies
+/// copy `host=` from the client. A quote after an odd number of backslashes is part of a string.
+/// The opening quote is always after `=`, so both directions find the same strings. If quotes do
+/// not match, [`for_of`] rejects the element.
 fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     let (start, end) = within(line, room);
     let mut quoted = false;
@@ -122,9 +122,10 @@ fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     (start == 0).then_some((None, line))
 }
 
-/// The address in the one `for=` of an element such as `for="[2001:db8::1]:80";proto=https`.
+/// Returns the address from the single `for=` in an element such as
+/// `for="[2001:db8::1]:80";proto=https`.
 ///
-/// As proxies do, it allows more than RFC 7239: spaces around `;`, and an unquoted port.
+/// Like proxies, it allows more than RFC 7239: spaces around `;`, and an unquoted port.
 fn for_of(element: &[u8]) -> Option<IpAddr> {
     let mut client = None;
     let mut rest = trim(element);
@@ -153,7 +154,8 @@ fn for_of(element: &[u8]) -> Option<IpAddr> {
     client
 }
 
-/// The value at the start of `text`, and the rest. Escapes stay: an address has none.
+/// Splits `text` into the value at its start and the rest. Escapes are retained because addresses
+/// have none.
 fn value_of(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| *byte == b';');

@@ -1,4 +1,4 @@
-//! The address of the client.
+//! The client's address.
 
 mod address;
 mod forwarding;
@@ -24,13 +24,13 @@ pub use peer::UnixPeer;
 pub use proxies::TrustedProxies;
 pub(crate) use proxies::network;
 
-/// Key source: the address of the client, as trusted proxies report it.
+/// Key source: the client's address, as reported by trusted proxies.
 ///
 /// # Which address
-/// The peer of the connection, unless it is a trusted proxy. Then the header is read from its right
-/// end, where each proxy appends the address of its peer: the first address that is not a trusted
-/// proxy is the client. Addresses further left come from the client and have no effect, so a client
-/// cannot choose its key.
+/// The connection's peer, unless it is a trusted proxy. For a trusted proxy, the header is read
+/// from its right end, where each proxy appends its peer's address. The first address that is not a
+/// trusted proxy is the client. The client itself may have written the addresses further left, so
+/// they have no effect and a client cannot choose its key.
 ///
 /// If the header is absent, malformed, obfuscated (`unknown`, `_hidden`) or longer than 32 hops or
 /// 4 KiB, the last certain address counts: the trusted proxy nearest to the client. Its clients
@@ -38,27 +38,27 @@ pub(crate) use proxies::network;
 ///
 /// # Which key
 /// - `::ffff:192.0.2.1` is 192.0.2.1: mapped addresses become IPv4 first.
-/// - IPv6 counts by /64, because a customer gets at least a /64 and would have 2^64 quotas
-///   otherwise. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix), or a second limit with
+/// - IPv6 counts by /64, because a customer gets at least a /64 and would otherwise have 2^64
+///   quotas. Many get a /56 or /48: use [`v6_prefix`](Self::v6_prefix), or a second limit with
 ///   [`only_v6`](Self::only_v6).
-/// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a translator wrote it and all its clients
-///   have one /64; [`nat64(false)`](Self::nat64) turns that off. It never makes an address a
-///   trusted proxy.
+/// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a NAT64 translator wrote it and all the
+///   translator's clients would share one /64. [`nat64(false)`](Self::nat64) disables that. It
+///   never makes an address a trusted proxy.
 ///
-/// # Where the peer comes from
-/// From the extensions of the request: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
-/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`; in tests of a router also axum's
-/// `MockConnectInfo<SocketAddr>` as an outer layer. Otherwise the server is misconfigured:
-/// [`KeyError::NoPeerAddress`].
+/// # How the peer is found
+/// The request extensions contain it: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
+/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`. In router tests, axum's
+/// `MockConnectInfo<SocketAddr>` works, too, as an outer layer. Otherwise the server is
+/// misconfigured: [`KeyError::NoPeerAddress`].
 ///
-/// A Unix socket has no address. tonic's `UdsConnectInfo` or a [`UnixPeer`] extension marks it. It
-/// is an error without [`trust_unix_peer`](Self::trust_unix_peer) or
-/// [`skip_unix_peer`](Self::skip_unix_peer).
+/// A Unix socket has no address. tonic's `UdsConnectInfo` or a [`UnixPeer`] extension marks such a
+/// peer, which is an error unless [`trust_unix_peer`](Self::trust_unix_peer) or
+/// [`skip_unix_peer`](Self::skip_unix_peer) is set.
 ///
 /// ```
 /// use tollgate::key::ClientIp;
 ///
-/// // nginx on the same host, a balancer somewhere in 10.0.0.0/8, `X-Forwarded-For`.
+/// // nginx on the same host, and a load balancer in 10.0.0.0/8.
 /// let by_client = ClientIp::behind(["loopback", "10.0.0.0/8"])?;
 /// # Ok::<(), tollgate::key::ClientIpError>(())
 /// ```
@@ -82,7 +82,7 @@ enum Unix {
 }
 
 impl ClientIp {
-    /// Uses the address of the connection, without headers. Behind a proxy, all clients would share
+    /// Uses the connection's address and ignores headers. Behind a proxy, all clients would share
     /// one quota.
     pub fn peer() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl ClientIp {
     /// Uses the client address that these proxies report in `X-Forwarded-For`. See
     /// [`TrustedProxies::parse`] for the entries.
     ///
-    /// List all your proxies on the way of a request, and no other network: a client in a listed
+    /// List all your proxies on the request's path, and no other network: a client in a listed
     /// network can claim any address.
     ///
     /// # Errors
@@ -109,15 +109,15 @@ impl ClientIp {
         Ok(Self::peer().trusting(TrustedProxies::parse(proxies)?))
     }
 
-    /// Takes the address of the connection from a closure instead of the extensions. `None` means
-    /// no address.
+    /// Gets the connection's address from a closure instead of the extensions. `None` means no
+    /// address.
     pub fn from_fn(
         peer: impl Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
         Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
-    /// Trusts the forwarding header of these proxies, as [`behind`](Self::behind) does.
+    /// Trusts these proxies' forwarding header, like [`behind`](Self::behind).
     #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
@@ -125,46 +125,46 @@ impl ClientIp {
 
     /// Reads `Forwarded` (RFC 7239, only `for=`) instead of `X-Forwarded-For`.
     ///
-    /// It never reads both: a proxy forwards the header that it does not write, which the client
-    /// has written. The proxy has to quote and escape texts of the client (`host=`): a raw comma or
-    /// quote lets the client write elements of its own.
+    /// It never reads both, because a proxy forwards the header that it does not write, and the
+    /// client may have written that header. The proxy has to quote and escape text from the client
+    /// (`host=`): a raw comma or quote lets the client write its own elements.
     #[must_use]
     pub fn in_forwarded(self) -> Self {
         Self { forwarding: Forwarding::Forwarded(FORWARDED), ..self }
     }
 
-    /// Reads one address from a header that the proxy overwrites, such as `X-Real-IP`,
-    /// `CF-Connecting-IP` or `True-Client-IP`. Two values, or a list, are not valid: then some
-    /// proxy appends instead.
+    /// Reads a single address from a header that the proxy overwrites, such as `X-Real-IP`,
+    /// `CF-Connecting-IP` or `True-Client-IP`. Two values or a list are not valid, because they
+    /// mean that some proxy appends instead.
     #[must_use]
     pub fn in_single_header(self, name: HeaderName) -> Self {
         Self { forwarding: Forwarding::Single(name), ..self }
     }
 
     /// Trusts the forwarding header if the peer is a Unix socket. Only the proxy may have access to
-    /// the socket. Without the header such a request has no address.
+    /// the socket. Such a request has no address if the header is absent.
     #[must_use]
     pub fn trust_unix_peer(self) -> Self {
         Self { unix: Unix::Trust, ..self }
     }
 
-    /// Finds no address if the peer is a Unix socket, so that a chain continues.
+    /// Finds no address if the peer is a Unix socket, so the chain continues.
     #[must_use]
     pub fn skip_unix_peer(self) -> Self {
         Self { unix: Unix::Skip, ..self }
     }
 
-    /// Sets the bits of an IPv6 address that count: 1 to 128, 64 by default.
+    /// Sets how many bits of an IPv6 address count: 1 to 128, 64 by default.
     ///
     /// # Errors
-    /// Another number.
+    /// The number is out of range.
     pub fn v6_prefix(mut self, bits: u8) -> Result<Self, ClientIpError> {
         self.masks.set_v6(bits)?;
         Ok(self)
     }
 
-    /// Finds a key only for IPv6 clients, for a second limit on a wider network. Many customers have
-    /// a /48, which contains 65 536 networks of /64, each with its own quota.
+    /// Finds a key only for IPv6 clients, for a second limit on a wider network. Many customers
+    /// have a /48, which contains 65 536 /64 networks with separate quotas.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -176,7 +176,7 @@ impl ClientIp {
     /// let by_network = ClientIp::peer().only_v6().v6_prefix(48)?;
     /// let layer = RateLimitLayer::builder(MemoryStore::new())
     ///     .limit(Limit::per_ip(client))
-    ///     // IPv4 clients pass this limit: their address already counts as a whole.
+    ///     // IPv4 clients pass this limit, because their full address already counts.
     ///     .limit(Limit::new(network, by_network).on_missing_key(OnMissingKey::Pass))
     ///     .build()?;
     /// # let _ = layer;
@@ -187,19 +187,19 @@ impl ClientIp {
         Self { only_v6: true, ..self }
     }
 
-    /// Sets the bits of an IPv4 address that count: 1 to 32, 32 by default.
+    /// Sets how many bits of an IPv4 address count: 1 to 32, 32 by default.
     ///
     /// # Errors
-    /// Another number.
+    /// The number is out of range.
     pub fn v4_prefix(mut self, bits: u8) -> Result<Self, ClientIpError> {
         self.masks.set_v4(bits)?;
         Ok(self)
     }
 
-    /// Sets whether an address in 64:ff9b::/96 counts as the IPv4 address in it; the default is
-    /// `true`.
+    /// Sets whether an address in 64:ff9b::/96 counts as its embedded IPv4 address, which is the
+    /// default.
     ///
-    /// Only translators of your own network write this prefix. Turn it off if hosts there can
+    /// Only your own network's translators write this prefix. Disable this if hosts there can
     /// choose such addresses.
     #[must_use]
     pub fn nat64(mut self, embedded: bool) -> Self {
@@ -207,16 +207,16 @@ impl ClientIp {
         self
     }
 
-    /// Returns the whole address of the client, mapped addresses as IPv4: for logs.
+    /// Returns the client's full address, with mapped addresses as IPv4, for example for logs.
     ///
     /// # Errors
-    /// As [`KeySource::subject`].
+    /// The same as for [`KeySource::subject`].
     pub fn address(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
         Ok(self.find(head)?.map(Address::ip))
     }
 
-    /// The addresses under which lists of networks find the client: the whole address, and the
-    /// address that keys are made of.
+    /// Returns the addresses to look up in lists of networks: the full address, and the address
+    /// that keys are made from.
     pub(crate) fn listed_as(&self, address: IpAddr) -> [IpAddr; 2] {
         [address, self.masks.client(address.into()).ip()]
     }
@@ -255,9 +255,9 @@ impl ClientIp {
     #[inline(always)]
     fn subject_at(&self, address: Address) -> Option<Subject> {
         let kind = SubjectKind::Ip;
-        // Mapped addresses are IPv4 before, so a network of IPv6 has none of them.
+        // Mapped addresses are already IPv4 here, so an IPv6 network contains none.
         let network = self.masks.apply(address);
-        // Of constant length, so that the key is made in registers.
+        // The length is constant, so the key is built in registers.
         if let Some(v4) = network.v4() {
             let [a, b, c, d] = v4.to_be_bytes();
             let key = Key::new([Tag::Ipv4 as u8, a, b, c, d]);

@@ -6,11 +6,11 @@ use http::Extensions;
 
 use super::address::Address;
 
-/// An extension that marks requests over a Unix socket.
+/// Request extension: marks a request that arrived over a Unix socket.
 ///
-/// tonic's servers have their own mark (feature `tonic`). For other servers add it to each request,
-/// with axum by `.layer(axum::Extension(UnixPeer))`. Without it the peer is unknown, which is an
-/// error.
+/// tonic's servers have their own mark (feature `tonic`). For other servers, add this to each
+/// request, in axum with `.layer(axum::Extension(UnixPeer))`. An unmarked peer is unknown, which is
+/// an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnixPeer;
 
@@ -38,7 +38,7 @@ fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
     if let Some(ConnectInfo(address)) = extensions.get() {
         return Some(*address);
     }
-    // Over TLS tonic sets this too, beside its own type.
+    // Over TLS, tonic sets this in addition to its own type.
     #[cfg(feature = "tonic")]
     if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>()
         && let Some(address) = info.remote_addr()
@@ -48,7 +48,7 @@ fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
     if let Some(address) = extensions.get() {
         return Some(*address);
     }
-    // axum's own replacement for a connection in tests of a router.
+    // axum's substitute for a connection in router tests.
     #[cfg(feature = "axum")]
     if let Some(MockConnectInfo(address)) = extensions.get() {
         return Some(*address);

@@ -5,25 +5,25 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::ClientIpError;
 
-/// The networks of the proxies whose forwarding header is trusted.
+/// The networks of the proxies that are trusted to write the forwarding header.
 ///
-/// No network is trusted by default, also not loopback and private networks: a client with a
+/// By default no network is trusted, not even loopback and private networks: a client with a
 /// trusted address can claim any other address.
 #[derive(Clone, Debug)]
 pub struct TrustedProxies(Arc<[IpNet]>);
 
 impl TrustedProxies {
-    /// Trusts no proxy: the peer of the connection is the client.
+    /// Trusts no proxy: the connection's peer is the client.
     pub fn none() -> Self {
         Self(Arc::default())
     }
 
-    /// Reads networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback`
+    /// Parses networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback`
     /// (127.0.0.0/8, ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
     ///
     /// # Errors
     /// An entry is not valid, has bits beyond its prefix, or includes all addresses. The message
-    /// has the entry and the cure.
+    /// contains the entry and how to fix it.
     pub fn parse<E: AsRef<str>>(
         entries: impl IntoIterator<Item = E>,
     ) -> Result<Self, ClientIpError> {
@@ -43,7 +43,8 @@ impl TrustedProxies {
         self.0.is_empty()
     }
 
-    /// Returns whether this address belongs to a trusted proxy. IPv4-mapped addresses are IPv4.
+    /// Returns whether this address belongs to a trusted proxy. IPv4-mapped addresses count as
+    /// IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.0.iter().any(|network| network.contains(&ip))
@@ -67,10 +68,10 @@ fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
     parsed.map_err(|cure| ClientIpError::Proxy { entry: entry.to_owned(), cure })
 }
 
-/// A network or an address.
+/// Parses a network or an address.
 ///
 /// # Errors
-/// The cure: `expected` for other texts, `all` for a network with all addresses.
+/// The message: `expected` for other texts, `all` for a network with all addresses.
 pub(crate) fn network(entry: &str, expected: &str, all: &str) -> Result<IpNet, String> {
     let network = match entry.parse::<IpAddr>() {
         Ok(ip) => IpNet::from(ip),
@@ -91,8 +92,8 @@ pub(crate) fn network(entry: &str, expected: &str, all: &str) -> Result<IpNet, S
     })
 }
 
-/// Addresses are compared in canonical form, so a mapped network has to be IPv4. `None` for a
-/// network with mapped and other addresses.
+/// Converts a mapped network to IPv4, because addresses are compared in canonical form. Returns
+/// `None` if a network contains mapped and other addresses.
 fn as_v4(network: IpNet) -> Option<IpNet> {
     let IpNet::V6(v6) = network else {
         return Some(network);

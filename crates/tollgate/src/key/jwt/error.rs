@@ -1,17 +1,17 @@
-/// The error of a verification key, or of a set of keys, that is not valid.
+/// The error for an invalid verification key or key set.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {
-    /// Not a key for this algorithm.
+    /// The key is not valid for this algorithm.
     #[error("JWT key for {algorithm}: not usable; expected {expected}")]
     Unusable {
         /// The algorithm.
         algorithm: &'static str,
-        /// The cure: what to give instead.
+        /// The fix: a description of a valid key.
         expected: &'static str,
     },
 
-    /// jsonwebtoken has no cryptography, or two to choose from.
+    /// jsonwebtoken has no crypto provider, or more than one.
     #[error(
         "JWT keys: jsonwebtoken has no crypto provider: enable exactly one of its features \
          `rust_crypto` (feature `jwt-rust-crypto` of tollgate) and `aws_lc_rs`, or call \
@@ -19,7 +19,7 @@ pub enum JwtKeyError {
     )]
     NoCryptoProvider,
 
-    /// A PEM file as an HMAC secret: every client with the public key could sign.
+    /// A PEM file as an HMAC secret. Every client that has the public key could sign tokens.
     #[error(
         "JWT key for HS256: a PEM file is no secret; use `rs256_pem`, `es256_pem` or \
          `eddsa_pem` for a public key"
@@ -31,36 +31,36 @@ pub enum JwtKeyError {
         "JWT key for HS256: {bytes} bytes; expected at least 32 random ones (`openssl rand 32`)"
     )]
     ShortSecret {
-        /// Its length.
+        /// The secret's length in bytes.
         bytes: usize,
     },
 
-    /// An RSA key that is too weak, or larger than can be verified.
+    /// An RSA key that is too weak, or larger than jsonwebtoken can verify.
     #[error("JWT key for RS256: {bits} bits; expected 2048 to 4096")]
     RsaSize {
-        /// Its length.
+        /// The key's length in bits.
         bits: usize,
     },
 
-    /// A set without keys verifies nothing.
+    /// A set without usable keys cannot verify tokens.
     #[error("JWT key set: no usable key in it; give at least one for HS256, RS256, ES256 or EdDSA")]
     NoKeys,
 
-    /// One of several keys has no name, so no token can ask for it.
+    /// A key in a set of several keys has no name, so no token can refer to it.
     #[error("JWT key set: one of several keys has no `kid`; name each with `with_kid`")]
     NamelessKey,
 
-    /// Two keys with one name.
+    /// Two keys with the same name.
     #[error("JWT key set: two keys with the kid {kid:?}; give each its own")]
     SameKid {
-        /// The name.
+        /// The shared name.
         kid: String,
     },
 
-    /// Not a JSON Web Key Set.
+    /// The text is not a JSON Web Key Set.
     #[error("JWT key set: not a JSON Web Key Set (RFC 7517 §5): {reason}")]
     NoKeySet {
-        /// The message of the parser.
+        /// The parser's message.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Key sets as issuers publish them.
+//! Key sets in the format that issuers publish.
 
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::{
@@ -9,13 +9,13 @@ use super::keys::Algorithm;
 use super::{JwtKey, JwtKeyError, JwtKeys};
 
 impl JwtKeys {
-    /// Reads a JSON Web Key Set, as an issuer publishes it under `jwks_uri`.
+    /// Parses a JSON Web Key Set, which issuers publish under `jwks_uri`.
     ///
-    /// As in RFC 7517 §5, other keys are skipped: other algorithms, other curves, keys for
+    /// Keys that cannot be used are skipped (RFC 7517 §5): other algorithms, other curves, keys for
     /// encryption, and secrets (`oct`), which must not be public.
     ///
     /// # Errors
-    /// It is not a key set, has no usable key, or its keys cannot be told apart.
+    /// The text is not a key set, has no usable key, or contains keys with missing or equal names.
     pub fn from_jwks(json: &str) -> Result<Self, JwtKeyError> {
         let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet { reason: error.to_string() };
         let set: JwkSet = serde_json::from_str(json).map_err(no_set)?;

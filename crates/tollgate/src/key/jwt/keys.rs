@@ -8,8 +8,8 @@ use pkcs1::RsaPublicKey;
 
 use super::JwtKeyError;
 
-/// The algorithm of a key. A key has only one: a public key for one algorithm must not be a secret
-/// for another.
+/// A key's algorithm. Each key has exactly one, because a public key for one algorithm must not
+/// serve as a secret for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Hs256,
@@ -33,8 +33,8 @@ impl From<Algorithm> for jsonwebtoken::Algorithm {
     }
 }
 
-/// A key that verifies tokens of one algorithm, with its name (`kid`) in tokens. It is checked when
-/// it is made, so that a wrong file is an error at start.
+/// A key that verifies tokens with one algorithm, and its name (`kid`) in tokens. It is checked
+/// when it is made, so a wrong file is a startup error.
 #[derive(Clone)]
 pub struct JwtKey {
     kid: Option<String>,
@@ -43,11 +43,11 @@ pub struct JwtKey {
 }
 
 impl JwtKey {
-    /// Reads a secret that signs and verifies tokens, for HS256.
+    /// Reads the secret that signs and verifies tokens, for HS256.
     ///
     /// # Errors
-    /// It is shorter than 32 bytes (RFC 7518 §3.2), because a client with a token can guess the
-    /// secret offline; or it is a PEM file, because a public key is not a secret.
+    /// The secret is shorter than 32 bytes (RFC 7518 §3.2), so a client with a token could guess it
+    /// offline; or it is a PEM file, because a public key is not a secret.
     pub fn hs256(secret: &[u8]) -> Result<Self, JwtKeyError> {
         if secret.windows(11).any(|text| text == b"-----BEGIN ") {
             return Err(JwtKeyError::PemAsSecret);
@@ -58,31 +58,31 @@ impl JwtKey {
         Self::new(Algorithm::Hs256, Ok(DecodingKey::from_secret(secret)))
     }
 
-    /// Reads a public RSA key in PEM, for RS256.
+    /// Reads a public RSA key in PEM format, for RS256.
     ///
     /// # Errors
-    /// It is another key, a private one, or shorter than 2048 bits (RFC 7518 §3.3).
+    /// The key is private, of another type, or shorter than 2048 bits (RFC 7518 §3.3).
     pub fn rs256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
         Self::new(Algorithm::Rs256, DecodingKey::from_rsa_pem(pem))
     }
 
-    /// Reads a public P-256 key in PEM, for ES256.
+    /// Reads a public P-256 key in PEM format, for ES256.
     ///
     /// # Errors
-    /// It is another key, a private one, or on another curve.
+    /// The key is private, of another type, or on another curve.
     pub fn es256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
         Self::new(Algorithm::Es256, DecodingKey::from_ec_pem(pem))
     }
 
-    /// Reads a public Ed25519 key in PEM, for EdDSA.
+    /// Reads a public Ed25519 key in PEM format, for EdDSA.
     ///
     /// # Errors
-    /// It is another key, or a private one.
+    /// The key is private or of another type.
     pub fn eddsa_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
         Self::new(Algorithm::EdDsa, DecodingKey::from_ed_pem(pem))
     }
 
-    /// Sets the name of the key (`kid`) in tokens.
+    /// Sets the key's name (`kid`) in tokens.
     #[must_use]
     pub fn with_kid(self, kid: impl Into<String>) -> Self {
         Self { kid: Some(kid.into()), ..self }
@@ -95,17 +95,17 @@ impl JwtKey {
         let decoding = decoding.map_err(|_| unusable(algorithm))?;
         let sound = match algorithm {
             Algorithm::Hs256 => true,
-            // jsonwebtoken looks at nothing of it before the first token.
+            // jsonwebtoken does not inspect the key before the first token.
             Algorithm::Rs256 => {
                 check_size(&decoding)?;
                 true
             }
-            // A point of P-256: other curves have longer ones.
+            // The length of a P-256 point. Points on the other curves are longer.
             Algorithm::Es256 => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 65),
-            // jsonwebtoken takes the first 32 bytes without asking whether there are as many.
+            // jsonwebtoken takes the first 32 bytes without checking the length.
             Algorithm::EdDsa => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 32),
         };
-        // The program chooses the cryptography for all users of jsonwebtoken. Without a choice
+        // The program chooses the crypto provider for all users of jsonwebtoken. If it chose none,
         // jsonwebtoken would panic at the first token.
         let verified = catch_unwind(|| crypto::verify("", b"", &decoding, algorithm.into()));
         match verified {
@@ -119,7 +119,7 @@ impl JwtKey {
 fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
     let modulus = match key.kind() {
         DecodingKeyKind::RsaModulusExponent { n, .. } => n,
-        // A private key has more integers, and is an error too.
+        // A private key contains more integers, so this rejects it, too.
         DecodingKeyKind::SecretOrDer(der) => {
             let key = RsaPublicKey::try_from(&**der).map_err(|_| unusable(Algorithm::Rs256))?;
             key.modulus.as_bytes()
@@ -130,7 +130,7 @@ fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
         Some(first) => (modulus.len() - zeros) * 8 - first.leading_zeros() as usize,
         None => 0,
     };
-    // The upper end is the crate's own: it refuses each token of a larger key.
+    // The upper bound is jsonwebtoken's: it rejects all tokens signed with a larger key.
     if (2048..=4096).contains(&bits) { Ok(()) } else { Err(JwtKeyError::RsaSize { bits }) }
 }
 
@@ -150,7 +150,7 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// A set of verification keys with different names.
+/// A set of verification keys with distinct names.
 #[derive(Clone, Debug)]
 pub struct JwtKeys(Vec<JwtKey>);
 
@@ -158,7 +158,7 @@ impl JwtKeys {
     /// Makes a set of these verification keys.
     ///
     /// # Errors
-    /// It is empty, one of several keys has no `kid`, or two have the same.
+    /// The set is empty, one of several keys has no `kid`, or two keys have the same `kid`.
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Self, JwtKeyError> {
         let keys: Vec<_> = keys.into_iter().collect();
         if keys.is_empty() {

@@ -29,17 +29,17 @@ use refused::RefusedTokens;
 pub use error::JwtKeyError;
 pub use keys::{JwtKey, JwtKeys};
 
-/// Key source: the user of a verified `Authorization: Bearer` token. The key is issuer and subject
-/// together, because two issuers may use one name.
+/// Key source: the user of a verified `Authorization: Bearer` token. The key combines issuer and
+/// subject, because two issuers may use the same name.
 ///
-/// An invalid, expired or foreign token, or one longer than 8 KiB, is no identity: the chain
-/// continues, usually with the address.
+/// A token that is invalid, expired, foreign or longer than 8 KiB does not identify a client, so
+/// the chain continues, usually with the address.
 ///
-/// Verifying costs 20 to 300 µs of CPU with an asymmetric key (2 µs with a secret), before this
-/// limit decides. The verifier remembers a refused token for ten seconds and does not verify it
-/// again. Against clients that send many different tokens, put a limit by address outside of this
-/// layer, or use [`check`](Self::check). If an authentication layer verifies tokens, use its result
-/// with [`FromExtension`](super::FromExtension).
+/// Verification takes 20 to 300 µs of CPU time with an asymmetric key (2 µs with a secret), before
+/// this limit decides. The verifier remembers a rejected token for ten seconds and does not verify
+/// it again. Against clients that send many different tokens, put a limit by address outside of
+/// this layer, or use [`check`](Self::check). If an authentication layer already verifies tokens,
+/// use its result with [`FromExtension`](super::FromExtension).
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};
@@ -50,7 +50,7 @@ pub use keys::{JwtKey, JwtKeys};
 ///     .audience("orders");
 /// let source = JwtUser::new(verifier.clone()).or(ClientIp::peer());
 ///
-/// // Later, when the issuer has changed its keys; `source` sees them at once.
+/// // Later, when the issuer has rotated its keys. `source` uses them immediately.
 /// let next = JwtKey::hs256(b"and thirty-two others, as random")?;
 /// verifier.replace_keys(JwtKeys::new([next])?);
 /// # Ok::<(), tollgate::key::JwtKeyError>(())
@@ -64,8 +64,8 @@ impl JwtUser {
         Self(verifier)
     }
 
-    /// Returns the user of a request's token, and the claim of this name if it is a text: for quotas
-    /// that depend on a claim, for example of a tier.
+    /// Returns the user of a request's token and the claim with this name, if the claim is a
+    /// string. Use it for quotas that depend on a claim, for example on a tier.
     pub fn with_claim(
         &self,
         head: &RequestHead<'_>,
@@ -78,8 +78,8 @@ impl JwtUser {
     }
 
     /// Finds the user like [`with_claim`](Self::with_claim), but verifies a signature only if
-    /// `may_verify` returns `true`. With it, a program can limit how many tokens of a client fail
-    /// verification. The closure runs only for tokens that have to be verified.
+    /// `may_verify` returns `true`. This lets a program limit how many of a client's tokens may
+    /// fail verification. The closure runs only for tokens that need verification.
     pub fn check(
         &self,
         head: &RequestHead<'_>,
@@ -103,15 +103,15 @@ impl JwtUser {
 pub enum TokenCheck {
     /// The request has no bearer token.
     NoToken,
-    /// The token is valid. Contains the user and the claim, if the claim is a text.
+    /// The token is valid. Contains the user, and the claim if it is a string.
     Accepted(Subject, Option<String>),
-    /// The token is refused.
+    /// The token is rejected.
     Refused {
-        /// Whether this call verified the signature, which is the expensive part. `false` for a
-        /// token that was refused a moment ago, or that names an unknown key or another algorithm.
+        /// Whether this call verified the signature, which is the expensive part. It is `false` if
+        /// the token was rejected recently, or names an unknown key or another algorithm.
         verified: bool,
     },
-    /// The token has to be verified, but `may_verify` returned `false`.
+    /// The token needs verification, but `may_verify` returned `false`.
     NotVerified,
 }
 
@@ -141,42 +141,43 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
     Subject { kind: SubjectKind::User, key }
 }
 
-/// Verifies JSON Web Tokens. **Clones share the key set**, so that a program can replace the set
-/// while the others serve.
+/// Verifies JSON Web Tokens. **Clones share the key set**, so a program can replace the set while
+/// its clones are in use.
 ///
 /// A token is accepted if
-/// - its `kid` is the name of a key. A token without a `kid` needs a set of one key; a single key
-///   without a name serves any `kid`;
-/// - its `alg` is the algorithm of that key, and the signature is right;
+/// - its `kid` names a key in the set. A token without a `kid` needs a set with exactly one key; a
+///   single key without a name accepts any `kid`;
+/// - its `alg` is that key's algorithm, and the signature is valid;
 /// - `exp` is a number and at most 60 seconds past; `nbf`, if present, is at most 60 seconds ahead;
 ///   `sub` is not empty;
-/// - `iss` and `aud` are right, if they were set. A token with an audience needs a verifier with an
-///   audience (RFC 7519 §4.1.3);
+/// - `iss` and `aud` match, if the verifier sets them. A token with an audience needs a verifier
+///   with an audience (RFC 7519 §4.1.3);
 /// - it has no `crit` (RFC 7515 §4.1.11).
 ///
-/// Accept no more than the application does: a token that it rejects must not have a quota here.
+/// Do not accept more than the application does: a token that the application rejects must not get
+/// a quota here.
 ///
-/// The time is that of the system. The program chooses the cryptography for all users of
-/// jsonwebtoken: by a feature of jsonwebtoken, or by the feature `jwt-rust-crypto`.
+/// The verifier uses the system time. The program chooses the crypto provider for all users of
+/// jsonwebtoken, either with a jsonwebtoken feature or with the feature `jwt-rust-crypto`.
 ///
-/// Each thread keeps the claims of the last accepted token, so a request with key and tier in one
-/// token verifies it once. An event of the target `tollgate` at level debug has the reason of a
-/// rejection: `expired`, `nbf`, `iss`, `aud`, `kid`, `alg`, `signature`, `crit`, a missing claim,
-/// or `malformed`.
+/// Each thread caches the claims of the last accepted token, so a request that takes key and tier
+/// from the same token verifies it only once. A debug event with the target `tollgate` contains the
+/// reason for a rejection: `expired`, `nbf`, `iss`, `aud`, `kid`, `alg`, `signature`, `crit`, a
+/// missing claim, or `malformed`.
 #[derive(Clone)]
 pub struct JwtVerifier {
     keys: Arc<ArcSwap<JwtKeys>>,
     unknown_kid: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// One per [`Algorithm`], in its order, so that none is built per token.
+    /// One entry for each [`Algorithm`], in the same order, so that none is built per token.
     rules: Arc<Rules>,
-    /// Tokens that these rules refused.
+    /// Tokens that failed verification under these rules.
     refused: Arc<RefusedTokens>,
 }
 
 type Rules = [Validation; Algorithm::ALL.len()];
 
-/// The claims that are read. `iss` has to be one text, so that the issuer of the subject is
-/// certain.
+/// The claims that the verifier reads. `iss` has to be a single string, so the subject's issuer is
+/// unambiguous.
 #[derive(Deserialize)]
 struct Claims {
     iss: Option<String>,
@@ -192,7 +193,7 @@ impl Claims {
     }
 }
 
-/// The last token that this thread has accepted.
+/// The last token that this thread accepted.
 struct Believed {
     digest: [u8; 32],
     keys: Arc<JwtKeys>,
@@ -205,14 +206,14 @@ thread_local! {
 }
 
 impl JwtVerifier {
-    /// Accepts tokens that one of these keys has signed.
+    /// Accepts tokens signed with one of these keys.
     pub fn new(keys: JwtKeys) -> Self {
         let rules = Algorithm::ALL.map(|algorithm| {
             let mut rules = Validation::new(algorithm.into());
             rules.leeway = 60;
             rules.validate_nbf = true;
-            // A claim of the wrong type counts as absent unless it is required, so that
-            // an `exp` in quotes would never expire.
+            // A claim with the wrong type counts as absent unless it is required. If `exp` were
+            // optional, a token with a quoted `exp` would never expire.
             rules.set_required_spec_claims(&["exp", "sub"]);
             rules
         });
@@ -224,26 +225,26 @@ impl JwtVerifier {
         }
     }
 
-    /// Accepts no token before [`replace_keys`](Self::replace_keys): for a set that is fetched
-    /// later.
+    /// Accepts no tokens until [`replace_keys`](Self::replace_keys) is called, for a key set that
+    /// is fetched later.
     pub fn without_keys() -> Self {
         Self::new(JwtKeys::none())
     }
 
-    /// Calls `wanted` when a token asks for a `kid` that is not in the set, as tokens do after a
-    /// change of keys.
+    /// Calls `wanted` when a token names a `kid` that is not in the set, for example after the
+    /// issuer rotated its keys.
     ///
-    /// Any client can send such tokens. If `wanted` fetches the set, bound how often, and fetch in
-    /// another task: the request waits for `wanted`.
+    /// Any client can send such tokens. If `wanted` fetches the set, limit how often it does so,
+    /// and fetch in another task, because the request waits for `wanted`.
     #[must_use]
     pub fn on_unknown_kid(self, wanted: impl Fn() + Send + Sync + 'static) -> Self {
         Self { unknown_kid: Some(Arc::new(wanted)), ..self }
     }
 
-    /// Accepts only tokens of this issuer, compared bytewise.
+    /// Accepts only tokens from this issuer, compared bytewise.
     ///
-    /// It is one issuer, because two could sign for each other's users. Use a verifier per issuer
-    /// with [`KeySource::or`].
+    /// A verifier has only one issuer, because two issuers could sign for each other's users. For
+    /// more issuers, combine several verifiers with [`KeySource::or`].
     #[must_use]
     pub fn issuer(mut self, issuer: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
@@ -254,7 +255,8 @@ impl JwtVerifier {
         self
     }
 
-    /// Accepts only tokens for this audience, or for one of several audiences after more calls.
+    /// Accepts only tokens for this audience. After several calls, a token for any of the audiences
+    /// suffices.
     #[must_use]
     pub fn audience(mut self, audience: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
@@ -266,7 +268,7 @@ impl JwtVerifier {
         self
     }
 
-    /// Replaces the key set for all clones, from the next token on.
+    /// Replaces the key set for all clones, starting with the next token.
     pub fn replace_keys(&self, keys: JwtKeys) {
         self.keys.store(Arc::new(keys));
     }
@@ -302,7 +304,7 @@ impl JwtVerifier {
             return Err(TokenCheck::NotVerified);
         }
         let claims = Rc::new(self.verify_with(key, token).map_err(|reason| {
-            // A token that is not valid yet will be valid soon.
+            // This token may become valid soon, so do not remember it.
             if reason != NOT_YET {
                 self.refused.insert(&keys, digest, Instant::now());
             }
@@ -313,9 +315,9 @@ impl JwtVerifier {
         Ok(claims)
     }
 
-    /// Finds the key that a token names. The signature is not checked yet.
+    /// Finds the key that a token names, without checking the signature.
     fn key<'a>(&self, keys: &'a JwtKeys, token: &str) -> Result<&'a JwtKey, &'static str> {
-        // The header is not verified: only `kid`, `alg` and `crit` are used, never keys or links to
+        // The header is not verified yet. Use only `kid`, `alg` and `crit`, never keys or links to
         // keys (`jwk`, `jku`, `x5c`, `x5u`).
         let header = decode_header(token).map_err(|error| reason(&error))?;
         if header.crit.is_some() {
@@ -338,7 +340,7 @@ impl JwtVerifier {
     }
 }
 
-/// The reason for tokens whose `nbf` is in the future.
+/// The rejection reason if `nbf` is in the future.
 const NOT_YET: &str = "nbf";
 
 fn reason(error: &Error) -> &'static str {

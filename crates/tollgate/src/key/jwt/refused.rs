@@ -1,4 +1,4 @@
-//! Tokens that were refused a moment ago.
+//! Remembers recently rejected tokens.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use super::JwtKeys;
 /// The SHA-256 of a token.
 pub(super) type Digest = [u8; 32];
 
-/// Remembers tokens that failed verification. If a client repeats such a token, the verifier computes
-/// only a hash.
+/// Remembers tokens that failed verification. If a client repeats such a token, the verifier only
+/// has to compute a hash.
 ///
-/// A digest determines its slot, and a later token replaces an earlier token in the same slot, so
-/// memory is bounded. A change of the keys clears all slots, because the new keys may accept a token.
+/// A digest determines its slot, and a new token replaces an earlier token in the same slot, so
+/// memory is bounded. A key change clears all slots, because the new keys may accept a token.
 #[derive(Debug, Default)]
 pub(super) struct RefusedTokens(Mutex<Slots>);
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// The keys that the tokens were verified with.
+    /// The keys used to verify the tokens.
     keys: Option<Arc<JwtKeys>>,
-    /// Empty until the first token is refused.
+    /// Empty until the first token is rejected.
     slots: Vec<Option<(Digest, Instant)>>,
 }
 
@@ -52,7 +52,7 @@ const fn index(digest: &Digest) -> usize {
 /// About 50 KiB.
 const SLOTS: usize = 1024;
 
-/// Short, because a correction of the clock can make an expired token valid again.
+/// Short, because a clock correction can make an expired token valid again.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_token_is_forgotten_after_a_moment_or_with_other_keys() {
+    fn refused_tokens_are_forgotten() {
         let (keys, others) = (Arc::new(JwtKeys::none()), Arc::new(JwtKeys::none()));
         let (refused, now) = (RefusedTokens::default(), Instant::now());
         let digest = [7; 32];
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_tokens_take_bounded_memory() {
+    fn refused_tokens_use_bounded_memory() {
         let (keys, now) = (Arc::new(JwtKeys::none()), Instant::now());
         let refused = RefusedTokens::default();
         let digest = |number: u32| {

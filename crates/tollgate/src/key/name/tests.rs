@@ -5,7 +5,7 @@ fn parsed(text: &str) -> Option<SubjectName> {
 }
 
 #[test]
-fn a_name_says_its_sort_and_its_value() {
+fn names_parse_kind_and_value() {
     let ip = |text: &str| Some(SubjectName::Ip(text.parse().unwrap()));
     let user = |issuer: Option<&str>, name: &str| {
         Some(SubjectName::User { issuer: issuer.map(str::to_owned), name: name.to_owned() })
@@ -36,7 +36,7 @@ fn a_name_says_its_sort_and_its_value() {
 }
 
 #[test]
-fn commas_part_names_and_stay_in_values() {
+fn commas_separate_names_not_values() {
     let route = SubjectName::Route("/a".to_owned());
     let ip = SubjectName::Ip("192.0.2.1".parse().unwrap());
     let several = SubjectName::Several(vec![route, ip, SubjectName::Global]);
@@ -46,7 +46,7 @@ fn commas_part_names_and_stay_in_values() {
 }
 
 #[test]
-fn debug_keeps_the_secret() {
+fn debug_hides_secret() {
     let name = parsed("api-key:sk_live_1").unwrap();
     assert_eq!(format!("{name:?}"), "ApiKey");
     let error = "sk_live_1".parse::<SubjectName>().unwrap_err();

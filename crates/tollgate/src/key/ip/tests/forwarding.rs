@@ -1,24 +1,24 @@
-//! Finds the client among the addresses in header lines, and the proxies that are trusted.
+//! Tests which address in the forwarding headers is the client.
 
 use http::HeaderName;
 
 use super::{address, behind, request};
 use crate::key::ClientIp;
 
-/// The client that 10.0.0.1 reports in these lines of `X-Forwarded-For`.
+/// The client that 10.0.0.1 reports in these `X-Forwarded-For` lines.
 fn forwarded_for(lines: &[&str]) -> String {
     let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", line.as_bytes())).collect();
     address(&behind(), &request("10.0.0.1", &lines))
 }
 
-/// The client that 10.0.0.1 reports in these lines of `Forwarded`.
+/// The client that 10.0.0.1 reports in these `Forwarded` lines.
 fn forwarded(lines: &[&str]) -> String {
     let lines: Vec<_> = lines.iter().map(|line| ("forwarded", line.as_bytes())).collect();
     address(&behind().in_forwarded(), &request("10.0.0.1", &lines))
 }
 
 #[test]
-fn a_header_from_an_untrusted_peer_is_ignored() {
+fn untrusted_peer_headers_are_ignored() {
     let header: &[(&str, &[u8])] = &[
         ("x-forwarded-for", b"203.0.113.9"),
         ("forwarded", b"for=203.0.113.9"),
@@ -34,26 +34,26 @@ fn a_header_from_an_untrusted_peer_is_ignored() {
 }
 
 #[test]
-fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
+fn client_is_rightmost_untrusted_address() {
     for (lines, client) in [
         (&["203.0.113.9"][..], "203.0.113.9"),
         (&["203.0.113.9, 10.0.0.2"], "203.0.113.9"),
         (&["203.0.113.9,192.0.2.66 ,\t10.0.0.2"], "203.0.113.9"),
-        // All internal: the leftmost.
+        // All internal: the leftmost address counts.
         (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
-        // No header, or an empty one: the peer.
+        // No header, or an empty one: the peer counts.
         (&[], "10.0.0.1"),
         (&[""], "10.0.0.1"),
-        // Ports, and IPv6 in its forms.
+        // With ports, and in the various IPv6 forms.
         (&["203.0.113.9:443"], "203.0.113.9"),
         (&["2001:db8::1"], "2001:db8::1"),
         (&["[2001:db8::1]"], "2001:db8::1"),
         (&["[2001:db8::1]:443"], "2001:db8::1"),
-        // Ambiguous, so the whole text is an address without a port.
+        // Ambiguous, so the entire text is an address without a port.
         (&["2001:db8::1:443"], "2001:db8::1:443"),
-        // IPv6 proxies are walked past as well.
+        // IPv6 proxies are skipped, too.
         (&["203.0.113.9, 2001:DB8:FF:0::7"], "203.0.113.9"),
-        // Mapped addresses are IPv4 before the proxies are compared.
+        // Mapped addresses become IPv4 before the comparison with proxies.
         (&["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
         (&["::ffff:203.0.113.9"], "203.0.113.9"),
     ] {
@@ -62,21 +62,21 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
 }
 
 #[test]
-fn the_leftmost_address_is_never_believed_over_one_further_right() {
+fn rightmost_untrusted_address_wins() {
     assert_eq!(forwarded_for(&["1.1.1.1, 203.0.113.9"]), "203.0.113.9");
     assert_eq!(forwarded_for(&["1.1.1.1, 203.0.113.9, 10.0.0.2"]), "203.0.113.9");
     assert_eq!(forwarded_for(&["10.0.0.9, 203.0.113.9"]), "203.0.113.9");
 }
 
 #[test]
-fn several_lines_are_one_list() {
+fn several_lines_form_one_list() {
     assert_eq!(forwarded_for(&["1.1.1.1", "203.0.113.9"]), "203.0.113.9");
     assert_eq!(forwarded_for(&["1.1.1.1, 2.2.2.2", "203.0.113.9", "10.0.0.2"]), "203.0.113.9");
     assert_eq!(forwarded(&["for=1.1.1.1", "for=203.0.113.9", "for=10.0.0.2"]), "203.0.113.9");
 }
 
 #[test]
-fn garbage_ends_the_walk_at_the_last_proxy() {
+fn garbage_falls_back_to_last_proxy() {
     for garbage in [
         "unknown",
         "_hidden",
@@ -110,7 +110,7 @@ fn garbage_ends_the_walk_at_the_last_proxy() {
 }
 
 #[test]
-fn forwarded_is_read_as_rfc_7239_writes_it() {
+fn forwarded_follows_rfc_7239() {
     for (line, client) in [
         ("for=203.0.113.9", "203.0.113.9"),
         ("For=203.0.113.9;proto=https", "203.0.113.9"),
@@ -121,12 +121,12 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
         ("for=\"[2001:db8::1]:443\" ; proto=https;", "2001:db8::1"),
         ("for=203.0.113.9;;proto=https", "203.0.113.9"),
         ("for=203.0.113.9, for=10.0.0.2", "203.0.113.9"),
-        // Text that a proxy copies from the client into quotes stays within the quotes.
+        // Quoted text that a proxy copies from the client cannot escape its quotes.
         (r#"for=203.0.113.9;host="a, for=1.1.1.1""#, "203.0.113.9"),
         (r#"for=203.0.113.9;host="a\", for=1.1.1.1;x=\"""#, "203.0.113.9"),
         (r#"for=203.0.113.9;host="a\\""#, "203.0.113.9"),
         (r#"host=";for=1.1.1.1";for=203.0.113.9"#, "203.0.113.9"),
-        // Quotes that the client left open do not swallow what the proxy wrote.
+        // Quotes that the client left open do not hide the proxy's own element.
         (r#"for=", for=203.0.113.9"#, "203.0.113.9"),
         (r#"for="1.1.1.1, for="203.0.113.9""#, "203.0.113.9"),
         (r#"for="\, for=203.0.113.9"#, "203.0.113.9"),
@@ -136,7 +136,7 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
 }
 
 #[test]
-fn garbage_in_forwarded_ends_the_walk_at_the_last_proxy() {
+fn garbage_in_forwarded_falls_back() {
     for garbage in [
         "",
         "for",
@@ -163,7 +163,7 @@ fn garbage_in_forwarded_ends_the_walk_at_the_last_proxy() {
 }
 
 #[test]
-fn only_the_chosen_header_is_read() {
+fn only_chosen_header_is_read() {
     let lines: &[(&str, &[u8])] = &[
         ("forwarded", b"for=1.1.1.1"),
         ("x-forwarded-for", b"203.0.113.9"),
@@ -177,12 +177,12 @@ fn only_the_chosen_header_is_read() {
 }
 
 #[test]
-fn a_single_header_holds_one_address_or_garbage() {
+fn single_header_must_have_one_address() {
     let source = behind().in_single_header(HeaderName::from_static("cf-connecting-ip"));
     for (values, client) in [
         (&["203.0.113.9"][..], "203.0.113.9"),
         (&["2001:db8::1"], "2001:db8::1"),
-        // It need not be untrusted: a proxy may be a client too.
+        // The address may be trusted: a proxy can be a client, too.
         (&["10.7.7.7"], "10.7.7.7"),
         (&["203.0.113.9", "203.0.113.9"], "10.0.0.1"),
         (&["1.1.1.1, 203.0.113.9"], "10.0.0.1"),
@@ -195,7 +195,7 @@ fn a_single_header_holds_one_address_or_garbage() {
 }
 
 #[test]
-fn hops_past_the_thirty_second_are_not_read() {
+fn hops_beyond_32_are_ignored() {
     let proxies = |count| vec!["10.0.0.2"; count].join(", ");
     let line = format!("203.0.113.9, {}", proxies(31));
     assert_eq!(forwarded_for(&[&line]), "203.0.113.9");
@@ -206,14 +206,14 @@ fn hops_past_the_thirty_second_are_not_read() {
 }
 
 #[test]
-fn bytes_past_four_kilobytes_are_not_read() {
+fn bytes_beyond_4_kib_are_ignored() {
     let blank = |count| " ".repeat(count);
-    // Behind the limit nothing changes, however long it is.
+    // Bytes beyond the limit have no effect, regardless of their number.
     let line = format!("{}, 203.0.113.9", "x".repeat(100_000));
     assert_eq!(forwarded_for(&[&line]), "203.0.113.9");
     let line = format!("{}, for=203.0.113.9", "\"".repeat(100_000));
     assert_eq!(forwarded(&[&line]), "203.0.113.9");
-    // An element that begins there is not read, in one line or in several.
+    // An element that starts beyond the limit is ignored, in one line or in several.
     let near = format!("203.0.113.9,{}10.0.0.2", blank(4_000));
     assert_eq!(forwarded_for(&[&near]), "203.0.113.9");
     let far = format!("203.0.113.9,{}10.0.0.2", blank(4_100));

@@ -1,24 +1,24 @@
-//! Which addresses are one key.
+//! Tests which addresses share a key.
 
 use super::{address, behind, by_peer, request};
 use crate::head::RequestHead;
 use crate::key::{ClientIp, KeySource};
 
 #[test]
-fn ipv4_mapped_clients_do_not_share_a_bucket() {
+fn ipv4_mapped_clients_have_separate_keys() {
     let source = ClientIp::peer();
     let mapped = by_peer(&source, "::ffff:203.0.113.9");
     assert_eq!(mapped, by_peer(&source, "203.0.113.9"));
     assert_ne!(mapped, by_peer(&source, "::ffff:203.0.113.8"));
     let wide = ClientIp::peer().v6_prefix(56).unwrap();
     assert_ne!(by_peer(&wide, "::ffff:203.0.113.9"), by_peer(&wide, "::ffff:198.51.100.1"));
-    // And a mapped peer is the proxy that it is.
+    // A mapped peer can be a trusted proxy, too.
     let lines: &[(&str, &[u8])] = &[("x-forwarded-for", b"203.0.113.9")];
     assert_eq!(address(&behind(), &request("::ffff:10.0.0.1", lines)), "203.0.113.9");
 }
 
 #[test]
-fn a_host_cannot_walk_through_its_own_ipv6_network() {
+fn ipv6_clients_share_key_per_64() {
     let source = ClientIp::peer();
     let key = |ip| by_peer(&source, ip);
     assert_eq!(key("2001:db8:1:2::1"), key("2001:db8:1:2:ffff:ffff:ffff:ffff"));
@@ -27,7 +27,7 @@ fn a_host_cannot_walk_through_its_own_ipv6_network() {
 }
 
 #[test]
-fn prefixes_can_be_set_within_bounds() {
+fn prefix_lengths_are_configurable() {
     let key = |source: &ClientIp, ip| by_peer(source, ip);
     let wide = ClientIp::peer().v6_prefix(57).unwrap().v4_prefix(24).unwrap();
     assert_eq!(key(&wide, "2001:db8:1:2::1"), key(&wide, "2001:db8:1:7f::1"));
@@ -54,7 +54,7 @@ fn prefixes_can_be_set_within_bounds() {
 }
 
 #[test]
-fn a_second_limit_counts_ipv6_networks_only() {
+fn only_v6_ignores_ipv4() {
     let network = ClientIp::peer().only_v6().v6_prefix(48).unwrap();
     assert!(network.can_be_missing());
     let key = |ip| network.subject(&RequestHead::of(&request(ip, &[]))).unwrap();
@@ -67,13 +67,13 @@ fn a_second_limit_counts_ipv6_networks_only() {
 }
 
 #[test]
-fn clients_behind_nat64_count_by_their_ipv4_address() {
+fn nat64_clients_use_ipv4_key() {
     let key = |ip| by_peer(&ClientIp::peer(), ip);
     assert_eq!(key("64:ff9b::203.0.113.9"), key("203.0.113.9"));
     assert_ne!(key("64:ff9b::203.0.113.9"), key("64:ff9b::203.0.113.8"));
     let off = ClientIp::peer().nat64(false);
     assert_eq!(by_peer(&off, "64:ff9b::203.0.113.9"), by_peer(&off, "64:ff9b::203.0.113.8"));
-    // NAT64 changes only the key: an embedded address is not compared with the proxies.
+    // NAT64 affects only the key: an embedded address is not compared with the proxies.
     let lines: &[(&str, &[u8])] = &[("x-forwarded-for", b"203.0.113.9")];
     let request = request("64:ff9b::10.0.0.1", lines);
     assert_eq!(address(&behind(), &request), "64:ff9b::a00:1");

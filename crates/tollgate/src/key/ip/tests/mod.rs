@@ -1,4 +1,4 @@
-//! Requests from a peer, with header lines of any bytes.
+//! Test helpers: requests from a peer, with arbitrary header bytes.
 
 mod forwarding;
 mod keys;
@@ -15,7 +15,7 @@ use crate::key::{ClientIp, KeySource};
 
 const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.66"];
 
-/// A request from `peer` with these header lines, of any bytes that HTTP lets through.
+/// A request from `peer` with these header lines, which may contain any bytes that HTTP allows.
 fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<()> {
     let mut request = Request::new(());
     let peer: IpAddr = peer.parse().unwrap();

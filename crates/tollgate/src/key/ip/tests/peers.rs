@@ -1,4 +1,4 @@
-//! Peer addresses, and which peers are proxies.
+//! Tests peer addresses and trusted proxies.
 
 use http::{HeaderValue, Request};
 
@@ -7,7 +7,7 @@ use crate::head::RequestHead;
 use crate::key::{ClientIp, KeyError, TrustedProxies, UnixPeer};
 
 #[test]
-fn nothing_is_trusted_that_is_not_written_down() {
+fn only_listed_networks_are_trusted() {
     let none = TrustedProxies::none();
     let private = TrustedProxies::parse(["private"]).unwrap();
     let loopback = TrustedProxies::parse(["loopback"]).unwrap();
@@ -33,7 +33,7 @@ fn nothing_is_trusted_that_is_not_written_down() {
 }
 
 #[test]
-fn a_wrong_proxy_is_named_with_its_cure() {
+fn proxy_errors_suggest_fix() {
     for (entry, cure) in [
         ("10.0.0.0/33", "10.0.0.0/8"),
         ("nginx", "`loopback`"),
@@ -56,7 +56,7 @@ fn a_wrong_proxy_is_named_with_its_cure() {
 }
 
 #[test]
-fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
+fn unix_peer_needs_explicit_handling() {
     let mut request = Request::new(());
     request.extensions_mut().insert(UnixPeer);
     let found = |source: &ClientIp, request: &Request<()>| {
@@ -74,7 +74,7 @@ fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
     assert_eq!(found(&behind().skip_unix_peer(), &request).unwrap(), None);
     assert_eq!(found(&trusting, &request).unwrap().unwrap(), "203.0.113.9");
 
-    // Who trusts no other proxy believes the last of the line.
+    // With no other trusted proxy, the last address in the line counts.
     assert_eq!(found(&ClientIp::peer().trust_unix_peer(), &request).unwrap().unwrap(), "10.0.0.2");
 
     let garbage = HeaderValue::from_static("203.0.113.9, unknown");
@@ -83,7 +83,7 @@ fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
 }
 
 #[test]
-fn a_closure_can_know_the_peer() {
+fn closure_can_provide_peer() {
     let source = ClientIp::from_fn(|head| {
         let peer = head.headers.get("x-test-peer")?;
         peer.to_str().ok()?.parse().ok()
@@ -101,7 +101,7 @@ fn a_closure_can_know_the_peer() {
 
 #[cfg(feature = "tonic")]
 #[test]
-fn tonic_knows_the_peer() {
+fn tonic_connect_info_is_peer() {
     use std::net::SocketAddr;
 
     use tonic::transport::server::TcpConnectInfo;
@@ -118,7 +118,7 @@ fn tonic_knows_the_peer() {
 
 #[cfg(all(feature = "tonic", unix))]
 #[test]
-fn tonic_knows_a_unix_socket() {
+fn tonic_detects_unix_peer() {
     use tonic::transport::server::UdsConnectInfo;
 
     let mut request = Request::new(());

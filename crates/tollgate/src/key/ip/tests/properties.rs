@@ -1,4 +1,4 @@
-//! Properties that hold for any headers that a client sends.
+//! Properties that hold for all headers that a client can send.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use super::{PROXIES, behind, by_peer, key, request};
 use crate::key::encode::{Tag, plain};
 use crate::key::{ClientIp, TrustedProxies};
 
-/// Bytes that look like what the parsers look for, more often than chance would.
+/// Bytes that contain the parsers' delimiters more often than random bytes would.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         "[0-9a-fA-F:.\\[\\]]{0,20}".prop_map(String::into_bytes),
@@ -39,7 +39,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|text| text.as_bytes().to_vec()),
         prop::collection::vec(any::<u8>(), 0..6),
     ];
-    // HTTP lets no control characters through; without this most lines would be dropped.
+    // HTTP does not allow control characters. Without this mapping, most lines would be discarded.
     let legal = |byte: u8| if byte.is_ascii_control() { b',' } else { byte };
     prop::collection::vec(piece, 0..40)
         .prop_map(move |pieces| pieces.concat().into_iter().map(legal).collect())
@@ -50,7 +50,7 @@ fn untrusted() -> impl Strategy<Value = IpAddr> {
     any::<IpAddr>().prop_filter("no proxy", move |ip| !proxies.contains(*ip))
 }
 
-/// Addresses near the prefixes that mean something, more often than chance would.
+/// Addresses near the special prefixes more often than random addresses would be.
 fn near_prefixes() -> impl Strategy<Value = IpAddr> {
     let heads = prop::sample::select(vec![
         [0, 0, 0, 0, 0, 0xffff],
@@ -76,7 +76,7 @@ fn translated(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 
 proptest! {
     #[test]
-    fn a_key_is_the_network_of_its_address(
+    fn key_is_masked_address(
         ip in near_prefixes(),
         v4_bits in 1..=32_u8,
         v6_bits in 1..=128_u8,
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_parsers_panic(
+    fn arbitrary_headers_never_panic(
         lines in prop::collection::vec(line(), 0..4),
         from in prop::sample::select(vec!["10.0.0.1", "::ffff:10.0.0.1", "203.0.113.1"]),
     ) {
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_cannot_change_its_key_by_what_it_sends(
+    fn sent_headers_cannot_change_key(
         client in untrusted(),
         sent in prop::collection::vec(line(), 0..4),
         inner_proxy: bool,
@@ -131,8 +131,8 @@ proptest! {
             ("x-forwarded-for", behind(), client.to_string(), ", 10.0.0.2"),
             ("forwarded", behind().in_forwarded(), quoted, ", for=10.0.0.2;host=\"a,b\""),
         ] {
-            // A proxy appends to the last line, as HAProxy and nginx do, or adds a line.
-            // All other lines are passed on.
+            // A proxy either appends to the last line, like HAProxy and nginx, or adds a line. It
+            // forwards all other lines.
             let mut added = added.into_bytes();
             if inner_proxy {
                 added.extend_from_slice(inner.as_bytes());
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_addresses_in_different_spellings_have_one_key(ip in untrusted(), port: u16) {
+    fn address_spellings_share_one_key(ip in untrusted(), port: u16) {
         let mut spellings = vec![ip.to_string(), format!(" {ip}\t")];
         match ip {
             IpAddr::V4(v4) => {

@@ -1,4 +1,4 @@
-//! The claims that a valid token must have, and the values read from them.
+//! Tests the claims that a valid token must have, and reading their values.
 
 use http::Request;
 use jsonwebtoken::Algorithm as Alg;
@@ -10,7 +10,7 @@ use crate::key::jwt::Claims;
 use crate::key::{JwtUser, KeySource};
 
 #[test]
-fn exp_has_to_be_a_number_that_is_not_past() {
+fn exp_must_be_future_number() {
     let verifier = verifier();
     for (exp, believed) in [
         (json!(after(600)), true),
@@ -23,7 +23,7 @@ fn exp_has_to_be_a_number_that_is_not_past() {
         (json!(-1), false),
         (json!(0), false),
         (json!(1e300), false),
-        // Clocks differ: 60 s are allowed, more are not.
+        // Clocks differ, so 60 s are tolerated, but not more.
         (json!(after(-30)), true),
         (json!(after(-90)), false),
     ] {
@@ -36,7 +36,7 @@ fn exp_has_to_be_a_number_that_is_not_past() {
 }
 
 #[test]
-fn nbf_has_to_be_a_number_that_is_not_ahead() {
+fn nbf_must_be_past_number() {
     for (nbf, believed) in [
         (json!(after(-600)), true),
         (json!(after(30)), true),
@@ -50,7 +50,7 @@ fn nbf_has_to_be_a_number_that_is_not_ahead() {
 }
 
 #[test]
-fn sub_has_to_be_a_text_that_is_not_empty() {
+fn sub_must_be_nonempty_string() {
     for sub in [json!(""), json!(7), json!(null), json!(["ann"]), json!({})] {
         let token = token(&claims_with("sub", sub.clone()));
         assert!(!believes(&verifier(), &token), "{sub}");
@@ -61,7 +61,7 @@ fn sub_has_to_be_a_text_that_is_not_empty() {
 }
 
 #[test]
-fn the_issuer_has_to_be_the_one_that_was_set() {
+fn issuer_must_match() {
     let set = verifier().issuer("https://login.example");
     for (iss, believed) in [
         (json!("https://login.example"), true),
@@ -77,7 +77,7 @@ fn the_issuer_has_to_be_the_one_that_was_set() {
 }
 
 #[test]
-fn the_audience_has_to_be_one_that_was_set() {
+fn audience_must_match() {
     let set = verifier().audience("orders").audience("billing");
     for (aud, believed) in [
         (json!("orders"), true),
@@ -93,12 +93,12 @@ fn the_audience_has_to_be_one_that_was_set() {
         assert_eq!(believes(&set, &token), believed, "{aud}");
     }
     assert!(!believes(&set, &token(&claims())));
-    // Without a configured audience, a token with an audience is not accepted.
+    // A verifier without an audience rejects tokens that have an audience.
     assert!(!believes(&verifier(), &token(&claims_with("aud", json!("mail")))));
 }
 
 #[test]
-fn a_user_is_issuer_and_subject_together() {
+fn user_key_combines_issuer_and_subject() {
     let verifier = verifier();
     let user = |iss: Value, sub: &str| {
         let mut claims = claims_with("sub", json!(sub));
@@ -113,14 +113,14 @@ fn a_user_is_issuer_and_subject_together() {
 }
 
 #[test]
-fn a_claim_is_read_of_a_token_that_is_believed_and_of_no_other() {
+fn claims_are_read_only_from_valid_tokens() {
     let user = JwtUser::new(verifier());
     let said = |token: &str, claim: &str| {
         let request = Request::builder().header("authorization", format!("Bearer {token}"));
         let request = request.body(()).unwrap();
         let head = RequestHead::of(&request);
         let found = user.with_claim(&head, claim);
-        // With or without a claim, it is the same user.
+        // The user is the same with or without a claim.
         let subject = found.as_ref().map(|(subject, _)| subject.clone());
         assert_eq!(subject, user.subject(&head).unwrap());
         found.map(|(_, said)| said)
@@ -136,8 +136,8 @@ fn a_claim_is_read_of_a_token_that_is_believed_and_of_no_other() {
 }
 
 #[test]
-fn a_claim_that_stands_twice_makes_a_token_nobodys_however_it_is_read() {
-    // A map would keep the last of two, and the application might read the first.
+fn duplicate_claim_invalidates_token() {
+    // A map would silently use the last duplicate, but the application might read the first.
     let twice = format!(r#"{{"sub":"ann","sub":"bob","exp":{}}}"#, after(600));
     assert!(serde_json::from_str::<Claims>(&twice).is_err());
 }

@@ -1,4 +1,4 @@
-//! Keys: supported keys, published key sets, and key rotation.
+//! Tests supported keys, published key sets, and key rotation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::{
 use crate::key::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
 
 #[test]
-fn clones_share_the_keys_but_not_the_rules() {
+fn clones_share_keys_not_rules() {
     let verifier = verifier();
     let serving = verifier.clone().audience("orders");
     let source = JwtUser::new(serving.clone());
@@ -30,7 +30,7 @@ fn clones_share_the_keys_but_not_the_rules() {
 }
 
 #[test]
-fn whoever_fetches_keys_is_told_when_one_is_missing() {
+fn unknown_kid_calls_hook() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let verifier = JwtVerifier::without_keys().on_unknown_kid(move || {
@@ -38,14 +38,14 @@ fn whoever_fetches_keys_is_told_when_one_is_missing() {
     });
     let of = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
     assert!(!believes(&verifier, &of(Some("new"))));
-    // A token that names no key asks for none, and neither does one that is no token.
+    // A token without a `kid` and a malformed token do not trigger a fetch.
     assert!(!believes(&verifier, &of(None)));
     assert!(!believes(&verifier, "x.y.z"));
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     let key = JwtKey::hs256(SECRET).unwrap().with_kid("new");
     let keys = JwtKeys::new([key]).unwrap();
     assert_eq!(keys.kids().collect::<Vec<_>>(), ["new"]);
-    // A clone with rules of its own has the keys, too.
+    // A clone with its own rules shares the keys, too.
     let strict = verifier.clone().issuer("https://login.example");
     verifier.replace_keys(keys);
     assert!(believes(&strict, &of(Some("new"))));
@@ -54,7 +54,7 @@ fn whoever_fetches_keys_is_told_when_one_is_missing() {
 }
 
 #[test]
-fn a_published_key_set_is_read_and_what_it_cannot_use_passed_over() {
+fn jwks_skips_unusable_keys() {
     let jwk = |pem: &[u8], alg| {
         let key = match alg {
             Alg::RS256 => EncodingKey::from_rsa_pem(pem),
@@ -101,7 +101,7 @@ fn a_published_key_set_is_read_and_what_it_cannot_use_passed_over() {
 }
 
 #[test]
-fn a_key_that_cannot_verify_is_refused_when_it_is_made() {
+fn unusable_keys_are_rejected() {
     let unusable =
         |key: Result<JwtKey, JwtKeyError>| matches!(key.unwrap_err(), JwtKeyError::Unusable { .. });
     assert!(unusable(JwtKey::rs256_pem(EC)));
@@ -119,7 +119,7 @@ fn a_key_that_cannot_verify_is_refused_when_it_is_made() {
 }
 
 #[test]
-fn keys_of_a_set_can_be_told_apart() {
+fn key_set_requires_distinct_kids() {
     let key = || JwtKey::hs256(SECRET).unwrap();
     assert_eq!(JwtKeys::new([]).unwrap_err(), JwtKeyError::NoKeys);
     let nameless = JwtKeys::new([key().with_kid("a"), key()]).unwrap_err();
@@ -129,7 +129,7 @@ fn keys_of_a_set_can_be_told_apart() {
 }
 
 #[test]
-fn secrets_are_nowhere_in_clear() {
+fn secrets_are_never_shown() {
     let shown = format!("{:?} {:?}", verifier(), JwtKey::hs256(SECRET).unwrap());
     assert!(!shown.contains("secret"), "{shown}");
 }

@@ -1,4 +1,4 @@
-//! Keys of each sort, and tokens that are signed with them.
+//! Test helpers: keys of each type, and tokens signed with them.
 
 mod claims;
 mod keys;
@@ -24,7 +24,7 @@ const P384: &[u8] = include_bytes!("../../testdata/p384.public.pem");
 const ED: &[u8] = include_bytes!("../../testdata/ed.public.pem");
 const ED_PRIVATE: &[u8] = include_bytes!("../../testdata/ed.private.pem");
 
-/// A verifier with a key of each sort, named by its algorithm.
+/// A verifier with a key for each algorithm, named after the algorithm.
 fn verifier() -> JwtVerifier {
     JwtVerifier::new(verifier_keys())
 }
@@ -39,7 +39,7 @@ fn verifier_keys() -> JwtKeys {
     JwtKeys::new(keys).unwrap()
 }
 
-/// Each algorithm with the name of its key and the key that signs for it.
+/// Each algorithm with its key's name and the signing key.
 fn signers() -> [(Alg, &'static str, EncodingKey); 4] {
     [
         (Alg::HS256, "hs", EncodingKey::from_secret(SECRET)),
@@ -49,7 +49,7 @@ fn signers() -> [(Alg, &'static str, EncodingKey); 4] {
     ]
 }
 
-/// Seconds from now, as claims count them.
+/// Seconds from now, in the format of claims.
 fn after(seconds: i64) -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     i64::try_from(now.as_secs()).unwrap() + seconds
@@ -71,7 +71,7 @@ fn header(alg: Alg, kid: Option<&str>) -> Header {
     header
 }
 
-/// Signed with the secret, and asking for it.
+/// A token that names the shared secret and is signed with it.
 fn token(claims: &Value) -> String {
     sign(&header(Alg::HS256, Some("hs")), claims, SECRET)
 }

@@ -1,4 +1,4 @@
-//! The position of a token in a request, and requests without a token.
+//! Tests where a request carries its token, and requests without a token.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::head::RequestHead;
 use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind, TokenCheck};
 
 #[test]
-fn the_scheme_is_case_insensitive_and_the_header_single() {
+fn scheme_is_case_insensitive_header_single() {
     let verifier = verifier();
     let token = token(&claims());
     for (value, believed) in [
@@ -37,14 +37,14 @@ fn the_scheme_is_case_insensitive_and_the_header_single() {
 }
 
 #[test]
-fn a_token_past_eight_kilobytes_is_not_read() {
+fn tokens_above_8_kib_are_ignored() {
     let padded = |bytes: usize| token(&claims_with("pad", json!("x".repeat(bytes))));
     assert!(believes(&verifier(), &padded(5_000)));
     assert!(!believes(&verifier(), &padded(7_000)));
 }
 
 #[test]
-fn a_token_is_verified_once_for_key_and_tier_until_the_keys_change() {
+fn accepted_tokens_are_cached() {
     let verifier = verifier();
     let token = token(&claims());
     let first = verifier.verify(&token, || true).unwrap();
@@ -59,7 +59,7 @@ fn a_token_is_verified_once_for_key_and_tier_until_the_keys_change() {
     assert!(verifier.verify(&token, || true).is_err());
 }
 
-/// How a token is checked, and whether its signature would be verified.
+/// Returns the check's result, and whether it requested signature verification.
 fn check(user: &JwtUser, token: &str, may_verify: bool) -> (TokenCheck, bool) {
     let request = Request::builder().header("authorization", format!("Bearer {token}"));
     let mut is_asked = false;
@@ -71,7 +71,7 @@ fn check(user: &JwtUser, token: &str, may_verify: bool) -> (TokenCheck, bool) {
 }
 
 #[test]
-fn a_refused_token_is_verified_once_until_the_keys_change() {
+fn refused_tokens_are_cached() {
     const VERIFIED: (TokenCheck, bool) = (TokenCheck::Refused { verified: true }, true);
     const KNOWN: (TokenCheck, bool) = (TokenCheck::Refused { verified: false }, false);
     let (valid, other) = (token(&claims()), token(&claims_with("sub", json!("bob"))));
@@ -97,7 +97,7 @@ fn a_refused_token_is_verified_once_until_the_keys_change() {
 }
 
 #[test]
-fn only_signatures_count_as_expensive() {
+fn only_signature_checks_need_permission() {
     let user = JwtUser::new(verifier());
     let request = Request::new(());
     let none = user.check(&RequestHead::of(&request), "plan", || unreachable!("no token"));
@@ -106,7 +106,7 @@ fn only_signatures_count_as_expensive() {
     for cheap in ["junk", "a.b.c", &unknown] {
         assert_eq!(check(&user, cheap, true), (TokenCheck::Refused { verified: false }, false));
     }
-    // A token that is valid soon is not remembered.
+    // A token that will be valid soon is not remembered.
     let early = token(&claims_with("nbf", json!(after(3_600))));
     for _ in 0..2 {
         assert_eq!(check(&user, &early, true), (TokenCheck::Refused { verified: true }, true));
@@ -118,7 +118,7 @@ fn only_signatures_count_as_expensive() {
 }
 
 #[test]
-fn a_stranger_falls_to_his_address() {
+fn invalid_token_falls_back_to_address() {
     let source = JwtUser::new(verifier()).or(ClientIp::peer());
     let expired = token(&claims_with("exp", json!(after(-3_600))));
     let kinds = [token(&claims()), expired, "junk".to_owned()].map(|token| {

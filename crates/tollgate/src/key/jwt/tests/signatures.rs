@@ -1,4 +1,4 @@
-//! A token is accepted only if a configured key has signed it.
+//! Tests that only tokens signed with a configured key are accepted.
 
 use jsonwebtoken::{Algorithm as Alg, DecodingKey, EncodingKey, encode};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use super::{
 use crate::key::{JwtKey, JwtKeyError, JwtKeys, JwtVerifier, SubjectKind};
 
 #[test]
-fn a_token_of_each_algorithm_names_the_same_user() {
+fn all_algorithms_identify_same_user() {
     let verifier = verifier();
     let subjects = signers().map(|(alg, kid, key)| {
         let token = encode(&header(alg, Some(kid)), &claims(), &key).unwrap();
@@ -25,7 +25,7 @@ fn a_token_of_each_algorithm_names_the_same_user() {
 }
 
 #[test]
-fn a_key_serves_no_algorithm_but_its_own() {
+fn keys_verify_only_own_algorithm() {
     let verifier = verifier();
     for (alg, own, key) in signers() {
         for (_, kid, _) in signers() {
@@ -33,13 +33,13 @@ fn a_key_serves_no_algorithm_but_its_own() {
             assert_eq!(believes(&verifier, &token), kid == own, "{alg:?} with key {kid}");
         }
     }
-    // The same family, another hash: the key is right and the algorithm is not.
+    // The same algorithm family with another hash: the key is right, but the algorithm is wrong.
     let token = sign(&header(Alg::HS512, Some("hs")), &claims(), SECRET);
     assert!(!believes(&verifier, &token));
 }
 
 #[test]
-fn a_public_key_is_no_hmac_secret() {
+fn public_key_is_not_hmac_secret() {
     let verifier = verifier();
     let der = pem_body(RSA);
     for secret in [RSA, RSA.trim_ascii_end(), &der] {
@@ -50,13 +50,13 @@ fn a_public_key_is_no_hmac_secret() {
     }
     assert_eq!(JwtKey::hs256(RSA).unwrap_err(), JwtKeyError::PemAsSecret);
 
-    // Also where the public key is the only key there is.
+    // This also holds if the public key is the only key.
     let only = JwtVerifier::new(JwtKeys::new([JwtKey::rs256_pem(RSA).unwrap()]).unwrap());
     assert!(!believes(&only, &sign(&header(Alg::HS256, None), &claims(), RSA)));
 }
 
 #[test]
-fn alg_none_is_no_signature() {
+fn alg_none_is_rejected() {
     for alg in ["none", "None", "NONE", ""] {
         let header = encoded(&json!({ "alg": alg, "typ": "JWT", "kid": "hs" }));
         let claims = encoded(&claims());
@@ -71,18 +71,18 @@ fn alg_none_is_no_signature() {
 }
 
 #[test]
-fn an_unknown_kid_names_nobody() {
+fn unknown_kid_is_rejected() {
     let verifier = verifier();
     let with = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
     assert!(believes(&verifier, &with(Some("hs"))));
     assert!(!believes(&verifier, &with(Some("HS"))));
     assert!(!believes(&verifier, &with(Some(""))));
-    // Several keys, and the token does not say which.
+    // There are several keys, and the token does not name any.
     assert!(!believes(&verifier, &with(None)));
 }
 
 #[test]
-fn a_token_without_kid_needs_a_set_of_one() {
+fn token_without_kid_needs_single_key() {
     let with = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
     let key = || JwtKey::hs256(SECRET).unwrap();
     let named = JwtVerifier::new(JwtKeys::new([key().with_kid("a")]).unwrap());
@@ -95,7 +95,7 @@ fn a_token_without_kid_needs_a_set_of_one() {
 }
 
 #[test]
-fn claims_that_nobody_signed_are_not_used() {
+fn unsigned_claims_are_rejected() {
     let verifier = verifier();
     let valid = token(&claims());
     let forged = encoded(&claims_with("sub", json!("bob")));
@@ -109,8 +109,8 @@ fn claims_that_nobody_signed_are_not_used() {
 }
 
 #[test]
-fn a_key_in_the_token_is_not_used() {
-    // The attacker's own key is in the header, and signs the token.
+fn embedded_keys_are_ignored() {
+    // The attacker's key signs the token and is in its header.
     let own: EncodingKey = EncodingKey::from_secret(&[7; 32]);
     let mut header = header(Alg::HS256, Some("hs"));
     header.jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&own, Alg::HS256).ok();
@@ -120,7 +120,7 @@ fn a_key_in_the_token_is_not_used() {
 }
 
 #[test]
-fn extensions_that_must_be_understood_are_not() {
+fn critical_extensions_are_rejected() {
     let mut header = header(Alg::HS256, Some("hs"));
     header.crit = Some(vec!["b64".to_owned()]);
     assert!(!believes(&verifier(), &sign(&header, &claims(), SECRET)));
@@ -128,7 +128,7 @@ fn extensions_that_must_be_understood_are_not() {
 
 proptest! {
     #[test]
-    fn no_token_makes_the_verifier_panic(
+    fn arbitrary_tokens_never_panic(
         text in "[ -~]{0,80}",
         header in "\\PC{0,40}",
         claims in "\\PC{0,40}",
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn any_changed_byte_makes_a_token_a_strangers(at in 0.0..1.0_f64, byte in "[0-9a-zA-Z_-]") {
+    fn any_changed_byte_invalidates_token(at in 0.0..1.0_f64, byte in "[0-9a-zA-Z_-]") {
         let token = token(&claims());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below the length")]
         let at = (token.len() as f64 * at) as usize;
@@ -149,7 +149,7 @@ proptest! {
     }
 }
 
-/// The bytes that the PEM file holds.
+/// Returns the bytes in the PEM file.
 fn pem_body(pem: &[u8]) -> Vec<u8> {
     let text = str::from_utf8(pem).unwrap();
     let base64: String = text.lines().filter(|line| !line.starts_with('-')).collect();

@@ -1,4 +1,4 @@
-//! The access log, and that `tollgate replay` reads it.
+//! The access log. `tollgate replay` must be able to read it.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn lines(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// Waits until a log has that many lines.
+/// Waits until a log has at least `count` lines.
 fn wait_for(file: &Path, count: usize) -> Vec<String> {
     let enough = || Some(lines(file)).filter(|lines| lines.len() >= count);
     until(&format!("{count} lines in {}", file.display()), PATIENCE, enough)
@@ -31,7 +31,7 @@ async fn send(client: &Client, address: &str, path: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_file_lines_go_to_standard_output() {
+async fn log_defaults_to_standard_output() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!("{}accessLog: {{format: json}}\n", upstream.target()));
     let client = Client::new(gateway.address);
@@ -42,7 +42,7 @@ async fn without_a_file_lines_go_to_standard_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_of_the_log_denies_what_serve_denied() {
+async fn replay_of_the_log_denies_the_same_requests() {
     let upstream = Upstream::new().await;
     let log = "accessLog: {file: access.log}\n";
     let gateway = Gateway::start(&format!("{}{log}{LIMITS}", upstream.target()));
@@ -90,7 +90,7 @@ async fn a_replay_of_the_log_denies_what_serve_denied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_opened_again_after_it_was_moved_and_at_a_signal() {
+async fn log_is_reopened_after_rotation() {
     let upstream = Upstream::new().await;
     let log = "accessLog: {file: access.log, format: combined}\n";
     let gateway = Gateway::start(&format!("{}{log}", upstream.target()));
@@ -121,12 +121,12 @@ async fn the_log_is_opened_again_after_it_was_moved_and_at_a_signal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_takes_nothing_holds_up_no_request_and_lost_lines_are_counted() {
+async fn blocked_log_drops_lines_instead_of_delaying_requests() {
     let upstream = Upstream::new().await;
     let folder = tempfile::TempDir::new().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Holds the pipe open, and never reads.
+    // Holds the pipe open without reading from it.
     let hold = format!("exec 3<>'{}'; read _", pipe.display());
     let mut reader =
         Command::new("bash").args(["-c", &hold]).stdin(Stdio::piped()).spawn().unwrap();
@@ -135,7 +135,7 @@ async fn a_log_that_takes_nothing_holds_up_no_request_and_lost_lines_are_counted
     let client = Client::new(gateway.address);
     let (long, path) = ("a".repeat(4_000), format!("/{}", "a".repeat(4_000)));
     let headers = [("referer", &*long), ("user-agent", &*long)];
-    // The pipe takes 64 KiB, and the queue 4 MiB.
+    // Exceeds both the pipe's 64 KiB and the queue's 4 MiB.
     for _ in 0..420 {
         assert_eq!(client.send("GET", &path, &headers, "").await.unwrap().status, 200);
     }
@@ -149,7 +149,7 @@ async fn a_log_that_takes_nothing_holds_up_no_request_and_lost_lines_are_counted
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forward_auth_logs_the_request_of_the_client_and_a_sample_has_whole_clients() {
+async fn forward_auth_logs_original_requests_of_sampled_clients() {
     let gateway = Gateway::start(
         "accessLog: {file: access.log, sample: 0.5}
 forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -173,7 +173,8 @@ client: {strategy: sliding_window_log, limit: 2, windowSeconds: 864000}
     let mut gateway = gateway;
     assert!(gateway.wait().success());
     let lines = lines(&gateway.file("access.log"));
-    // 100 clients, each with even odds: outside of this once in 10^9 runs.
+    // Each of 100 clients is logged with a probability of 0.5, so a correct gateway fails this
+    // about once in 10^9 runs.
     assert!(lines.len().is_multiple_of(3) && (60..=240).contains(&lines.len()), "{}", lines.len());
     for line in &lines[lines.len() / 3 * 2..] {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -182,5 +183,5 @@ client: {strategy: sliding_window_log, limit: 2, windowSeconds: 864000}
     }
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);

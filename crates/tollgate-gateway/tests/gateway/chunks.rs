@@ -1,19 +1,19 @@
-//! Bodies in chunks whose ends two servers could see in different places.
+//! Chunked bodies that two servers could delimit differently.
 
 use crate::support::{Gateway, RawClient, RawUpstream, Upstream, exchange};
 
 const HEAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 const NEXT: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The service sees the request break off too, and does not take a part for the whole.
+/// The service must also see an aborted request, not a complete one with a shorter body.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chunk_that_is_not_valid_ends_the_request_and_the_connection() {
+async fn invalid_chunks_abort_request_and_connection() {
     let upstream = Upstream::new().await;
-    // The gateway waits for the rest of a huge chunk.
+    // The idle timeout is short because the gateway waits for the remaining bytes.
     let gateway = Gateway::start(&format!("{}timeouts: {{idle: 300ms}}\n", upstream.target()));
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(100_000));
     for body in [
-        // Sizes that are too large for an integer, or not valid.
+        // Sizes that are invalid or overflow an integer.
         "FFFFFFFFFFFFFFFF\r\nhello\r\n0\r\n\r\n",
         "10000000000000005\r\nhello\r\n0\r\n\r\n",
         "100000000000000000000000000000005\r\nhello\r\n0\r\n\r\n",
@@ -25,7 +25,7 @@ async fn a_chunk_that_is_not_valid_ends_the_request_and_the_connection() {
         "\r\nhello\r\n0\r\n\r\n",
         ";ext\r\nhello\r\n0\r\n\r\n",
         "５\r\nhello\r\n0\r\n\r\n",
-        // Line ends that only some servers accept.
+        // Line endings that only some servers accept.
         "5\nhello\r\n0\r\n\r\n",
         "5\rhello\r\n0\r\n\r\n",
         "5\r\rhello\r\n0\r\n\r\n",
@@ -37,7 +37,7 @@ async fn a_chunk_that_is_not_valid_ends_the_request_and_the_connection() {
         "5;a\nb\r\nhello\r\n0\r\n\r\n",
         "5;a\"\n\"\r\nhello\r\n0\r\n\r\n",
         &long,
-        // Trailers that are not valid.
+        // Invalid trailers.
         "5\r\nhello\r\n0\r\nX Y: 1\r\n\r\n",
         "5\r\nhello\r\n0\r\n folded: 1\r\n\r\n",
         "5\r\nhello\r\n0\r\nX: 1\rContent-Length: 5\r\n\r\n",
@@ -49,9 +49,9 @@ async fn a_chunk_that_is_not_valid_ends_the_request_and_the_connection() {
     assert_eq!(upstream.seen().len(), 0, "{:?}", upstream.seen());
 }
 
-/// Sizes and extensions have many spellings, and one of them is passed on.
+/// Clients can spell sizes and extensions in many ways, but the service only sees a canonical form.
 #[test]
-fn chunks_reach_the_service_in_one_spelling() {
+fn chunks_are_forwarded_in_canonical_form() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     for body in [
@@ -74,7 +74,7 @@ fn chunks_reach_the_service_in_one_spelling() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_say_nothing_of_framing_routing_or_the_client() {
+async fn sensitive_request_trailers_are_dropped() {
     let upstream = Upstream::new().await;
     for protocol in ["http1", "http2"] {
         let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
@@ -111,9 +111,9 @@ async fn trailers_say_nothing_of_framing_routing_or_the_client() {
     }
 }
 
-/// HTTP/2 has no such trailers, and a response that ended with them would be broken off.
+/// HTTP/2 forbids these trailers, so forwarding them would abort the response.
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_of_a_response_say_nothing_of_framing() {
+async fn framing_trailers_of_responses_are_dropped() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nConnection: x\r\n\
          Transfer-Encoding: chunked\r\nContent-Length: 5\r\nX-Sum: 7\r\n\r\n",
@@ -131,7 +131,7 @@ async fn trailers_of_a_response_say_nothing_of_framing() {
 }
 
 #[test]
-fn too_many_trailers_are_refused() {
+fn too_many_trailers_are_rejected() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let many: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
@@ -144,9 +144,9 @@ fn too_many_trailers_are_refused() {
     assert_eq!(upstream.requests(), Vec::<String>::new());
 }
 
-/// The rest of a request that was refused is not read as the next one.
+/// The remaining bytes must not be parsed as the next request.
 #[test]
-fn a_body_that_is_not_wanted_is_never_read_as_a_request() {
+fn rejected_body_is_not_parsed_as_a_request() {
     let upstream = RawUpstream::new();
     let limit = "client: {limit: 1, windowSeconds: 3600}\n";
     let gateway = Gateway::start(&format!("{}{limit}", upstream.target()));

@@ -1,4 +1,4 @@
-//! Clients that others have written.
+//! Third-party clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::{Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_waits_as_long_as_it_is_told_and_then_passes() {
+async fn curl_obeys_retry_after() {
     let upstream = Upstream::new().await;
     let limit = "client: {limit: 1, window: 2s, strategy: sliding_window_log}\n";
     let gateway = Gateway::start(&format!("{}{limit}", upstream.target()));
@@ -17,14 +17,14 @@ async fn curl_waits_as_long_as_it_is_told_and_then_passes() {
     };
     assert_eq!(curl(&[]), "ok");
     assert!(curl(&["-i"]).starts_with("HTTP/1.1 429"));
-    // It obeys `Retry-After`: two attempts are enough.
+    // A single retry is enough because curl obeys `Retry-After`.
     assert_eq!(curl(&["--fail", "--retry", "1"]), "ok");
     assert_eq!(upstream.seen().len(), 2);
 }
 
-/// Python's `requests`, with urllib3's `Retry`: what most scripts use.
+/// Most scripts use Python's `requests` with urllib3's `Retry`.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_waits_as_long_as_it_is_told_and_then_passes() {
+async fn python_requests_obeys_retry_after() {
     let upstream = Upstream::new().await;
     let limit = "client: {limit: 2, window: 2s, strategy: sliding_window_log}\n";
     let gateway = Gateway::start(&format!("{}{limit}", upstream.target()));
@@ -53,7 +53,7 @@ print("waited" if time.monotonic() - start > 3 else "did not wait")
     assert_eq!(upstream.seen().len(), 6);
 }
 
-/// The system's, if it has the package; else one of the build's own, which pip fills once.
+/// Uses the system's Python if it has the package, or a virtual environment in the build folder.
 fn python_with_requests() -> PathBuf {
     let has_requests = |python: &Path| {
         let output = Command::new(python).args(["-c", "import requests, urllib3"]).output();

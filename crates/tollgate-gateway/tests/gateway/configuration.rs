@@ -1,4 +1,4 @@
-//! The configuration at work: reloads, and what operators see of it.
+//! Reloads, and what operators see of the configuration.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_file_takes_over_and_the_counters_stay() {
+async fn reload_preserves_counters() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     let client = Client::new(gateway.address);
@@ -32,12 +32,12 @@ async fn a_changed_file_takes_over_and_the_counters_stay() {
     gateway.rewrite(&lines(&upstream, 4));
     gateway.until_config(|config| config["version"] == 3).await;
     assert_eq!(client.get("/").await.status, 429);
-    // All over the connections that there were before.
+    // The reload must not close upstream connections.
     assert_eq!(upstream.connections(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_wait_during_a_reload_stay_in_one_queue_with_later_requests() {
+async fn reload_preserves_the_wait_queue() {
     let upstream = Upstream::new().await;
     let lines = |requests: u32| {
         format!(
@@ -62,9 +62,9 @@ async fn requests_that_wait_during_a_reload_stay_in_one_queue_with_later_request
     waiting.abort();
 }
 
-/// A store in memory has no outage. A store that the file names later is opened at the next start.
+/// A memory store cannot fail, so the setting has no effect. Another store opens on the next start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_may_say_local_while_the_store_is_in_memory() {
+async fn local_fallback_is_valid_for_memory_stores() {
     let upstream = Upstream::new().await;
     let local = |limit| format!("{}onStoreError: local\n", lines(&upstream, limit));
     let gateway = Gateway::start(&local(5));
@@ -77,7 +77,7 @@ async fn a_file_may_say_local_while_the_store_is_in_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_file_changes_nothing_and_is_told() {
+async fn invalid_file_is_reported_but_not_applied() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     gateway.rewrite("target: http://127.0.0.1:1\nlimits: 5\n");
@@ -96,7 +96,7 @@ async fn a_bad_file_changes_nothing_and_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_gone_changes_nothing() {
+async fn deleted_file_changes_nothing() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     fs::remove_file(gateway.file("limits.yaml")).unwrap();
@@ -104,9 +104,9 @@ async fn a_file_that_is_gone_changes_nothing() {
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
 }
 
-/// Whatever writes files does so in an order of its own, and into folders that it makes first.
+/// Tools create files in any order, and often create the folder first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
+async fn missing_file_is_read_when_it_appears() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     let client = Client::new(gateway.address);
@@ -120,7 +120,7 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(client.get("/").await.status, 403);
 
-    // A folder that takes the place of another is watched like it.
+    // A replacement folder is watched as well.
     fs::create_dir_all(gateway.file("new/of")).unwrap();
     fs::write(gateway.file("new/of/deny.txt"), "192.0.2.0/24\n").unwrap();
     fs::rename(gateway.file("lists"), gateway.file("old")).unwrap();
@@ -136,7 +136,7 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     fs::write(gateway.file("lists/of/deny.txt"), "192.0.2.0/24\n").unwrap();
     gateway.until_config(|config| config["version"] == 5).await;
 
-    // The target of a link may be created after the link, and in another folder.
+    // A symlink's target may be created after the link and in another folder.
     symlink("elsewhere/deny.txt", gateway.file("link.txt")).unwrap();
     gateway.rewrite(&naming("link.txt"));
     gateway.until_config(|config| config["current"] == false).await;
@@ -146,9 +146,9 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     assert_eq!(client.get("/").await.status, 403);
 }
 
-/// No process writes to the pipe, so a read of the pipe would never end.
+/// No process writes to the pipe, so reading from it would block forever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_in_the_place_of_a_file_stops_nothing() {
+async fn pipe_instead_of_file_does_not_block() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     let pipe = gateway.file("pipe");
@@ -168,10 +168,10 @@ async fn a_pipe_in_the_place_of_a_file_stops_nothing() {
     assert_eq!(client.get("/").await.status, 200);
 }
 
-/// As Kubernetes mounts a config map: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`,
-/// and a change swaps `..data`.
+/// Kubernetes mounts a config map this way: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`.
+/// An update swaps `..data`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_swapped_link_is_a_changed_file() {
+async fn swapped_symlink_triggers_a_reload() {
     let upstream = Upstream::new().await;
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_owned();
@@ -195,7 +195,7 @@ async fn a_swapped_link_is_a_changed_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sighup_reads_again_what_the_environment_or_a_clock_may_have_changed() {
+async fn sighup_reloads_an_unchanged_file() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     gateway.signal("HUP");
@@ -203,7 +203,7 @@ async fn sighup_reads_again_what_the_environment_or_a_clock_may_have_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_restart_is_named() {
+async fn settings_that_need_a_restart_are_listed() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     gateway.rewrite(&format!(
@@ -213,7 +213,7 @@ async fn what_waits_for_a_restart_is_named() {
     let config = gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(config["waitsForRestart"], serde_json::json!(["listen", "store"]));
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
-    // Until then, whatever else is changed; and who takes it back has nothing to wait for.
+    // The list survives other changes, and reverting a setting removes it.
     gateway.rewrite(&format!("{}listen: 127.0.0.1:1\n", lines(&upstream, 6)));
     let config = gateway.until_config(|config| config["version"] == 3).await;
     assert_eq!(config["waitsForRestart"], serde_json::json!(["listen"]));
@@ -254,7 +254,7 @@ async fn reloads_under_load_fail_no_request() {
     }
     done.store(true, Ordering::Relaxed);
     load.join_all().await;
-    // Every one of them was counted.
+    // Every request was charged.
     let sent = sent.load(Ordering::Relaxed);
     let left = Client::new(gateway.address).get("/").await;
     let left: usize = left.header("x-ratelimit-remaining").parse().unwrap();
@@ -262,12 +262,12 @@ async fn reloads_under_load_fail_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_admin_address_answers_operators_and_the_public_one_does_not() {
+async fn admin_paths_are_not_public() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
     for path in ["/healthz", "/readyz", "/config"] {
         assert_eq!(gateway.admin(path).await.status, 200, "{path}");
-        // It is the upstream that answers.
+        // The public address forwards the request to the upstream.
         assert_eq!(&*Client::new(gateway.address).get(path).await.body, b"ok", "{path}");
     }
     assert_eq!(gateway.admin("/no-such").await.status, 404);
@@ -282,7 +282,7 @@ async fn the_admin_address_answers_operators_and_the_public_one_does_not() {
 }
 
 #[test]
-fn a_wrong_file_or_a_taken_port_ends_it_at_once() {
+fn invalid_file_or_used_port_fails_startup() {
     let run = |lines: &str| {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("limits.yaml"), whole(lines)).unwrap();

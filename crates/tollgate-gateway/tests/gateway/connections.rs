@@ -1,4 +1,4 @@
-//! Many connections, and clients that mean harm with one.
+//! Large numbers of connections, and malicious clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, Upstream, frames, is_heavy};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
-    // As many as 20 000 files allow besides those to the target.
+async fn idle_connections_are_cheap_and_usable() {
+    // With a limit of 20 000 open files, this leaves enough for the target's connections.
     let count = if is_heavy() { 9_500 } else { 400 };
-    // This process has one end of each, and the gateway the other.
+    // This process holds the client end of every connection.
     let files = std::process::Command::new("bash").args(["-c", "ulimit -n"]).output().unwrap();
     let files: u64 = String::from_utf8(files.stdout).unwrap().trim().parse().unwrap_or(u64::MAX);
     assert!(files > count + 100, "raise the limit of open files above {count}: ulimit -n 20000");
@@ -51,7 +51,7 @@ async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_version_of_a_connection_is_found_in_however_many_pieces_it_begins() {
+async fn http_version_is_detected_across_reads() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
@@ -63,25 +63,25 @@ async fn the_version_of_a_connection_is_found_in_however_many_pieces_it_begins()
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             stream.set_nodelay(true).unwrap();
             stream.write_all(&bytes[..first]).unwrap();
-            // By then the gateway has usually read the first piece.
+            // This gives the gateway time to read the first piece.
             assert_eq!(client.get("/").await.status, 200);
             stream.write_all(&bytes[first..]).unwrap();
             stream.read_exact(&mut start).unwrap();
-            // The first frame of a server is SETTINGS, of which only the kind is known.
+            // The server's first frame is SETTINGS; only its type is fixed.
             let start = if answer.len() == 4 { &[0, 0, 0, start[3]][..] } else { &start };
             assert_eq!(start, answer, "after {first} bytes");
         }
     }
 }
 
-/// With a listener that has this many places.
+/// A configuration that limits the listener to `places` connections.
 fn narrow(upstream: &Upstream, places: usize, timeouts: &str) -> String {
     let listen = format!("listen: [{{address: '127.0.0.1:0', maxConnections: {places}}}]\n");
     format!("{listen}{}timeouts: {{{timeouts}}}\n", upstream.target())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_bound_wait_until_one_ends() {
+async fn excess_connections_wait_for_a_free_slot() {
     let upstream = Upstream::new().await;
     // With timeouts of an hour, the gateway closes no connection during the test.
     let timeouts = "keepAlive: 1h, requestHeader: 1h";
@@ -108,14 +108,14 @@ async fn connections_beyond_the_bound_wait_until_one_ends() {
     third.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     drop(first);
     is_answered(&mut third);
-    // More room is there as soon as the configuration says so.
+    // Raising the limit takes effect immediately.
     let mut fourth = open();
     gateway.rewrite(&narrow(&upstream, 3, timeouts));
     is_answered(&mut fourth);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gateway_takes_as_many_files_as_the_system_allows() {
+async fn gateway_raises_its_open_file_limit() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let limits = gateway.limits();
@@ -125,9 +125,9 @@ async fn the_gateway_takes_as_many_files_as_the_system_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_nothing_makes_room_for_those_who_wait() {
+async fn idle_connection_yields_to_a_waiting_client() {
     let upstream = Upstream::new().await;
-    // How often a connection is looked after is `requestHeader`.
+    // `requestHeader` also sets how often the gateway checks its connections.
     let gateway = Gateway::start(&narrow(&upstream, 1, "keepAlive: 1h, requestHeader: 200ms"));
     let mut idle = TcpStream::connect(gateway.address).unwrap();
     idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -148,7 +148,7 @@ fn is_answered(stream: &mut TcpStream) {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// A frame of HTTP/2.
+/// Encodes an HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
@@ -157,7 +157,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The kinds and payloads of the frames that the server sends until it closes.
+/// The types and payloads of the frames in `bytes`.
 fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut frames = Vec::new();
     let mut rest = bytes;
@@ -183,9 +183,9 @@ const ENHANCE_YOUR_CALM: u8 = 11;
 /// `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`, in HPACK.
 const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 0x01, b'a'];
 
-/// CVE-2023-44487: streams that are opened and reset at once cost the client nothing.
+/// CVE-2023-44487: opening and immediately resetting streams is free for the client.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_opens_and_resets_streams_is_put_out() {
+async fn rapid_reset_closes_the_connection() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
@@ -204,14 +204,14 @@ async fn a_client_that_opens_and_resets_streams_is_put_out() {
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 
-/// CVE-2024-27316: a head in pieces that never end.
+/// CVE-2024-27316: an endless header block.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_of_endless_continuations_ends_its_connection_and_takes_little_memory() {
+async fn continuation_flood_takes_little_memory() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
     let before = gateway.resident();
-    // A field of 16 KB that is not indexed, with the name `a`.
+    // A literal header of 16 KB without indexing, named `a`.
     let field = [b"\0\x01a\x7f\x81\x7c".as_slice(), &[b'x'; 16_000]].concat();
     for (piece, times) in
         [(&field[..], 4_000), (b"\0\x01a\x01b".as_slice(), 100_000), (b"", 100_000)]
@@ -229,14 +229,14 @@ async fn a_head_of_endless_continuations_ends_its_connection_and_takes_little_me
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 
-/// One byte is the index of a field of 4 KB: a head of 16 KB unpacks to 64 MB.
+/// HPACK bomb: each byte refers to a header of 4 KB, so 16 KB expand to 64 MB.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_small_only_while_it_is_packed_is_refused_and_takes_little_memory() {
+async fn hpack_bomb_takes_little_memory() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
     let before = gateway.resident();
-    // A field of 4000 bytes that is indexed, with the name `a`. Then 0xBE is its index.
+    // A literal header of 4000 bytes named `a`. Indexing assigns it 0xBE.
     let field = [b"\x40\x01a\x7f\xa1\x1e".as_slice(), &[b'x'; 4_000]].concat();
     for _ in 0..4 {
         let mut attack = RawHttp2::new(gateway.address);
@@ -254,7 +254,7 @@ async fn a_head_that_is_small_only_while_it_is_packed_is_refused_and_takes_littl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
+async fn server_announces_its_concurrent_streams() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {requestHeader: 300ms}\n";
     let gateway = Gateway::start(&format!("{}{timeouts}", upstream.target()));
@@ -269,7 +269,7 @@ async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_too_long_is_refused() {
+async fn long_header_is_rejected() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let long = "a".repeat(200_000);

@@ -1,4 +1,4 @@
-//! TLS, and the PROXY protocol in front of it.
+//! TLS and the PROXY protocol.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::{Gateway, Upstream, exchange, exchange_bytes};
 
-/// A certificate for `gateway.test` and `localhost` that signs itself, and its key.
+/// Writes a self-signed certificate for `gateway.test` and `localhost`, and its key.
 pub(crate) fn certificate(folder: &TempDir, name: &str) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(["gateway.test", "localhost"].map(str::to_owned)).unwrap();
@@ -45,7 +45,7 @@ fn text(output: &Output) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_spoken_in_both_versions_of_http_and_told_to_the_upstream() {
+async fn tls_works_for_both_http_versions() {
     let upstream = Upstream::new().await;
     let (gateway, _) = encrypted(&upstream);
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
@@ -55,34 +55,34 @@ async fn tls_is_spoken_in_both_versions_of_http_and_told_to_the_upstream() {
         assert_eq!(seen.header("x-forwarded-proto"), "https");
         assert!(seen.header("forwarded").contains(";proto=https;host=\"gateway.test:"));
     }
-    // Plain HTTP to a listener that speaks TLS gets no answer, and no other harm.
+    // Plain HTTP to a TLS listener gets no response.
     let said = exchange_bytes(gateway.address, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(!said.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&said));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewed_certificate_is_served_without_a_restart() {
+async fn renewed_certificate_needs_no_restart() {
     let upstream = Upstream::new().await;
     let (gateway, _) = encrypted(&upstream);
     text(&curl(&gateway, &[]));
     let renewed = TempDir::new().unwrap();
     certificate(&renewed, "tls");
-    // Between the two files they do not fit together; then the old pair goes on.
+    // Between the two copies, the files do not match, so the gateway serves the old pair.
     for file in ["tls.pem", "tls.key"] {
         fs::copy(renewed.path().join(file), gateway.file(file)).unwrap();
     }
     gateway.until_config(|config| config["version"] == 2 && config["current"] == true).await;
-    // The one that curl trusts now is the new one.
+    // By now, curl trusts only the new certificate.
     text(&curl(&gateway, &[]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_is_spoken_to_over_tls_if_its_certificate_is_good() {
+async fn tls_upstream_needs_a_valid_certificate() {
     let upstream = Upstream::new().await;
     let (inner, _) = encrypted(&upstream);
     let port = inner.address.port();
     let gateway = Gateway::start(&format!("target: https://localhost:{port}\n"));
-    // The gateway does not trust the self-signed certificate of the upstream.
+    // The gateway does not trust the upstream's self-signed certificate.
     let answer =
         exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("unreachable"), "{answer}");
@@ -92,7 +92,7 @@ async fn an_upstream_is_spoken_to_over_tls_if_its_certificate_is_good() {
 const PLAIN: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_protocol_says_who_the_client_is() {
+async fn proxy_protocol_sets_the_client_address() {
     let upstream = Upstream::new().await;
     let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [loopback]}]\n";
     let limit = "client: {limit: 1, windowSeconds: 3600}\n";
@@ -112,17 +112,17 @@ async fn the_proxy_protocol_says_who_the_client_is() {
         }
         assert_eq!(upstream.last().header("x-forwarded-for"), client);
     }
-    // Who says nothing of the kind, or nonsense, is not heard.
+    // A missing or malformed PROXY header closes the connection.
     for bytes in [PLAIN.to_owned(), format!("PROXY TCP4 x y 1 2\r\n{PLAIN}")] {
         assert_eq!(exchange_bytes(gateway.address, bytes.as_bytes()), b"");
     }
     assert_eq!(upstream.seen().len(), 3);
 }
 
-/// In a container every connection comes from the address of the bridge, and in a cluster from
-/// the node. If private addresses were proxies by default, every client could forge its address.
+/// In a container all connections appear to come from the bridge, and in a cluster from the node.
+/// If private addresses were trusted by default, any client could forge its address.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_bridge_forwards_is_not_believed_unless_somebody_says_so() {
+async fn bridge_address_is_not_trusted_by_default() {
     let upstream = Upstream::new().await;
     let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [loopback]}]\n";
     let limit = "client: {limit: 2, windowSeconds: 3600}\n";
@@ -139,7 +139,7 @@ async fn what_a_bridge_forwards_is_not_believed_unless_somebody_says_so() {
     ] {
         let lines = format!("{listen}{limit}{identity}{proxies}{}", upstream.target());
         let gateway = Gateway::start(&lines);
-        // The PROXY protocol puts the peer where no test could connect from.
+        // The PROXY protocol simulates a peer address that tests cannot connect from.
         let statuses: Vec<_> = (1..=3)
             .map(|n| {
                 let peer = format!("PROXY TCP4 {peer} 127.0.0.1 5000 80\r\n");
@@ -158,7 +158,7 @@ async fn what_a_bridge_forwards_is_not_believed_unless_somebody_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_listed_proxies_may_say_it() {
+async fn proxy_protocol_requires_a_listed_peer() {
     let upstream = Upstream::new().await;
     let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [192.0.2.0/24]}]\n";
     let gateway = Gateway::start(&format!("{listen}{}", upstream.target()));

@@ -1,4 +1,4 @@
-//! `tollgate explain`: what a described request would meet.
+//! `tollgate explain`: which limits a hypothetical request would meet.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ const TIERS: &str = "rateLimiter:
 ";
 
 #[test]
-fn it_says_which_limits_a_request_meets() {
+fn explains_matching_limits() {
     let said = explained(
         TIERS,
         &["--dry", "--method", "POST", "--path", "//export/./a?b", "--header", "X-API-Key: foo"],
@@ -63,7 +63,7 @@ counts for its api_key, in tier pro
     of 100 units per 3600 s this request takes 5
 "
     );
-    // A key that is not in the file identifies no client.
+    // An unknown key does not identify a client.
     let said = explained(TIERS, &["--dry", "--header", "X-API-Key: bar"]).unwrap();
     assert!(said.contains("counts for its ip, in no tier\n"), "{said}");
     assert!(!said.contains("bar") && !said.contains("export"), "{said}");
@@ -111,7 +111,7 @@ counts for its api_key, in tier pro
 }
 
 #[test]
-fn it_says_what_lists_say_of_a_user() {
+fn explains_user_lists() {
     const USERS: &str = "rateLimiter:
   target: http://localhost:3000
   identity: [user, ip]
@@ -127,7 +127,7 @@ fn it_says_what_lists_say_of_a_user() {
 }
 
 #[test]
-fn a_request_without_a_client_is_not_said_to_pass() {
+fn missing_client_is_not_allowed() {
     let yaml = |limit: &str| {
         format!(
             "rateLimiter:
@@ -146,7 +146,7 @@ fn a_request_without_a_client_is_not_said_to_pass() {
 }
 
 #[test]
-fn a_request_without_a_client_meets_the_quota_that_all_such_requests_share() {
+fn missing_client_uses_the_shared_quota() {
     let redis = Redis::builder().start();
     charge(&redis, "client", &OnMissingKey::shared_key(), 8);
     let yaml = format!(
@@ -166,7 +166,7 @@ fn a_request_without_a_client_meets_the_quota_that_all_such_requests_share() {
 }
 
 #[test]
-fn it_says_what_the_store_would_say_and_charges_nothing() {
+fn explains_store_state_without_charging() {
     let redis = Redis::builder().start();
     charge(&redis, "global", &Key::GLOBAL, 7);
     let yaml = format!(
@@ -185,7 +185,7 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
         assert!(global.contains("; this request at 20"), "{said}");
         assert!(costs.starts_with("1 now, 3 now, 5 at 20"), "{said}");
         assert!(said.contains("  client: 4 of 4 left; this request now; a cost of 1 now, 3 now, 5 never, 10 never\n"), "{said}");
-        // A concurrency limit counts the request as one unit, whatever its cost.
+        // A concurrency limit counts a request as a single unit, regardless of its cost.
         assert!(said.contains("  client/inflight: 2 of 2 left; this request now\n"), "{said}");
         assert!(said.ends_with("it would be denied\n"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! A process that may open few files, and clients that take as many as they can.
+//! Greedy clients, and a gateway with a low limit on open files.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use crate::support::{Client, Gateway, RawClient, Upstream, pause, whole};
 
 const FILES: usize = 300;
 
-/// With these timeouts a connection without a whole request stays open.
+/// With these timeouts, a connection with an incomplete request remains open.
 const PATIENT: &str = "timeouts: {requestHeader: 1h, keepAlive: 1h, connect: 1m}\n";
 
-/// An upstream that answers requests when it has been given permits.
+/// An upstream that needs a permit for each response.
 async fn gated() -> (Upstream, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let wait = Arc::clone(&gate);
@@ -40,7 +40,7 @@ async fn until_seen(upstream: &Upstream, requests: usize) {
     }
 }
 
-/// A connection from another address of this machine.
+/// Connects from another loopback address.
 fn connect_from(last: u8, address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into()).unwrap();
@@ -49,7 +49,7 @@ fn connect_from(last: u8, address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Half a head on each of 400 connections, ten of each address.
+/// Opens 400 connections, ten per address, and sends half a header on each.
 fn flood(address: SocketAddr) -> Vec<TcpStream> {
     let half = |number: u16| {
         let mut stream = connect_from(2 + (number / 10) as u8, address);
@@ -60,7 +60,7 @@ fn flood(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_heads_leave_files_for_open_connections_health_checks_and_reloads() {
+async fn incomplete_requests_do_not_exhaust_files() {
     const OPEN: usize = 40;
     let (upstream, gate) = gated().await;
     let lines = format!("{}{PATIENT}", upstream.target());
@@ -71,7 +71,7 @@ async fn half_sent_heads_leave_files_for_open_connections_health_checks_and_relo
     let _flood = flood(gateway.address);
     gateway.until_logged("connections are open, as many as `maxConnections` allows");
 
-    // Each of them needs a connection to the upstream, as all are under way at once.
+    // All of these requests are in flight at the same time, so each needs an upstream connection.
     open.iter_mut().for_each(|client| client.send(request));
     until_seen(&upstream, OPEN).await;
     assert_eq!(gateway.admin("/healthz").await.status, 200);
@@ -88,7 +88,7 @@ async fn half_sent_heads_leave_files_for_open_connections_health_checks_and_relo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_a_target_are_bounded_and_requests_wait_for_a_free_one() {
+async fn requests_wait_for_a_free_target_connection() {
     const REQUESTS: usize = 200;
     let (upstream, gate) = gated().await;
     let lines = |connect: &str| {
@@ -96,7 +96,7 @@ async fn connections_to_a_target_are_bounded_and_requests_wait_for_a_free_one() 
     };
     let gateway = Gateway::start_with_files(FILES, &lines("1h"));
     let mut asked = JoinSet::new();
-    // An HTTP/2 connection has a hundred requests under way at most.
+    // Uses two clients because an HTTP/2 connection has at most a hundred concurrent streams.
     for client in [Client::http2(gateway.address), Client::http2(gateway.address)] {
         for _ in 0..REQUESTS / 2 {
             let client = client.clone();
@@ -110,7 +110,7 @@ async fn connections_to_a_target_are_bounded_and_requests_wait_for_a_free_one() 
     }
     assert_eq!(upstream.connections(), 100, "the target has a hundred connections at most");
 
-    // A request that waits for too long is told why.
+    // A request that waits too long gets a 503 with a reason.
     gateway.rewrite(&lines("2s"));
     gateway.until_config(|config| config["version"] == 2).await;
     for client in [Client::http2(gateway.address), Client::http2(gateway.address)] {
@@ -131,7 +131,7 @@ async fn connections_to_a_target_are_bounded_and_requests_wait_for_a_free_one() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bound_that_the_files_do_not_allow_is_refused() {
+async fn connection_limit_beyond_open_files_is_rejected() {
     let upstream = Upstream::new().await;
     let lines = |most: usize| {
         let listen = format!("listen: {{address: '127.0.0.1:0', maxConnections: {most}}}\n");
@@ -152,7 +152,7 @@ async fn a_bound_that_the_files_do_not_allow_is_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains(&format!("error: {WHY}")), "{said}");
 
-    // A reload that does not fit changes nothing.
+    // A reload is rejected for the same reason.
     let gateway = Gateway::start_with_files(FILES, &lines(99));
     gateway.rewrite(&lines(400));
     let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
@@ -160,14 +160,14 @@ async fn a_bound_that_the_files_do_not_allow_is_refused() {
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
 }
 
-/// Whether the gateway answers a request on this connection; else it has closed it.
+/// Sends a request. Returns true if the gateway responds, and false if it closes the connection.
 fn is_served(stream: &mut TcpStream) -> bool {
-    // The gateway may close before it has read this.
+    // The gateway may close the connection before it has read the request.
     let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     !is_closed(stream)
 }
 
-/// Whether the gateway closes this connection; else it sends something.
+/// Returns true if the gateway closes the connection, and false if it sends data.
 fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 4096]) {
         Ok(read) => read == 0,
@@ -177,7 +177,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_has_a_part_of_all_connections() {
+async fn connections_per_address_are_limited() {
     let upstream = Upstream::new().await;
     let listen = "listen: {address: '127.0.0.1:0', maxConnectionsPerAddress: 3}\n";
     let lines = format!("{listen}{}{PATIENT}", upstream.target());
@@ -195,7 +195,7 @@ async fn an_address_has_a_part_of_all_connections() {
     while !is_served(&mut connect_from(2, gateway.address)) {
         assert!(started.elapsed() < PATIENCE, "one of its connections has ended");
     }
-    // A proxy has the connections of many clients.
+    // A trusted proxy is exempt because it represents many clients.
     gateway.rewrite(&format!("{lines}trustedProxies: [loopback]\n"));
     gateway.until_config(|config| config["version"] == 2).await;
     let mut more: Vec<_> = (0..10).map(|_| connect_from(2, gateway.address)).collect();
@@ -203,7 +203,7 @@ async fn an_address_has_a_part_of_all_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_number_an_address_has_a_quarter_of_all_connections() {
+async fn address_limit_defaults_to_a_quarter() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start_with_files(FILES, &format!("{}{PATIENT}", upstream.target()));
     let mut open: Vec<_> = (0..24).map(|_| connect_from(2, gateway.address)).collect();
@@ -212,9 +212,9 @@ async fn without_a_number_an_address_has_a_quarter_of_all_connections() {
     assert!(is_served(&mut connect_from(3, gateway.address)));
 }
 
-/// A client with IPv6 has at least a whole /64 of addresses.
+/// An IPv6 client usually owns at least a /64.
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_of_one_ipv6_network_count_together_and_proxies_name_them() {
+async fn ipv6_networks_share_the_address_limit() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!(
         "listen: {{address: '127.0.0.1:0', proxyProtocol: [loopback], maxConnectionsPerAddress: 2}}\n{}{PATIENT}",
@@ -236,7 +236,7 @@ async fn addresses_of_one_ipv6_network_count_together_and_proxies_name_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_the_admin_address_are_bounded_and_health_checks_go_on() {
+async fn admin_connections_are_limited_but_health_checks_succeed() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start_with_files(FILES, &upstream.target());
     let mut half: Vec<_> = (0..100)
@@ -247,11 +247,11 @@ async fn connections_to_the_admin_address_are_bounded_and_health_checks_go_on() 
         })
         .collect();
     assert_eq!(gateway.admin("/healthz").await.status, 200);
-    // The oldest connections were closed for the newer ones.
+    // Newer connections have replaced the oldest.
     assert!(half[..60].iter_mut().all(is_closed));
     let files = gateway.open_files();
     assert!(files < 100, "{files} files are open");
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

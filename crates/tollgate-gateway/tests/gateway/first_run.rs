@@ -1,4 +1,4 @@
-//! The first run of docs/gateway.md, with other ports.
+//! Runs the first example in docs/gateway.md, on other ports.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{Gateway, Upstream};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway.md");
 
-/// The text of the page's first code block in a language that contains this text.
+/// The page's first code block in this language that contains `text`.
 fn block<'a>(page: &'a str, language: &str, text: &str) -> &'a str {
     let start = format!("```{language}\n");
     let blocks = page.split(&start).skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));

@@ -1,4 +1,4 @@
-//! Requests as the upstream receives them, and responses as the client receives them.
+//! How requests arrive at the upstream, and responses at the client.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
+async fn request_is_forwarded_with_the_client_address() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
@@ -47,7 +47,7 @@ async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_trusted_proxy_says_is_carried_on() {
+async fn trusted_forwarding_headers_are_extended() {
     let upstream = Upstream::new().await;
     let lines = format!("{}trustedProxies: [loopback]\n", upstream.target());
     let gateway = Gateway::start(&lines);
@@ -66,7 +66,7 @@ async fn what_a_trusted_proxy_says_is_carried_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_normal_form_of_a_path_is_what_is_forwarded() {
+async fn normalized_path_is_forwarded() {
     let upstream = Upstream::new().await;
     let lines = format!("target: http://{}/base\n", upstream.address);
     let gateway = Gateway::start(&lines);
@@ -94,7 +94,7 @@ async fn the_normal_form_of_a_path_is_what_is_forwarded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ambiguous_path_is_kept_where_that_is_wanted() {
+async fn ambiguous_path_may_be_kept() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!("{}paths: {{ambiguous: keep}}\n", upstream.target()));
     assert_eq!(Client::new(gateway.address).get("/a%2fb%zz").await.status.as_u16(), 200);
@@ -102,18 +102,18 @@ async fn an_ambiguous_path_is_kept_where_that_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_share_connections_to_the_upstream() {
+async fn clients_share_upstream_connections() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     for _ in 0..20 {
-        // A connection of the client's own each time.
+        // Each client has its own connection.
         assert_eq!(Client::new(gateway.address).get("/").await.status.as_u16(), 200);
     }
     assert_eq!(upstream.connections(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn head_has_a_length_and_no_body() {
+async fn head_response_has_length_but_no_body() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n",
     );
@@ -125,7 +125,7 @@ async fn head_has_a_length_and_no_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_pass_in_both_directions_and_in_both_versions() {
+async fn trailers_are_forwarded_both_ways() {
     let upstream = Upstream::answering(|_| {
         let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
         let mut trailers = HeaderMap::new();
@@ -151,13 +151,13 @@ async fn trailers_pass_in_both_directions_and_in_both_versions() {
         assert_eq!(&*seen.body, b"hello");
         let trailers = seen.trailers.unwrap();
         assert_eq!(trailers["x-end"], "yes");
-        // A trailer must not set the address of the client.
+        // A trailer must not set the client's address.
         assert!(!trailers.contains_key("x-forwarded-for"), "{version}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http2_is_spoken_with_clients_and_with_upstreams() {
+async fn http2_works_on_both_sides() {
     let upstream = Upstream::new().await;
     for protocol in ["http1", "http2"] {
         let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
@@ -178,9 +178,9 @@ async fn http2_is_spoken_with_clients_and_with_upstreams() {
     }
 }
 
-/// Requests to an HTTP/2 upstream share connections, and with them the flow control windows.
+/// Requests to an HTTP/2 upstream share connections and therefore flow-control windows.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_holds_up_nobody_else() {
+async fn slow_reader_does_not_block_other_clients() {
     let large = Bytes::from(vec![b'x'; 32 << 20]);
     let upstream = Upstream::answering(move |seen| {
         let body = if seen.uri.path() == "/large" { large.clone() } else { Bytes::from("ok") };
@@ -193,24 +193,24 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
     for _ in 0..4 {
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
         stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        // Its response has begun, and is not read any further.
+        // Reads only the first byte of the response.
         stream.read_u8().await.unwrap();
         lazy.push(stream);
     }
-    // Each thread of the gateway serves some of these clients.
+    // Enough clients that each gateway thread serves some.
     let clients: Vec<_> = (0..8).map(|_| Client::new(gateway.address)).collect();
-    // Meanwhile the unread responses fill all buffers.
+    // Enough requests for the unread responses to fill all buffers.
     for client in clients.iter().cycle().take(500) {
         let answer = timeout(Duration::from_secs(20), client.get("/")).await;
         assert_eq!(answer.expect("it waits for others").body, "ok");
     }
-    // At most one connection for each thread.
+    // Each thread opens at most a single connection.
     let threads = std::thread::available_parallelism().unwrap().get();
     assert!(upstream.connections() <= threads, "{}", upstream.connections());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_is_told_its_own_host_where_that_is_wanted() {
+async fn target_host_can_replace_the_client_host() {
     let upstream = Upstream::new().await;
     let target = format!("{{url: 'http://{}', preserveHost: false}}", upstream.address);
     let gateway = Gateway::start(&format!("target: {target}\n"));
@@ -219,7 +219,7 @@ async fn a_target_is_told_its_own_host_where_that_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_have_targets_of_their_own() {
+async fn routes_select_their_targets() {
     let (a, b, rest) = (Upstream::new().await, Upstream::new().await, Upstream::new().await);
     let lines = format!(
         "{}routes:\n- {{name: a, path: '/a/*', target: 'http://{}'}}\n\
@@ -245,7 +245,7 @@ async fn routes_have_targets_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_no_route_leads_there_is_nothing() {
+async fn unmatched_route_returns_404() {
     let upstream = Upstream::new().await;
     let lines =
         format!("routes:\n- {{name: a, path: /a, target: 'http://{}'}}\n", upstream.address);
@@ -257,7 +257,7 @@ async fn where_no_route_leads_there_is_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_leads_back_is_noticed() {
+async fn forwarding_loop_is_detected() {
     // The gateway needs its own port as its target, so it first starts with another target.
     let folder = tempfile::TempDir::new().unwrap();
     let gateway = Gateway::start_in(folder, "target: http://127.0.0.1:9\n");
@@ -269,11 +269,11 @@ async fn a_target_that_leads_back_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
+async fn idempotent_request_is_retried_after_close() {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Each connection answers once; at the second request it closes.
+    // Each connection serves a single request and closes at the second.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
@@ -289,13 +289,13 @@ async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
     for _ in 0..5 {
         assert_eq!(client.get("/").await.status.as_u16(), 200);
     }
-    // A POST is not idempotent, so it is not sent again.
+    // A POST is not idempotent, so it is not retried.
     let answer = client.send("POST", "/", &[], "x").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream-invalid".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
+async fn expect_continue_is_answered() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let upstream = Upstream::answering(|seen| {
         Response::new(Full::from(format!("{} bytes", seen.body.len())).boxed())
@@ -316,7 +316,7 @@ async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
     assert_eq!(upstream.last().header("expect"), "");
 }
 
-/// A request to this gateway over HTTP/2 whose body states no length.
+/// Sends an HTTP/2 request without `Content-Length` and returns the status.
 async fn without_a_length(gateway: &Gateway, method: &str, trailers: HeaderMap) -> u16 {
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -330,7 +330,7 @@ async fn without_a_length(gateway: &Gateway, method: &str, trailers: HeaderMap) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_get_and_a_head_keep_a_body_of_unknown_length() {
+async fn get_and_head_may_have_streamed_bodies() {
     let upstream = Upstream::new().await;
     for protocol in ["http1", "http2"] {
         let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
@@ -357,7 +357,7 @@ async fn a_get_and_a_head_keep_a_body_of_unknown_length() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trace_is_refused_in_any_letters() {
+async fn trace_is_rejected_in_any_case() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
@@ -369,9 +369,9 @@ async fn trace_is_refused_in_any_letters() {
     assert_eq!(upstream.seen().len(), 0);
 }
 
-/// It is a question to the gateway, and no service is behind it.
+/// `OPTIONS *` is about the gateway itself, so there is no service to forward it to.
 #[tokio::test(flavor = "multi_thread")]
-async fn options_of_the_whole_server_are_answered_by_the_gateway() {
+async fn options_asterisk_is_answered_by_the_gateway() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let head = "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -387,7 +387,7 @@ async fn options_of_the_whole_server_are_answered_by_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_has_at_most_a_hundred_trailers() {
+async fn trailers_are_limited_to_a_hundred() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     let trailers = |count: u32| {

@@ -1,4 +1,4 @@
-//! Other proxies ask for decisions and forward by themselves.
+//! Other proxies that forward requests themselves and leave the decision to the gateway.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use tollgate_test_servers::{skip, until, until_async};
 
 use crate::support::{Answer, Client, Gateway, Upstream, is_heavy};
 
-/// Windows of days, so that it does not matter how fast the machine is.
+/// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
 identity: [apiKey, ip]
 apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]
@@ -34,7 +34,7 @@ fn deciding() -> (Gateway, SocketAddr) {
     (gateway, address)
 }
 
-/// Starts a proxy with a configuration of `examples/fronts`, between these addresses.
+/// Starts a proxy with its configuration from `examples/fronts`, adapted to these addresses.
 fn proxy(
     program: &str,
     args: &[&str],
@@ -49,9 +49,9 @@ fn proxy(
         let text = text.replace("127.0.0.1:8000", &port.address().to_string());
         let text = text.replace("127.0.0.1:8082", &decisions.to_string());
         let text = text.replace("127.0.0.1:3000", &service.to_string());
-        // Envoy forwards requests without an answer, and a busy machine takes longer.
+        // On a timeout Envoy would allow the request, and a busy machine may take longer.
         let text = text.replace("timeout: 0.1s", "timeout: 20s");
-        // Envoy has address and port apart.
+        // Envoy configures address and port separately.
         let ports = [(8000, port.address()), (8082, decisions), (8083, decisions), (3000, service)];
         let text = ports.iter().fold(text, |text, (port, address)| {
             let of = |port: u16| format!("port_value: {port}}}");
@@ -59,14 +59,14 @@ fn proxy(
         });
         fs::write(folder.path().join(file), text).unwrap();
     }
-    // For programs that give up root.
+    // Programs that drop root privileges need access too.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let home = ("HOME".to_owned(), folder.path().display().to_string());
     let process = Process::start(program, program, args, &[home], folder.path()).unwrap();
     (process, folder, port)
 }
 
-/// Checks that a proxy follows the gateway's decisions. Returns a client without remaining units.
+/// Checks that a proxy follows the gateway's decisions. Returns a client that has used its quota.
 async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     let service = Upstream::new().await;
     let (gateway, decisions) = deciding();
@@ -81,7 +81,7 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     assert!(answer.header("ratelimit").contains("r=3"), "{answer:?}");
     assert_eq!(service.seen()[0].uri, "/a?b=c");
 
-    // The method and the path are those of the client, whatever the client writes into headers.
+    // The real method and path count, no matter which headers the client forges.
     let forged = [
         ("x-forwarded-for", "203.0.113.7"),
         ("x-forwarded-method", "GET"),
@@ -96,11 +96,11 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     assert_eq!(&*service.seen()[1].body, b"a body");
     let denied = client.send("POST", "/login", &forged, "a body").await.unwrap();
     is_denied(&denied);
-    // Another method is under another limit.
+    // The login limit applies only to POST.
     assert_eq!(client.get("/login").await.status, 200);
     assert_eq!(client.get("/%61").await.status, 200);
     is_denied(&client.send("GET", "/a", &forged, "").await.unwrap());
-    // A credential passes through the question.
+    // The proxy passes the client's credentials to the gateway.
     let key = client.send("GET", "/a", &[("x-api-key", "foo")], "").await.unwrap();
     assert_eq!(key.status, 200, "{key:?}");
     assert_eq!(service.seen().len(), 5);
@@ -111,7 +111,7 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     Checked { client, _running: (process, gateway, folder) }
 }
 
-/// A proxy that is still running, and its client.
+/// A running proxy and its client.
 struct Checked {
     client: Client,
     _running: (Process, Gateway, TempDir),
@@ -124,7 +124,7 @@ fn is_denied(answer: &Answer) {
     assert!(!answer.header("ratelimit-policy").is_empty());
 }
 
-/// The answer to a client with this address.
+/// Sends a request from this address and returns the response.
 fn ask_from(ip: [u8; 4], to: SocketAddr) -> String {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
@@ -136,7 +136,7 @@ fn ask_from(ip: [u8; 4], to: SocketAddr) -> String {
     answer
 }
 
-/// Headers as Traefik sends them.
+/// The headers that Traefik sends.
 const TRAEFIK: [(&str, &str); 5] = [
     ("x-forwarded-method", "GET"),
     ("x-forwarded-proto", "https"),
@@ -146,7 +146,7 @@ const TRAEFIK: [(&str, &str); 5] = [
 ];
 
 #[tokio::test]
-async fn traefik_and_envoy_share_quotas_with_each_other() {
+async fn traefik_and_envoy_share_quotas() {
     let (_gateway, decisions) = deciding();
     let client = Client::new(decisions);
     let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
@@ -160,12 +160,12 @@ async fn traefik_and_envoy_share_quotas_with_each_other() {
     is_denied(&ask("203.0.113.7", "/slow").await);
     is_denied(&ask("203.0.113.7", "//./slow?c").await);
     assert_eq!(ask("203.0.113.8", "/slow").await.status, 200);
-    // Another path with an escape that servers read in different ways.
+    // Servers disagree about this escape, so the path is rejected.
     assert_eq!(ask("203.0.113.9", "/a%2Fb").await.status, 400);
 }
 
 #[tokio::test]
-async fn the_last_address_counts_and_earlier_ones_only_if_it_is_trusted() {
+async fn only_trusted_hops_are_skipped() {
     let gateway = Gateway::start(&format!("trustedProxies: [203.0.113.7]\n{LIMITS}"));
     let client = Client::new(gateway.fronts["forwardAuth"]);
     let ask = async |hops: &str| {
@@ -185,7 +185,7 @@ async fn the_last_address_counts_and_earlier_ones_only_if_it_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_wrong_question_is_answered_with_what_to_configure() {
+async fn invalid_auth_request_suggests_a_fix() {
     let (_gateway, decisions) = deciding();
     let client = Client::new(decisions);
     let ask = async |path: &str, headers: &[(&str, &str)]| {
@@ -216,7 +216,7 @@ async fn a_wrong_question_is_answered_with_what_to_configure() {
 }
 
 #[tokio::test]
-async fn a_gateway_forwards_and_decides_under_the_same_quotas() {
+async fn forwarding_and_deciding_share_quotas() {
     let service = Upstream::new().await;
     let lines = format!("listen: 127.0.0.1:0\n{}{LIMITS}", service.target());
     let gateway = Gateway::start(&lines);
@@ -229,12 +229,12 @@ async fn a_gateway_forwards_and_decides_under_the_same_quotas() {
     assert_eq!(service.seen().len(), 1);
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Without root, if the tests have it: `setpriv` gives it up.
+/// If the tests run as root, `setpriv` drops the privileges.
 #[tokio::test(flavor = "multi_thread")]
-async fn nginx_denies_with_429_and_all_headers() {
+async fn nginx_follows_decisions() {
     let nginx = ["-p", ".", "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off;"];
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     if is_root {
@@ -246,21 +246,21 @@ async fn nginx_denies_with_429_and_all_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn caddy_denies_with_429_and_all_headers() {
+async fn caddy_follows_decisions() {
     check("caddy", &["run", "--config", "Caddyfile"], &["Caddyfile"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn haproxy_denies_with_429_and_all_headers() {
+async fn haproxy_follows_decisions() {
     check("haproxy", &["-f", "haproxy.cfg"], &["haproxy.cfg", "tollgate.lua"]).await;
 }
 
-/// The arguments of Envoy with this configuration. Several Envoys may run at the same time.
+/// Envoy's arguments for this configuration. Several instances may run at the same time.
 fn envoy(file: &str) -> [&str; 7] {
     ["-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
 }
 
-/// Whether Envoy is installed. Because of its size, only `cargo xtask test --all` installs it.
+/// Whether Envoy is installed. It is large, so only `cargo xtask test --all` installs it.
 fn has_envoy() -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let is_here = env::split_paths(&path).any(|folder| folder.join("envoy").is_file());
@@ -272,7 +272,7 @@ fn has_envoy() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn envoy_denies_with_429_and_all_headers() {
+async fn envoy_follows_decisions() {
     if !has_envoy() {
         return;
     }
@@ -281,7 +281,7 @@ async fn envoy_denies_with_429_and_all_headers() {
     assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"));
 }
 
-/// Envoy, its service, and a gateway with the example files.
+/// Envoy, its upstream service, and a gateway with the example files.
 struct Asking {
     client: Client,
     service: Upstream,
@@ -291,8 +291,8 @@ struct Asking {
 }
 
 impl Asking {
-    /// Starts Envoy and the gateway. `rules` are replacements in the example files: with years as
-    /// units, no window ends during a test.
+    /// Starts Envoy and the gateway. `rules` are replacements in the example files. With years as
+    /// units, no window expires during a test.
     async fn start(file: &str, service: Upstream, rules: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
@@ -314,7 +314,7 @@ impl Asking {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn envoy_asks_about_descriptors() {
+async fn envoy_sends_descriptors() {
     if !has_envoy() {
         return;
     }
@@ -339,10 +339,10 @@ async fn envoy_asks_about_descriptors() {
     assert_eq!(asking.service.seen().len(), 3);
 }
 
-/// The same steps as in upstream's integration test: each response reports its tokens, and after
-/// the reports exceed the budget the next request is denied.
+/// Follows upstream's integration test: each response reports its tokens, and once the reports
+/// exceed the budget, the next request is denied.
 #[tokio::test(flavor = "multi_thread")]
-async fn envoy_reports_tokens_of_responses() {
+async fn envoy_reports_response_tokens() {
     if !has_envoy() {
         return;
     }
@@ -357,7 +357,7 @@ async fn envoy_reports_tokens_of_responses() {
         let headers = [("x-user", user)];
         asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()
     };
-    // Envoy reports after it has answered the client, so wait until the gateway has counted.
+    // Envoy reports after it has responded to the client, so wait for the report.
     let reported = async |count: usize| {
         let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
         until_async("the reports arrive", PATIENCE, async || {
@@ -383,9 +383,9 @@ async fn envoy_reports_tokens_of_responses() {
     assert_eq!(asking.service.seen().len(), 3);
 }
 
-/// Traefik itself is not among the packages of Debian or PyPI.
+/// Only checks the configuration, because neither Debian nor PyPI packages Traefik.
 #[test]
-fn traefik_is_configured_with_the_paths_of_the_gateway() {
+fn traefik_example_uses_gateway_paths() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
     let text = fs::read_to_string(examples.join("traefik.yaml")).unwrap();
     let file = &saphyr::Yaml::load_from_str(&text).unwrap()[0];

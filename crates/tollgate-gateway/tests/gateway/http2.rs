@@ -100,7 +100,7 @@ async fn early_close_tries_the_next_server() {
     let count = Arc::clone(&closed);
     thread::spawn(move || {
         for mut stream in closing.incoming().map_while(Result::ok) {
-            // After the preface, so that the connection is in use.
+            // Close after the preface, when the connection is in use.
             let _ = stream.read(&mut [0; 24]);
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -166,7 +166,7 @@ async fn used_up_streams_open_further_connections() {
     assert!((4..=6).contains(&connections), "{connections}");
 }
 
-/// How the server ends a stream after it has read the entire request.
+/// How the server refuses a request that it has read completely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Refusal {
     /// RST_STREAM with REFUSED_STREAM.
@@ -200,7 +200,7 @@ impl Refusing {
     }
 }
 
-/// Serves a connection until it closes, and then returns `None`.
+/// Serves a connection and returns `None` when it closes.
 fn serve(
     mut connection: TcpStream,
     refusal: Refusal,
@@ -253,7 +253,7 @@ fn send(connection: &mut TcpStream, kind: u8, flags: u8, id: u32, payload: &[u8]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_requests_are_sent_again() {
+async fn refused_requests_are_retried() {
     for (refusal, refused, body, status, bodies) in [
         (Refusal::Stream, 1, 0, 200, 2),
         (Refusal::Stream, 1, 40_000, 200, 2),
@@ -263,13 +263,13 @@ async fn refused_requests_are_sent_again() {
         (Refusal::Connection, 3, 10, 200, 4),
         (Refusal::Stream, 4, 10, 503, 4),
         (Refusal::Connection, 4, 10, 503, 4),
-        // The gateway does not buffer so much.
+        // The body is too large for the gateway to buffer.
         (Refusal::Stream, 1, 70_000, 503, 1),
         // The server may have processed the request.
         (Refusal::Processed, 1, 10, 502, 1),
     ] {
         let server = Refusing::start(refusal, refused);
-        // Repeated bytes do not count twice.
+        // Bytes that are sent again must not count towards `maxBodyBytes`.
         let gateway = Gateway::start(&target(&[server.address], ", maxBodyBytes: 75000"));
         let client = Client::new(gateway.address);
         let answer = client.send("POST", "/", &[], &"x".repeat(body)).await.unwrap();

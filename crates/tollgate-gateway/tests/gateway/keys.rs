@@ -1,9 +1,9 @@
-//! Clients by a header, a cookie or a query parameter.
+//! Clients identified by a header, a cookie, or a query parameter.
 
 use crate::support::{Client, Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_a_cookie_or_a_parameter_names_the_client() {
+async fn header_cookie_or_parameter_identifies_the_client() {
     let upstream = Upstream::new().await;
     for (key, requests) in [
         ("header", [("/", "x-id", "a"), ("/", "x-id", "b")]),
@@ -36,7 +36,7 @@ async fn a_header_a_cookie_or_a_parameter_names_the_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_verified_header_is_read_only_from_its_proxies() {
+async fn verified_header_requires_its_proxies() {
     let upstream = Upstream::new().await;
     for (proxies, status) in [("loopback", 200), ("192.0.2.1", 401)] {
         let gateway = Gateway::start(&format!(

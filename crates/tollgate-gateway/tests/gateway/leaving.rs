@@ -1,4 +1,4 @@
-//! The way out: SIGTERM while there is work.
+//! Graceful shutdown under load.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Client, Gateway, Upstream, pause};
 
-/// Answers `/slow` when it is told to: once for each permit, and always once it is closed.
+/// An upstream that needs a permit for each response to `/slow`, until the semaphore is closed.
 async fn slow() -> (Upstream, Arc<Semaphore>) {
     let go_on = Arc::new(Semaphore::new(0));
     let wait = Arc::clone(&go_on);
@@ -27,7 +27,7 @@ async fn slow() -> (Upstream, Arc<Semaphore>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_under_way_are_answered_and_new_connections_refused() {
+async fn shutdown_finishes_requests_and_refuses_connections() {
     let (upstream, go_on) = slow().await;
     let mut gateway = Gateway::start(&upstream.target());
     let mut under_way = tokio::task::JoinSet::new();
@@ -46,7 +46,7 @@ async fn requests_under_way_are_answered_and_new_connections_refused() {
     };
     assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"draining".into()));
     assert_eq!(gateway.admin("/healthz").await.status, 200);
-    // Once it has let go of the port another test may have it: what answers then is not ours.
+    // After the gateway has released the port, another test's server may respond there.
     loop {
         let seen = upstream.seen().len();
         let answer = Client::new(gateway.address).send("GET", "/", &[], "").await;
@@ -64,7 +64,7 @@ async fn requests_under_way_are_answered_and_new_connections_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_of_the_page_ends_when_the_way_out_begins() {
+async fn shutdown_closes_event_streams() {
     let (upstream, go_on) = slow().await;
     let mut gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
@@ -82,21 +82,21 @@ async fn the_stream_of_the_page_ends_when_the_way_out_begins() {
         read.extend_from_slice(&more[..length]);
     }
     gateway.signal("TERM");
-    // To its end, which is said and no broken connection.
+    // The stream must be terminated properly, not cut.
     while !read.ends_with(b"\r\n0\r\n\r\n") {
         let mut more = [0; 4096];
         let length = stream.read(&mut more).unwrap();
         assert!(length > 0, "it was cut off");
         read.extend_from_slice(&more[..length]);
     }
-    // While there is work, the process goes on.
+    // The process must wait for the request in flight.
     assert!(!gateway.has_ended());
     go_on.add_permits(1);
     assert_eq!(under_way.await.unwrap().status, 200);
     assert!(gateway.wait().success());
 }
 
-/// Kubernetes stops to send connections only some time after the signal.
+/// Kubernetes continues to send connections for a while after the signal.
 #[tokio::test(flavor = "multi_thread")]
 async fn listeners_accept_connections_during_the_drain_delay() {
     let upstream = Upstream::new().await;
@@ -106,17 +106,17 @@ async fn listeners_accept_connections_during_the_drain_delay() {
     while gateway.admin("/readyz").await.status != 503 {}
     let answer = Client::new(gateway.address).get("/").await;
     assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, ""));
-    // A further signal ends the delay.
+    // A second signal cuts the delay short.
     gateway.signal("TERM");
     assert!(gateway.wait().success());
-    // At a terminal, no balancer needs time.
+    // SIGINT comes from a terminal, where no load balancer needs the delay.
     let mut gateway = Gateway::start(&lines);
     gateway.signal("INT");
     assert!(gateway.wait().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_too_long_is_left_behind() {
+async fn drain_timeout_aborts_requests() {
     let (upstream, go_on) = slow().await;
     let mut gateway = Gateway::start(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
     let client = Client::new(gateway.address);
@@ -135,7 +135,7 @@ async fn who_takes_too_long_is_left_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_twice_does_not_wait() {
+async fn second_signal_skips_draining() {
     let (upstream, go_on) = slow().await;
     let mut gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
@@ -150,8 +150,8 @@ async fn who_asks_twice_does_not_wait() {
     go_on.close();
 }
 
-/// Clients that keep their connections and send one request after the other: none of those
-/// they sent may be lost, and they are told to go elsewhere.
+/// The clients reuse their connections. The gateway must answer every request that it accepted,
+/// and must tell the clients to disconnect.
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_under_load_fails_no_request() {
     let upstream = Upstream::new().await;
@@ -170,7 +170,7 @@ async fn draining_under_load_fails_no_request() {
                         assert_eq!(answer.status, 200);
                         sent.fetch_add(1, Ordering::Relaxed);
                     }
-                    // A connection that could not be made: nothing was sent over it.
+                    // The connection failed, so no request was lost.
                     Err(error) if is_refused(&*error) => return,
                     Err(error) => panic!("{error:?}"),
                 }
@@ -185,17 +185,17 @@ async fn draining_under_load_fails_no_request() {
     assert!(gateway.wait().success());
 }
 
-/// The head of the answer did not say that it is the last, so that its client may have asked
-/// for more by the time it ends.
+/// The response has no `Connection: close`, so the client may already have sent another request
+/// when the body is complete.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_was_not_told_to_go_may_ask_once_more() {
+async fn unwarned_client_gets_another_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     let (go_on, waits) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-        // Else it would be chance whether the second request finds this connection free already.
+        // `Connection: close`, or the second request might reuse this connection.
         let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\no";
         stream.write_all(head).unwrap();
         waits.recv().unwrap();
@@ -228,13 +228,12 @@ async fn whoever_was_not_told_to_go_may_ask_once_more() {
     assert!(gateway.wait().success());
 }
 
-/// Their clients have been told that they are connected, and have asked: none of them may be
-/// lost, however many wait for us at this moment.
+/// To their clients these connections are established, so all of the requests must be answered.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_wait_to_be_taken_are_served() {
+async fn shutdown_serves_the_accept_backlog() {
     let upstream = Upstream::new().await;
     let mut gateway = Gateway::start(&upstream.target());
-    // The system takes connections for it meanwhile.
+    // Meanwhile the kernel queues connections.
     gateway.signal("STOP");
     let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut streams = Vec::new();
@@ -254,22 +253,22 @@ async fn connections_that_wait_to_be_taken_are_served() {
     assert!(gateway.wait().success());
 }
 
-/// More than tokio lets a task take in one go.
+/// More than tokio's task budget allows per poll.
 const WAITING: usize = 400;
 
-/// Longer than the system takes where there is room.
+/// Longer than the kernel takes to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// It could not be asked to leave when the others were: it had not said what it speaks. And
-/// in HTTP/2 a client that always has something to ask never comes to an end by itself.
+/// When draining starts, this connection's protocol is still unknown, so it cannot be notified
+/// yet. An HTTP/2 client that always has more requests would otherwise never disconnect.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_was_new_is_asked_to_leave_too() {
+async fn connection_of_unknown_protocol_is_drained() {
     let upstream = Upstream::new().await;
     let mut gateway = Gateway::start(&upstream.target());
     let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     stream.write_all(&preface[..10]).unwrap();
-    // Connections are taken in their order: when this one is served, that one is taken.
+    // Connections are accepted in order, so once this request is served, the one above is accepted.
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
     gateway.signal("TERM");
     while gateway.admin("/readyz").await.status == 200 {}
@@ -281,7 +280,7 @@ async fn a_connection_that_was_new_is_asked_to_leave_too() {
         while other.read_exact(&mut head).is_ok() {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
             let mut payload = vec![0; length as usize];
-            // The server asks with a PING what has been sent before its goodbye came.
+            // The server's PING finds out which streams were opened before its GOAWAY arrived.
             let is_asked = other.read_exact(&mut payload).is_ok() && head[3..5] == [6, 0];
             if is_asked {
                 head[4] = 1;
@@ -292,11 +291,11 @@ async fn a_connection_that_was_new_is_asked_to_leave_too() {
     let started = Instant::now();
     let mut number: u32 = 1;
     while !gateway.has_ended() {
-        // `GET /` of host `a`, one stream after the other.
+        // `GET /` with host `a`, on a new stream each time.
         let mut request = vec![0, 0, 6, 1, 5];
         request.extend(number.to_be_bytes());
         request.extend([0x82, 0x86, 0x84, 0x01, 0x01, b'a']);
-        // And bytes that belong to no request, as most clients send them.
+        // Like most clients, also send frames outside of streams.
         let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let mut sent = stream.write_all(&request);
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -318,7 +317,7 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tunnels_are_cut_when_the_time_is_over() {
+async fn drain_timeout_cuts_tunnels() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -1,9 +1,9 @@
-//! The limits of the configuration, as a client meets them.
+//! Configured limits from a client's point of view.
 
 use crate::support::{Client, Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
+async fn path_spellings_share_a_limit() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -33,7 +33,7 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
         }
     }
     assert_eq!((passed, upstream.seen().len()), (2, 2));
-    // Another method, another path: none of its business.
+    // The limit does not apply to other methods and paths.
     assert_eq!(client.get("/api/item/7/comment").await.status, 200);
     let answer = client.send("POST", "/api/item/7/comments", &[], "").await.unwrap();
     assert_eq!(answer.status, 200);
@@ -43,7 +43,7 @@ const PREFLIGHT: [(&str, &str); 2] =
     [("origin", "http://other.example"), ("access-control-request-method", "PUT")];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn preflights_use_no_quota_unless_they_are_charged() {
+async fn preflights_are_free_by_default() {
     let upstream = Upstream::new().await;
     for (line, last) in
         [("", 200), ("preflights: unlimited\n", 200), ("preflights: charged\n", 429)]
@@ -55,7 +55,7 @@ async fn preflights_use_no_quota_unless_they_are_charged() {
             let answer = client.send("OPTIONS", "/", &PREFLIGHT, "").await.unwrap();
             assert_eq!(answer.status, expected, "{line}");
         }
-        // Part of a preflight is not one.
+        // A request with only some of the headers is not a preflight.
         client.send("OPTIONS", "/", &PREFLIGHT[..1], "").await.unwrap();
         let answer = client.send("OPTIONS", "/", &PREFLIGHT[..1], "").await.unwrap();
         assert_eq!(answer.status, 429);
@@ -88,15 +88,15 @@ async fn preflights_are_limited_by_address() {
         assert_eq!(denied.json()["violated-policies"][0], "cors/preflights");
         assert_eq!(upstream.seen().len(), seen + 2);
         assert_eq!(ask("OPTIONS", "192.0.2.2", &PREFLIGHT).await.status, 200, "{identity}");
-        // The quota of the client is unchanged.
+        // The client's own quota is unchanged.
         assert_eq!(ask("GET", "192.0.2.1", &[]).await.status, 200, "{identity}");
         assert_eq!(ask("GET", "192.0.2.1", &[]).await.status, 429, "{identity}");
     }
 }
 
-/// To HTTP they are other methods; to some services they are the same.
+/// Methods are case-sensitive in HTTP, but some services ignore case.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_of_a_method_is_a_way_around_its_limit_or_its_cost() {
+async fn method_spellings_share_limit_and_cost() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -115,16 +115,16 @@ async fn no_spelling_of_a_method_is_a_way_around_its_limit_or_its_cost() {
     }
     assert_eq!(statuses, [200, 200, 429, 429]);
     assert_eq!(upstream.last().method, "post");
-    // 98 are left.
+    // 98 units remain.
     for (method, left) in [("delete", "38"), ("head", "33"), ("query", "3")] {
         let answer = client.send(method, "/", &[], "").await.unwrap();
         assert_eq!(answer.header("x-ratelimit-remaining"), left, "{method}");
     }
 }
 
-/// Built for each route anew, these took several GiB.
+/// If each route had its own copy, the limits would take several GiB.
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_with_the_same_limits_share_what_they_are_made_of() {
+async fn routes_share_equal_limits() {
     let upstream = Upstream::new().await;
     let mut lines = upstream.target();
     lines.push_str("client: {limit: 100, windowSeconds: 3600}\ntiers:\n");
@@ -154,7 +154,7 @@ async fn routes_with_the_same_limits_share_what_they_are_made_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn api_client_and_global_are_all_or_none() {
+async fn denied_request_charges_no_limit() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -176,7 +176,7 @@ async fn api_client_and_global_are_all_or_none() {
         statuses
     };
     assert_eq!(statuses("/a", 4).await, [200, 200, 429, 429]);
-    // The two that were denied took nothing from the client's five.
+    // The two denied requests were not charged to the client's five.
     assert_eq!(statuses("/b", 4).await, [200, 200, 200, 429]);
     let answer = client.get("/b").await;
     assert_eq!(answer.json()["violated-policies"], serde_json::json!(["client"]));
@@ -185,7 +185,7 @@ async fn api_client_and_global_are_all_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
+async fn trusted_proxies_identify_clients() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -199,7 +199,7 @@ async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
     for (from, status) in [
         ("192.0.2.1", 200),
         ("192.0.2.1", 429),
-        // Addresses further to the left were written by the client.
+        // The client may have forged any address further to the left.
         ("198.51.100.9, 192.0.2.1", 429),
         ("192.0.2.2", 200),
     ] {
@@ -210,7 +210,7 @@ async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
+async fn missing_key_status_is_configurable() {
     let upstream = Upstream::new().await;
     let key = sha256("gold-key");
     let lines = format!(
@@ -232,14 +232,14 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
     let grpc = [("content-type", "application/grpc")];
     let answer = client.send("POST", "/pkg.Service/Call", &grpc, "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"));
-    // The content type changes nothing on a path that the file does not declare.
+    // On other paths, the content type has no effect.
     for path in ["/", "/api.v1/items", "/pkg.Service/../x"] {
         let answer = client.send("POST", path, &grpc, "").await.unwrap();
         assert_eq!(answer.headers.get("grpc-status"), None, "{path}");
         assert_eq!(answer.status, 401, "{path}");
     }
     assert!(upstream.seen().is_empty());
-    // Another denial has the status of its reason.
+    // Other denials have their own status.
     let known = [("authorization", "Key gold-key")];
     for status in [200, 429] {
         let answer = client.send("GET", "/", &known, "").await.unwrap();
@@ -249,8 +249,7 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_the_quota_of_its_tier() {
-    // `printf %s gold-key | sha256sum`, and the same of `plain-key`.
+async fn api_key_has_its_tier_quota() {
     let gold = sha256("gold-key");
     let plain = sha256("plain-key");
     let upstream = Upstream::new().await;
@@ -269,7 +268,7 @@ async fn a_key_has_the_quota_of_its_tier() {
     for (key, statuses) in [
         ("gold-key", &[200, 200, 200, 429][..]),
         ("plain-key", &[200, 429]),
-        // Unknown keys count by address, so a new made-up key gets no new quota.
+        // Unknown keys count by address, so inventing a key does not yield a new quota.
         ("made-up", &[200, 429]),
         ("another", &[429]),
     ] {
@@ -281,7 +280,7 @@ async fn a_key_has_the_quota_of_its_tier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_in_an_unlimited_tier_has_what_others_share_out_and_keeps_limits_of_their_own() {
+async fn unlimited_tier_lifts_client_quota_but_not_api_limits() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -313,7 +312,7 @@ async fn who_is_in_an_unlimited_tier_has_what_others_share_out_and_keeps_limits_
             assert!(!names_client, "{path}");
         }
     }
-    // All others have what the file says.
+    // Other clients have the configured quotas.
     for (path, status) in [("/ai", 200), ("/ai", 429), ("/", 200), ("/", 429)] {
         assert_eq!(client.get(path).await.status, status, "{path}");
     }
@@ -330,7 +329,7 @@ fn sha256(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_waits_in_the_queue_of_a_leaky_bucket() {
+async fn leaky_bucket_delays_requests() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&queue(&upstream, "500ms"));
     let started = std::time::Instant::now();
@@ -338,14 +337,14 @@ async fn a_request_waits_in_the_queue_of_a_leaky_bucket() {
     for _ in 0..2 {
         assert_eq!(requests.join_next().await.unwrap().unwrap(), 200);
     }
-    // However late the second request arrives, the queue forwards it half a second after the first.
+    // The queue forwards the second request 500 ms after the first.
     assert!(started.elapsed() >= std::time::Duration::from_millis(490));
 }
 
-/// The queue has room for two requests and forwards one each hour: it forwards the first request,
-/// another one waits, and the others are denied.
+/// The queue holds two requests and forwards one per hour. It forwards the first request, holds the
+/// second, and denies the rest.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_denies_requests_and_holds_others() {
+async fn full_queue_denies_requests() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&queue(&upstream, "1h"));
     let mut requests = requests(&gateway, 4);
@@ -358,7 +357,7 @@ async fn a_full_queue_denies_requests_and_holds_others() {
     assert!(requests.try_join_next().is_none());
 }
 
-/// A configuration with a queue for two requests, which forwards one each `interval`.
+/// A configuration with a queue for two requests, which forwards a request per `interval`.
 fn queue(upstream: &Upstream, interval: &str) -> String {
     let global =
         format!("global: {{strategy: leaky_bucket, limit: 1, window: {interval}, burst: 2}}\n");

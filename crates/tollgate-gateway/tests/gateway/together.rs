@@ -307,5 +307,5 @@ async fn each_follows_its_own_copy_of_a_list() {
     assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
 }
 
-/// Longer than any step of a passing test takes.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

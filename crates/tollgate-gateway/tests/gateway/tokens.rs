@@ -377,5 +377,5 @@ async fn an_address_with_refused_tokens_gets_429_without_verification() {
     }
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

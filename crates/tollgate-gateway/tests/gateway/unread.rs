@@ -167,5 +167,5 @@ async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
     }
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -129,5 +129,5 @@ fn hex(bytes: &[u8]) -> String {
 
 const TRACES: (&str, &str) = ("POST", "/v1/traces");
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -124,5 +124,5 @@ const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -333,5 +333,5 @@ pub(crate) async fn pause() {
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -185,5 +185,5 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len()).position(|part| part == text).map(|start| start + text.len())
 }
 
-/// Longer than anything takes that does happen.
+/// No step of a passing test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -23,25 +23,25 @@ use crate::support::*;
 
 /// Records the events with target `tollgate`, including their fields.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<String>>>);
+struct Recorder(Arc<Mutex<Vec<String>>>);
 
-impl Ear {
+impl Recorder {
     /// Records this thread's events until the guard is dropped.
     fn open() -> (Self, DefaultGuard) {
-        let ear = Self::default();
-        (ear.clone(), set_default(ear))
+        let recorder = Self::default();
+        (recorder.clone(), set_default(recorder))
     }
 
-    fn heard(&self) -> Vec<String> {
+    fn recorded(&self) -> Vec<String> {
         self.0.lock().clone()
     }
 
     fn above_debug(&self) -> Vec<String> {
-        self.heard().into_iter().filter(|line| !line.starts_with("DEBUG")).collect()
+        self.recorded().into_iter().filter(|line| !line.starts_with("DEBUG")).collect()
     }
 }
 
-impl Subscriber for Ear {
+impl Subscriber for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "tollgate"
     }
@@ -77,7 +77,7 @@ async fn shadow_policy_appears_only_in_events() {
     let trial = log("trial", 1);
     let limits = [Limit::global(log("real", 3)), Limit::global(trial.clone()).shadow()];
     let service = limited(&store, limits);
-    let (ear, _open) = Ear::open();
+    let (recorder, _open) = Recorder::open();
     for _ in 0..3 {
         let response = ask(&service, get()).await;
         assert_eq!(response.status(), 200);
@@ -86,8 +86,8 @@ async fn shadow_policy_appears_only_in_events() {
         assert_eq!(field(response.headers(), "x-ratelimit-limit").as_deref(), Some("3"));
     }
     let shadow = r#"DEBUG message=shadow deny policy="trial""#;
-    let heard = ear.heard();
-    assert_eq!(heard.iter().filter(|line| *line == shadow).count(), 2, "{heard:?}");
+    let recorded = recorder.recorded();
+    assert_eq!(recorded.iter().filter(|line| *line == shadow).count(), 2, "{recorded:?}");
     // Only the enforced policy denies.
     let response = ask(&service, get()).await;
     assert_eq!(response.status(), 429);
@@ -150,15 +150,17 @@ async fn key_errors_are_logged_once_a_minute() {
         (Limit::global(log("all", 9)), &lists, 500),
     ] {
         let service = AccessLayer::new(lists).layer(limited(&store, [limit]));
-        let (ear, _open) = Ear::open();
+        let (recorder, _open) = Recorder::open();
         for lines in 1..3 {
             for _ in 0..100 {
                 let answer = service.clone().oneshot(Request::new(())).await.unwrap();
                 assert_eq!(answer.status(), status);
             }
-            let heard = ear.above_debug();
-            assert_eq!(heard.len(), lines, "{heard:?}");
-            assert!(heard[0].starts_with("ERROR") && heard[0].contains("into_make_service_with"));
+            let recorded = recorder.above_debug();
+            assert_eq!(recorded.len(), lines, "{recorded:?}");
+            assert!(
+                recorded[0].starts_with("ERROR") && recorded[0].contains("into_make_service_with")
+            );
             tokio::time::advance(Duration::from_secs(60)).await;
         }
     }
@@ -179,7 +181,7 @@ async fn events_contain_no_personal_data() {
     #[derive(Clone)]
     struct User(String);
 
-    let (ear, _open) = Ear::open();
+    let (recorder, _open) = Recorder::open();
     let (_, store) = memory();
     let store = Staged::new(store);
     let user = || FromExtension::<User>::borrowed(|user| Some(&user.0));
@@ -208,19 +210,19 @@ async fn events_contain_no_personal_data() {
         assert_eq!(ask(&service, personal()).await.status(), 503);
     }
     // Denials are logged at debug level, so a client cannot fill the log.
-    let above = ear.above_debug();
+    let above = recorder.above_debug();
     assert!(
         !above.iter().any(|line| line.contains("deny") || line.contains("no key")),
         "{above:?}"
     );
-    let heard = ear.heard();
+    let recorded = recorder.recorded();
     for what in
         ["allow", "deny", "shadow deny", "no key", "the store cannot decide", "failed closed"]
     {
-        assert!(heard.iter().any(|line| line.contains(what)), "no {what}: {heard:#?}");
+        assert!(recorded.iter().any(|line| line.contains(what)), "no {what}: {recorded:#?}");
     }
     let secrets = ["192.0.2", "ossifrage", "alice", "squeamish", "private"];
-    for line in heard {
+    for line in recorded {
         assert!(!secrets.iter().any(|secret| line.contains(secret)), "{line}");
     }
 }
@@ -230,15 +232,15 @@ async fn deny_event_names_policies_and_reason() {
     let (_, store) = memory();
     let limits = [Limit::global(log("all", 1)), Limit::new(log("ip", 9), ClientIp::peer())];
     let service = limited(&store, limits);
-    let (ear, _open) = Ear::open();
+    let (recorder, _open) = Recorder::open();
     for expected in [200, 429] {
         assert_eq!(status(&service).await, expected);
     }
     let deny = r#"DEBUG message=deny policies=["all"] keys=["global", "ip"] "#.to_owned()
         + r#"reason="quota-exceeded" retry_after=Some(60s)"#;
-    let heard = ear.heard();
-    let event = heard.iter().find(|line| line.starts_with("DEBUG message=deny"));
-    assert_eq!(event, Some(&deny), "{heard:?}");
+    let recorded = recorder.recorded();
+    let event = recorded.iter().find(|line| line.starts_with("DEBUG message=deny"));
+    assert_eq!(event, Some(&deny), "{recorded:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +248,7 @@ async fn outages_log_few_lines_with_counts() {
     let (_, store) = memory();
     let store = Staged::new(store);
     let service = limited(&store, [Limit::global(log("open", 9_999))]);
-    let (ear, _open) = Ear::open();
+    let (recorder, _open) = Recorder::open();
     let ask = async |requests: usize| {
         for _ in 0..requests {
             assert_eq!(status(&service).await, 200);
@@ -255,7 +257,7 @@ async fn outages_log_few_lines_with_counts() {
     store.fail(Fault::NotCharged);
     ask(100).await;
     let begins = "WARN message=the store cannot decide, policies fail error=stage: unplugged";
-    assert_eq!(ear.above_debug(), [begins]);
+    assert_eq!(recorder.above_debug(), [begins]);
     // The store alternates between failing and deciding, like a server with short pauses.
     for second in 0..10 {
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -263,32 +265,32 @@ async fn outages_log_few_lines_with_counts() {
         ask(10).await;
         store.fail(Fault::NotCharged);
         ask(10).await;
-        assert_eq!(ear.above_debug().len(), if second < 9 { 1 } else { 2 });
+        assert_eq!(recorder.above_debug().len(), if second < 9 { 1 } else { 2 });
     }
     let goes_on = "WARN message=the store still cannot decide some requests \
                    error=stage: unplugged passed_unlimited=191 refused=0";
-    assert_eq!(ear.above_debug()[1], goes_on, "the first of ten at this second is the 191st");
+    assert_eq!(recorder.above_debug()[1], goes_on, "the first of ten at this second is the 191st");
     store.recover();
     tokio::time::advance(Duration::from_millis(9_999)).await;
     ask(10).await;
-    assert_eq!(ear.above_debug().len(), 2);
+    assert_eq!(recorder.above_debug().len(), 2);
     tokio::time::advance(Duration::from_millis(1)).await;
     ask(10).await;
     let ends = "WARN message=the store decides all requests again passed_unlimited=200 refused=0";
-    assert_eq!(ear.above_debug()[2..], [ends]);
+    assert_eq!(recorder.above_debug()[2..], [ends]);
 }
 
 #[tokio::test]
 async fn build_logs_differing_costs() {
-    let (ear, _open) = Ear::open();
+    let (recorder, _open) = Recorder::open();
     let (_, store) = memory();
     layer(&store, [Limit::global(log("by-method", 10)).costs(Costs::by_method())]);
-    let heard = ear.above_debug();
-    let [costs] = &*heard else { panic!("{heard:?}") };
+    let recorded = recorder.above_debug();
+    let [costs] = &*recorded else { panic!("{recorded:?}") };
     let table = "costs=SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1";
     assert!(costs.starts_with("INFO") && costs.contains(table), "{costs}");
     layer(&store, [Limit::global(log("one", 10))]);
-    assert_eq!(ear.above_debug().len(), 1, "all requests cost 1");
+    assert_eq!(recorder.above_debug().len(), 1, "all requests cost 1");
 }
 
 /// The layer cannot know whether a request with this cost meets a condition, or whether a closure
@@ -308,15 +310,15 @@ fn possible_cost_above_capacity_only_warns() {
         ),
         (Limit::global(policy()).costs(Costs::flat(6).from_fn(|_| Some(1))), "a request costs 6"),
     ] {
-        let (ear, _open) = Ear::open();
+        let (recorder, _open) = Recorder::open();
         builder(&store, [limit]).build().unwrap();
         let expected = format!(
             "WARN message=policy `login` grants at most 5 units at the same time, but {request}: \
              if the policy applies to such a request, it always denies it with 403; raise the \
              limit or the burst, or give the limit its own costs, for example `.cost(1)`"
         );
-        let heard = ear.above_debug();
-        assert_eq!(heard.iter().filter(|line| **line == expected).count(), 1, "{heard:?}");
+        let recorded = recorder.above_debug();
+        assert_eq!(recorded.iter().filter(|line| **line == expected).count(), 1, "{recorded:?}");
     }
     // Every request that the limit applies to costs 6.
     let flat = builder(&store, [on_login().costs(Costs::flat(6))]).build();

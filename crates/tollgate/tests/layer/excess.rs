@@ -380,10 +380,10 @@ async fn unbounded_wait_does_not_overflow() {
 #[tokio::test(start_paused = true)]
 async fn shared_wait_queue_shares_bounds_and_order() {
     let store = on_tokio_time();
-    let room = WaitQueue::new().max_bytes(3 * 1_024);
+    let queue = WaitQueue::new().max_bytes(3 * 1_024);
     let layer = |name: &str| {
         let others = Limit::global(log(name, 100));
-        builder(&store, [patient(slow(), MINUTE), others]).wait_queue(&room).build().unwrap()
+        builder(&store, [patient(slow(), MINUTE), others]).wait_queue(&queue).build().unwrap()
     };
     let [one, other] = ["one", "other"].map(|name| layer(name).layer(hello()));
     let start = Instant::now();
@@ -430,10 +430,10 @@ async fn cost_above_capacity_is_forbidden_immediately() {
 #[tokio::test(start_paused = true)]
 async fn max_waiting_applies_to_the_given_queue() {
     let store = on_tokio_time();
-    let room = WaitQueue::new();
+    let queue = WaitQueue::new();
     let layer = || builder(&store, [patient(slow(), MINUTE)]);
-    let bounded = layer().wait_queue(&room).max_waiting(1).build().unwrap().layer(hello());
-    let other = layer().wait_queue(&room).build().unwrap().layer(hello());
+    let bounded = layer().wait_queue(&queue).max_waiting(1).build().unwrap().layer(hello());
+    let other = layer().wait_queue(&queue).build().unwrap().layer(hello());
     assert_eq!(status(&bounded).await, 200);
     let waiting = crowd(&other, 1).await;
     // The request of the other layer is in the same queue, and the bound holds for both.
@@ -441,8 +441,8 @@ async fn max_waiting_applies_to_the_given_queue() {
     drop(waiting);
 
     // A queue that is set later replaces the bounded queue.
-    let room = WaitQueue::new();
-    let unbounded = layer().max_waiting(0).wait_queue(&room).build().unwrap().layer(hello());
+    let queue = WaitQueue::new();
+    let unbounded = layer().max_waiting(0).wait_queue(&queue).build().unwrap().layer(hello());
     let waiting = crowd(&unbounded, 1).await;
     assert!(!waiting[0].is_finished());
 }

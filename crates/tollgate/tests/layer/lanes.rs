@@ -224,17 +224,17 @@ async fn requests_wait_only_for_needed_keys() {
 #[tokio::test(start_paused = true)]
 async fn departed_client_frees_both_lanes() {
     let store = on_tokio_time();
-    let room = WaitQueue::new();
-    let layer = builder(&store, [shared(10), own(100)]).wait_queue(&room).build().unwrap();
+    let queue = WaitQueue::new();
+    let layer = builder(&store, [shared(10), own(100)]).wait_queue(&queue).build().unwrap();
     let mut clients = Clients::of(layer.layer(hello()));
     for client in [1, 1, 1, 2] {
         clients.send(client).await;
     }
-    assert!(format!("{room:?}").contains("waiting: 3, lanes: 2"), "{room:?}");
+    assert!(format!("{queue:?}").contains("waiting: 3, lanes: 2"), "{queue:?}");
     clients.leave(1).await;
-    assert!(format!("{room:?}").contains("waiting: 2, lanes: 2"), "{room:?}");
+    assert!(format!("{queue:?}").contains("waiting: 2, lanes: 2"), "{queue:?}");
     assert_eq!(clients.admitted().await, [Some(0), None, Some(100), Some(10)]);
-    assert!(format!("{room:?}").contains("waiting: 0, lanes: 0"), "{room:?}");
+    assert!(format!("{queue:?}").contains("waiting: 0, lanes: 0"), "{queue:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,14 +345,14 @@ impl UnderWay {
 async fn passes_in_order(requests: Vec<Sent>) {
     let (clock, store) = memory();
     let policies = Policies::new();
-    let room = WaitQueue::new();
+    let queue = WaitQueue::new();
     let admitted = Arc::<Mutex<Vec<usize>>>::default();
     let note = Arc::clone(&admitted);
     let inner = service_fn(move |request: Request<()>| {
         note.lock().extend(request.extensions().get::<usize>());
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
-    let layer = builder(&store, policies.limits()).wait_queue(&room).build().unwrap();
+    let layer = builder(&store, policies.limits()).wait_queue(&queue).build().unwrap();
     let service = BoxCloneSyncService::new(layer.layer(inner));
     let mut under_way = BTreeMap::<usize, UnderWay>::new();
     let mut next = 0;
@@ -412,7 +412,7 @@ async fn passes_in_order(requests: Vec<Sent>) {
             break;
         }
     }
-    assert!(format!("{room:?}").contains("waiting: 0, lanes: 0"), "{room:?}");
+    assert!(format!("{queue:?}").contains("waiting: 0, lanes: 0"), "{queue:?}");
 }
 
 proptest! {

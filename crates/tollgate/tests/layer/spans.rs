@@ -21,12 +21,12 @@ type Fields = BTreeMap<&'static str, String>;
 
 /// Records the decision spans up to `level`, with their fields.
 #[derive(Clone)]
-struct Eye {
+struct SpanRecorder {
     level: Level,
     spans: Arc<Mutex<Vec<(bool, Fields)>>>,
 }
 
-impl Eye {
+impl SpanRecorder {
     fn new(level: Level) -> Self {
         Self { level, spans: Arc::default() }
     }
@@ -38,38 +38,38 @@ impl Eye {
         (spans.iter().filter(|it| it.0).map(|it| it.1.clone()).collect(), open)
     }
 
-    fn place(id: &Id) -> usize {
+    fn index(id: &Id) -> usize {
         usize::try_from(id.into_u64()).unwrap() - 1
     }
 }
 
-struct Keep<'a>(&'a mut Fields);
+struct FieldVisitor<'a>(&'a mut Fields);
 
-impl Visit for Keep<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
     }
 }
 
-impl Subscriber for Eye {
+impl Subscriber for SpanRecorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "tollgate::decision" && *metadata.level() <= self.level
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut fields = Fields::new();
-        attributes.record(&mut Keep(&mut fields));
+        attributes.record(&mut FieldVisitor(&mut fields));
         let mut spans = self.spans.lock();
         spans.push((false, fields));
         Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        values.record(&mut Keep(&mut self.spans.lock()[Self::place(id)].1));
+        values.record(&mut FieldVisitor(&mut self.spans.lock()[Self::index(id)].1));
     }
 
     fn try_close(&self, id: Id) -> bool {
-        self.spans.lock()[Self::place(&id)].0 = true;
+        self.spans.lock()[Self::index(&id)].0 = true;
         true
     }
 
@@ -81,8 +81,8 @@ impl Subscriber for Eye {
 
 #[tokio::test]
 async fn decision_spans_contain_no_personal_data() {
-    let eye = Eye::new(Level::DEBUG);
-    let _open = set_default(eye.clone());
+    let recorder = SpanRecorder::new(Level::DEBUG);
+    let _open = set_default(recorder.clone());
     let (_, store) = memory();
     let staged = Staged::new(store);
     let limits =
@@ -93,7 +93,7 @@ async fn decision_spans_contain_no_personal_data() {
     ask(&service, get()).await;
     staged.fail(Fault::NotCharged);
     ask(&service, get()).await;
-    let (spans, open) = eye.seen();
+    let (spans, open) = recorder.seen();
     assert_eq!((spans.len(), open), (6, 0));
     let line = |fields: &Fields| {
         let take = |name: &str| fields.get(name).cloned().unwrap_or_default();
@@ -118,15 +118,15 @@ async fn decision_spans_contain_no_personal_data() {
 /// The local store decides one policy, and the other fails open.
 #[tokio::test]
 async fn undecided_policies_have_no_remaining() {
-    let eye = Eye::new(Level::DEBUG);
-    let _open = set_default(eye.clone());
+    let recorder = SpanRecorder::new(Level::DEBUG);
+    let _open = set_default(recorder.clone());
     let staged = Staged::new(memory().1);
     staged.fail(Fault::NotCharged);
     let open = log("open", 9).with_on_store_error(OnStoreError::Open);
     let limits = [Limit::global(log("local", 4)), Limit::global(open)];
     let service = limited(&staged.or_local(MemoryStore::default()), limits);
     assert_eq!(status(&service).await, 200);
-    let (spans, _) = eye.seen();
+    let (spans, _) = recorder.seen();
     let line = |fields: &Fields| {
         ["policy", "outcome", "remaining"]
             .map(|name| fields.get(name).cloned())
@@ -138,26 +138,26 @@ async fn undecided_policies_have_no_remaining() {
 
 #[tokio::test]
 async fn span_covers_the_store_call() {
-    let eye = Eye::new(Level::DEBUG);
-    let _open = set_default(eye.clone());
+    let recorder = SpanRecorder::new(Level::DEBUG);
+    let _open = set_default(recorder.clone());
     let (_, store) = memory();
     let staged = Staged::new(store);
     staged.hold();
     let service = limited(&staged, [Limit::global(log("all", 2))]);
     let asked = tokio::spawn(async move { status(&service).await });
     tokio::task::yield_now().await;
-    assert_eq!(eye.seen(), (vec![], 1));
+    assert_eq!(recorder.seen(), (vec![], 1));
     staged.release();
     assert_eq!(asked.await.unwrap(), 200);
-    assert_eq!(eye.seen().0.len(), 1);
+    assert_eq!(recorder.seen().0.len(), 1);
 }
 
 #[tokio::test]
 async fn spans_need_debug_level() {
-    let eye = Eye::new(Level::INFO);
-    let _open = set_default(eye.clone());
+    let recorder = SpanRecorder::new(Level::INFO);
+    let _open = set_default(recorder.clone());
     let (_, store) = memory();
     let service = limited(&store, [Limit::global(log("all", 2))]);
     assert_eq!(status(&service).await, 200);
-    assert_eq!(eye.seen(), (vec![], 0));
+    assert_eq!(recorder.seen(), (vec![], 0));
 }

@@ -1,4 +1,4 @@
-//! The JSON of responses. `docs/admin-api.md` documents the members, and a test compares.
+//! The JSON bodies of responses. A test compares the members with `docs/admin-api.md`.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +141,7 @@ impl StoreStatus {
 struct RedisStatus {
     #[serde(flatten)]
     counters: Counters,
-    /// A server has no name before the first connection.
+    /// A server's name is unknown before the first connection.
     servers: Vec<ServerStatus>,
 }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The error of an admin router that cannot be built.
+/// Why an admin router could not be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
@@ -8,7 +8,7 @@ pub enum AdminError {
     #[error("the admin router has no token: give it one with `.token(..)`")]
     NoToken,
 
-    /// The token could be guessed, or not be sent.
+    /// The token is too short to be secure, or cannot be sent in a header.
     #[error(
         "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
          random: `openssl rand -hex 32` makes one"
@@ -26,7 +26,7 @@ pub enum AdminError {
     )]
     Peer(String),
 
-    /// The target of the buttons is not an origin.
+    /// The address for the page's buttons is not an origin.
     #[error(
         "invalid address {0:?} for the buttons: write scheme, host and port and nothing else, as \
          `http://127.0.0.1:3000`"

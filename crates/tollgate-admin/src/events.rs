@@ -1,4 +1,4 @@
-//! The stream of the page: `/status` and `/top` once per second, one JSON object per line.
+//! The page's stream: `/status` and `/top` once per second, one JSON object per line.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::answers::{Status, TopOfPolicy};
 use super::problem::Problem;
 use super::reports;
-use super::state::{MOST, State};
+use super::state::{MAX_STREAMS, State};
 
 #[derive(Serialize)]
 struct Event<'a> {
@@ -30,12 +30,12 @@ struct Event<'a> {
 }
 
 pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
-    let Ok(place) = Arc::clone(&state.0.streams.room).try_acquire_owned() else {
-        let detail = format!("{MOST} pages are reading already: close one of them.");
+    let Ok(permit) = Arc::clone(&state.0.streams.permits).try_acquire_owned() else {
+        let detail = format!("{MAX_STREAMS} pages are reading already: close one of them.");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     };
     let (lines, body) = mpsc::channel(1);
-    tokio::spawn(write(state.clone(), top, lines, place));
+    tokio::spawn(write(state.clone(), top, lines, permit));
     let mut response = Body::new(Lines(body)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
@@ -43,9 +43,9 @@ pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// Writes until the reader leaves, the server stops, or [`LIFETIME`] ends. It is a task and not a
-/// polled body, because a reader that stops reading would keep its place forever.
-async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: OwnedSemaphorePermit) {
+/// Writes until the reader disconnects, the server stops, or [`LIFETIME`] expires. Runs in its own
+/// task: if the body produced the lines, a reader that stops polling would hold its permit forever.
+async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _permit: OwnedSemaphorePermit) {
     let streams = &state.0.streams;
     let ending = async {
         match &streams.ending {
@@ -98,8 +98,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a stream lasts; then the page opens another. Sockets and proxies take lines as long as
-/// they have space, so a reader that stopped can stay unnoticed for hours.
+/// Streams close after this time, and the page opens a new stream. Sockets and proxies buffer
+/// lines, so a reader that has stopped could otherwise remain unnoticed for hours.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 const SHOWN: usize = 10;

@@ -1,4 +1,4 @@
-//! The files of the page.
+//! The page's static files.
 
 pub(super) fn has(path: &str) -> bool {
     path == SETTINGS || FILES.iter().any(|(own, ..)| *own == path)

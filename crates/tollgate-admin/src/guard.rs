@@ -1,4 +1,4 @@
-//! Access: hosts, sites and the token.
+//! Access control: hosts, sites and the token.
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
@@ -19,8 +19,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Rejects requests that a website could make a browser send. Returns the origin of a request
-    /// of a peer's page.
+    /// Rejects requests that a website could make a browser send. Returns the origin if a peer's
+    /// page sent the request.
     pub(super) fn check_site(
         &self,
         method: &Method,
@@ -48,8 +48,8 @@ impl Guard {
         Ok(None)
     }
 
-    /// Rejects a request without the token, if numbers need it. The files of the page hold no
-    /// numbers, and browsers load them without a token.
+    /// Rejects requests without the token if numbers need it. The page's files contain no numbers,
+    /// and browsers load files without a token.
     pub(super) fn check_reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         if self.numbers_need_token && !files::has(path) {
             self.check_token(headers)
@@ -72,7 +72,7 @@ impl Guard {
     }
 }
 
-/// The digest of the token, so that the comparison does not reveal its length.
+/// The token's digest. Comparing digests does not reveal the token's length.
 pub(super) struct Token([u8; 32]);
 
 impl Token {
@@ -112,7 +112,7 @@ impl Hosts {
     }
 }
 
-/// The host of a request: of the target in HTTP/2, else of the header.
+/// The request's host: the target's authority in HTTP/2, otherwise the `Host` header.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     let mut values = headers.get_all(HOST).iter();
     let header = match (values.next(), values.next()) {

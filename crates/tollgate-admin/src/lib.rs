@@ -1,33 +1,37 @@
-//! The admin API of Tollgate, a router for operators: the state of each limit, the most denied clients, and resets.
+//! Tollgate's admin API: a router that shows each limit and the most denied clients, and resets
+//! quotas.
 //!
-//! Mount the router on an address that only operators can reach. [`Admin::builder`] makes it.
+//! Create the router with [`Admin::builder`], and mount it on an address that only operators can
+//! reach.
 //!
 //! | request | effect | token |
 //! |---|---|---|
-//! | `GET /status` | every policy and store, and the remainder of global quotas | no |
-//! | `GET /` | a live page; its files have no data | no |
-//! | `GET /events` | a stream of JSON, a line per second, for the page; with the token also the most denied clients | no |
+//! | `GET /status` | all policies and stores, and the remaining units of global quotas | no |
+//! | `GET /` | a live page; its files contain no data | no |
+//! | `GET /events` | the page's JSON stream, one line per second; with the token also the most denied clients | no |
 //! | `GET /metrics` | metrics for Prometheus, with [`AdminBuilder::metrics`] | no |
 //! | `GET /top` | the most denied clients | yes |
-//! | `GET /status/{policy}/{subject}` | the remainder of a client, without a charge | yes |
-//! | `DELETE /status/{policy}/{subject}` | forgets the units that the client has used | yes |
+//! | `GET /status/{policy}/{subject}` | a client's remaining units, without a charge | yes |
+//! | `DELETE /status/{policy}/{subject}` | resets the client's used units | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
 //!
-//! [`SubjectName`](tollgate::key::SubjectName) has the syntax of subjects. Responses are JSON, errors
-//! `application/problem+json`; `docs/admin-api.md` of the repository has all members.
+//! [`SubjectName`](tollgate::key::SubjectName) documents the syntax of `{subject}`. Responses are
+//! JSON, and errors are `application/problem+json`. `docs/admin-api.md` in the repository lists all
+//! members.
 //!
 //! # Attacker
-//! * Mount the router on a listener of its own, on loopback or a network of operators. An address
-//!   is no permission: behind a proxy all requests have one address. If others can reach the
-//!   router, let numbers need the token too ([`AdminBuilder::numbers_need_token`]).
+//! * Mount the router on a separate listener, on loopback or an operator network. The router never
+//!   authorizes by address because behind a proxy all requests come from the same address. If
+//!   other users can reach the router, require the token for numbers too
+//!   ([`AdminBuilder::numbers_need_token`]).
 //! * Requests that name a client or change anything need `Authorization: Bearer` and the token,
 //!   which is compared in constant time. A router without a token does not build.
-//! * The router responds only to hosts on a list, so that no website can reach it under a name of
-//!   its own (DNS rebinding), and rejects requests of other sites. A peer ([`AdminBuilder::peer`])
-//!   may read `/events` only.
-//! * At most 16 streams are open at once. A stream ends after ten minutes, or after ten seconds in
-//!   which its reader takes no line. So a client that can reach the router can keep others from the
-//!   page only.
+//! * The router responds only to known hosts, so a website cannot reach it under its own name (DNS
+//!   rebinding), and it rejects requests from other sites. A peer's page ([`AdminBuilder::peer`])
+//!   may only read `/events`.
+//! * At most 16 streams are open at the same time. A stream closes after ten minutes, or if its
+//!   client reads nothing for ten seconds. A client that can reach the router can therefore make
+//!   the page unavailable, but nothing else.
 //!
 //! ```
 //! use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
@@ -74,13 +78,13 @@ pub use error::AdminError;
 pub struct Admin;
 
 impl Admin {
-    /// Returns a builder of the admin router.
+    /// Returns a builder for the admin router.
     pub fn builder() -> AdminBuilder {
         AdminBuilder::default()
     }
 }
 
-/// Collects the contents of an [`Admin`] router and its rules of access.
+/// Configures an [`Admin`] router.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct AdminBuilder {
@@ -98,52 +102,51 @@ pub struct AdminBuilder {
 }
 
 impl AdminBuilder {
-    /// Sets the token that a reset needs: 16 characters or more.
+    /// Sets the token that resets and other protected requests need: 16 characters or more.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Requires the token for numbers too; only the files of the page need none. Use this for an
-    /// address that others can reach: the list of hosts stops websites, but a program can send any
-    /// host.
+    /// Requires the token for numbers too, so only the page's files are public. Use this if other
+    /// users can reach the address: the host check stops websites, but a program can send any host.
     pub const fn numbers_need_token(mut self) -> Self {
         self.numbers_need_token = true;
         self
     }
 
-    /// Responds to requests for this host too, with any port. `localhost`, `127.0.0.1` and `[::1]`
-    /// are always on the list.
+    /// Allows requests for this host, with any port. `localhost`, `127.0.0.1` and `[::1]` are
+    /// always allowed.
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
         self
     }
 
-    /// Sets how `GET /top` shows the keys of clients: hashed, masked or in clear.
+    /// Sets how `GET /top` shows client keys: hashed, masked or in clear.
     pub const fn show_subjects(mut self, format: SubjectFormat) -> Self {
         self.format = format;
         self
     }
 
-    /// Adds a layer, whose limits the router shows.
+    /// Shows the limits of this layer.
     pub fn layer<St: Inspect, M>(self, layer: &RateLimitLayer<St, M>) -> Self {
         let handle = layer.handle();
         self.layers(move || vec![handle.clone()])
     }
 
-    /// Sets a function that returns the layers to show, for programs that replace their layers.
+    /// Shows the layers that this function returns, for programs that replace their layers.
     pub fn layers(mut self, layers: impl Fn() -> Vec<LayerHandle> + Send + Sync + 'static) -> Self {
         self.layers.push(Arc::new(layers));
         self
     }
 
-    /// Sets the response to `GET /metrics`: the text that the exporter renders.
+    /// Serves `GET /metrics` with the text that the exporter renders.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics = Some(Arc::new(render));
         self
     }
 
-    /// Adds routes of the service to the admin router, which checks hosts and sites for them too.
+    /// Adds custom routes to the admin router. The host and site checks apply to these routes too.
     pub fn further(mut self, routes: axum::Router) -> Self {
         self.further = self.further.merge(routes);
         self
@@ -155,23 +158,24 @@ impl AdminBuilder {
         self
     }
 
-    /// Adds the admin address of another replica, for example `http://127.0.0.1:9101`. The page
-    /// shows its numbers too, and its page may read the numbers of this address. All replicas can
-    /// have one list that includes themselves.
+    /// Adds another replica's admin address, for example `http://127.0.0.1:9101`. The page shows
+    /// that replica's numbers too, and the replica's page may read the numbers of this router. All
+    /// replicas can share a list that includes themselves.
     pub fn peer(mut self, origin: impl Into<String>) -> Self {
         self.peers.push(origin.into());
         self
     }
 
     /// Adds buttons to the page that send requests to `/items` at this address, for example
-    /// `http://127.0.0.1:3000`. The service there needs CORS for the page. For demonstrations.
+    /// `http://127.0.0.1:3000`. The service there must allow the page with CORS. Meant for
+    /// demonstrations.
     pub fn buttons(mut self, target: impl Into<String>) -> Self {
         self.target = Some(target.into());
         self
     }
 
-    /// Ends the streams of the page when the future completes; each stream has its own. Without it,
-    /// streams delay a graceful shutdown.
+    /// Closes the page's streams when the returned future completes. Each stream calls `ending`
+    /// once. By default, open streams delay a graceful shutdown.
     pub fn streams_until<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -206,7 +210,7 @@ impl AdminBuilder {
     }
 }
 
-/// Checks an argument for [`AdminBuilder::peer`].
+/// Checks whether [`AdminBuilder::peer`] accepts this origin.
 ///
 /// # Errors
 /// [`AdminError::Peer`].
@@ -215,7 +219,7 @@ pub fn check_peer(origin: &str) -> Result<(), AdminError> {
     known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
 }
 
-/// Without the token and the closures.
+/// Omits the token and the closures.
 impl fmt::Debug for AdminBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminBuilder")
@@ -226,7 +230,7 @@ impl fmt::Debug for AdminBuilder {
     }
 }
 
-/// The programs of the tutorial are compiled with the documentation tests.
+/// Compiles the tutorial's programs with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorial.md")]
 struct Tutorial;

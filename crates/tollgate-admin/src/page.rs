@@ -1,4 +1,4 @@
-//! The page: static files, and the addresses that it may call. They hold no data and need no token.
+//! The page: static files and its settings. Neither contains data, so they need no token.
 
 use axum::Router;
 use axum::extract::State as Extract;
@@ -47,20 +47,19 @@ async fn settings(Extract(state): Extract<State>) -> Result<Response, Problem> {
 fn file(state: &State, kind: &'static str, text: &'static str) -> Response {
     let mut response = text.into_response();
     let headers = response.headers_mut();
-    let mut say = |name: HeaderName, value: &'static str| {
+    let mut set = |name: HeaderName, value: &'static str| {
         headers.insert(name, HeaderValue::from_static(value));
     };
-    say(CONTENT_TYPE, kind);
-    // The files change with the program and have no version.
-    say(CACHE_CONTROL, "no-cache");
-    say(X_CONTENT_TYPE_OPTIONS, "nosniff");
-    say(REFERRER_POLICY, "no-referrer");
+    set(CONTENT_TYPE, kind);
+    // The files change with the program, but their paths have no version.
+    set(CACHE_CONTROL, "no-cache");
+    set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(REFERRER_POLICY, "no-referrer");
     headers.insert(CONTENT_SECURITY_POLICY, policy(state));
     response
 }
 
-/// The page runs and shows its own files only, and calls only addresses that the operator has
-/// named.
+/// The page loads only its own files and calls only addresses that the operator has configured.
 fn policy(state: &State) -> HeaderValue {
     let Settings { peers, target } = Settings::of(state);
     let others = peers.into_iter().chain(target);
@@ -70,6 +69,6 @@ fn policy(state: &State) -> HeaderValue {
          img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
          require-trusted-types-for 'script'"
     );
-    // The origins are header values, so the text is one too.
+    // The origins are valid header values, so this cannot fail.
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 }

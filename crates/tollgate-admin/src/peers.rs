@@ -1,5 +1,5 @@
-//! Other admin addresses. To a browser the page of a peer is another site, and it may only read
-//! `GET /events`.
+//! Other admin addresses. To a browser, a peer's page is another site, so CORS applies. It may only
+//! read `GET /events`.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{
@@ -26,7 +26,8 @@ impl Peers {
         self.0.iter().filter_map(|origin| origin.to_str().ok())
     }
 
-    /// The origin of a request that a peer's page may send: a read of the stream, or its preflight.
+    /// Returns the origin if a peer's page may send this request: a read of the stream, or its
+    /// preflight.
     pub(super) fn admit(
         &self,
         method: &Method,
@@ -71,7 +72,7 @@ pub(super) fn origin(peer: &str) -> Option<HeaderValue> {
     };
     let authority: Authority = rest.parse().ok()?;
     let host = authority.host().to_ascii_lowercase();
-    // The parser allows more bytes, which would be text in the policy of the page.
+    // The parser allows further bytes, which could inject text into the content security policy.
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     if host.is_empty() || !host.bytes().all(is_host) {
         return None;
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_an_origin_as_browsers_write_it() {
+    fn peers_are_normalized_origins() {
         for (peer, expected) in [
             ("http://127.0.0.1:9100", Some("http://127.0.0.1:9100")),
             ("http://API1.Example:80", Some("http://api1.example")),

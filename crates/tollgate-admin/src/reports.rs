@@ -1,4 +1,4 @@
-//! The state of policies, stores and clients, over all layers.
+//! The state of policies, stores and clients across all layers.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use super::answers::{PolicyStatus, Status, StoreStatus, TopOfPolicy, TopSubject}
 use super::problem::Problem;
 use super::state::State;
 
-/// A policy of several layers appears once, with the sum of the decisions.
+/// A policy that several layers share appears once, with the sum of their decisions.
 pub(super) async fn status(state: &State) -> Status {
     let (mut shown, mut stores, mut identities) = (Vec::<PolicyRow>::new(), Vec::new(), Vec::new());
-    // Kept until the end, because `address` identifies live counters only.
+    // Held until the end because `address` only identifies counters while their layer is alive.
     let layers = state.layers();
     for layer in &layers {
         let report = layer.store();
@@ -44,7 +44,7 @@ pub(super) async fn status(state: &State) -> Status {
             } else {
                 None
             };
-            // The store has the time of its calendar, if it was called.
+            // If the store was called, use its clock for the calendar period.
             let now = global.as_ref().map_or_else(now, |(_, verdict)| verdict.decided_at());
             let global = global.map(|(decision, _)| decision);
             let mut status = PolicyStatus::new(limit, report.name, global, now);
@@ -64,16 +64,16 @@ fn now() -> Timestamp {
 struct PolicyRow {
     policy: Policy,
     status: PolicyStatus,
-    /// The counters in its numbers. Layers can share counters.
+    /// The counters that are already summed. Layers can share counters.
     counters: BTreeSet<usize>,
 }
 
-/// Identifies counters while their layers live.
+/// Identifies counters while their layer is alive.
 fn address(observed: &ObservedPolicy) -> usize {
     std::ptr::from_ref(observed).addr()
 }
 
-/// The most denied clients of each policy, over all layers.
+/// The most denied clients of each policy across all layers.
 pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
     let layers = state.layers();
     let mut policies: Vec<(&str, Vec<&ObservedPolicy>)> = Vec::new();

@@ -46,7 +46,7 @@ pub(super) fn router(state: State, further: Router) -> Router {
 async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
     let guard = &state.0.guard;
     let origin = match guard.check_site(request.method(), request.uri(), request.headers()) {
-        // Browsers ask this without the token.
+        // Browsers send a preflight without the token.
         Ok(Some(origin)) if request.method() == Method::OPTIONS => return peers::preflight(origin),
         Ok(origin) => origin,
         Err(problem) => return problem.into_response(),
@@ -88,7 +88,7 @@ async fn settle(
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
-    // The parser would accept a sign.
+    // `from_str_radix` accepts a sign.
     let is_id = settle.id.len() == 32 && !settle.id.starts_with('+');
     let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| is_id);
     let id = id.ok_or_else(|| wrong("`id` has to be 32 hex digits.".to_owned()))?;
@@ -122,7 +122,7 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Re
     json(&Top { policies: reports::top_of(&state, most) })
 }
 
-/// Without a token the stream has numbers only. A wrong token is an error.
+/// Without a token the stream contains only numbers. A wrong token is an error.
 async fn stream(Extract(state): Extract<State>, headers: HeaderMap) -> Reply {
     let shows_token = headers.contains_key(AUTHORIZATION);
     if shows_token {
@@ -145,7 +145,7 @@ struct Found {
     layer: LayerHandle,
     limit: usize,
     key: Key,
-    /// The tier in the query, else that of the subject if the source finds it.
+    /// The tier in the query, otherwise the subject's tier if the tier source finds it.
     tier: Option<Tier>,
 }
 

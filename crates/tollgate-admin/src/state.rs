@@ -1,4 +1,4 @@
-//! What all requests of a router share.
+//! State that all requests share.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,10 +36,10 @@ pub(super) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 pub(super) type Ending = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 pub(super) struct Streams {
-    pub(super) room: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
     pub(super) ending: Option<Ending>,
     pub(super) server: Option<String>,
-    /// A new name after each start: counts begin anew.
+    /// Changes with each start, so the page notices that counts have restarted from zero.
     pub(super) instance: String,
     pub(super) started: Instant,
 }
@@ -47,7 +47,7 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(server: Option<String>, ending: Option<Ending>) -> Self {
         Self {
-            room: Arc::new(Semaphore::new(MOST)),
+            permits: Arc::new(Semaphore::new(MAX_STREAMS)),
             ending,
             server,
             instance: instance(),
@@ -58,9 +58,10 @@ impl Streams {
 
 fn instance() -> String {
     use std::hash::BuildHasher as _;
-    // Seeded by the system.
+    // `RandomState` is seeded by the operating system.
     format!("{:016x}", std::collections::hash_map::RandomState::new().hash_one(0))
 }
 
-/// The most streams at once: each calls the store once per second for each global quota.
-pub(super) const MOST: usize = 16;
+/// The maximum number of open streams. Each stream calls the store once per second for each global
+/// quota.
+pub(super) const MAX_STREAMS: usize = 16;

@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export function drawRates(replicas, policy, now) {
   const series = sum(replicas, policy, now, SECONDS);
-  // The chart is as long as the page is open, within bounds.
+  // The chart covers the time since the page was opened, within bounds.
   const length = Math.max(SHORTEST, SECONDS - series.first);
   const [allowed, denied] = [series.allowed, series.denied].map((values) => values.slice(-length));
   say("allowed", rate(recent(allowed)));
@@ -36,7 +36,7 @@ export function drawRates(replicas, policy, now) {
   );
 }
 
-/** Draws the last minute of a replica. */
+/** Draws a replica's last minute. */
 export function drawSmall(svg, { allowed, denied, first }) {
   const [width, height] = [120, 28];
   const top = Math.max(1, ...allowed.map((value, index) => value + denied[index]));

@@ -28,7 +28,7 @@ async function begin() {
   setInterval(show, 1000);
 }
 
-/** Repeats the request, because a cached page can open while the server is down. */
+/** Retries until the server responds, because a cached page can open while the server is down. */
 async function ask(path) {
   for (;;) {
     try {
@@ -83,7 +83,7 @@ function show() {
   showToken(others);
 }
 
-/** The browser deletes the token with the tab. */
+/** The token is in session storage, so the browser deletes it when the tab closes. */
 function prepareToken() {
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();

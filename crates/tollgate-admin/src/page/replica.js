@@ -1,4 +1,4 @@
-// The state of a replica, and its requests in each of the last seconds.
+// A replica's state, and its requests per second.
 
 /** The number of seconds that are stored and drawn. */
 export const SECONDS = 300;
@@ -16,7 +16,7 @@ export class Replica {
     this.seconds = new Map();
   }
 
-  /** Adds an event that arrived `now`. */
+  /** Adds an event that arrived at `now`. */
   take(event, now) {
     const counts = countsOf(event);
     const before = event.instance === this.instance ? this.counts : new Map();
@@ -100,5 +100,5 @@ function spread(seconds, more, start, end) {
   }
 }
 
-/** Events come every second, so the last two seconds are incomplete. */
+/** Events arrive every second, so the last two seconds are incomplete. */
 const HEARD = 2;

@@ -1,4 +1,4 @@
-// Buttons that send requests to the demo, and the responses.
+// Buttons that send requests to the demo, and a list of the responses.
 
 import { element, number, say } from "./view.js";
 
@@ -55,7 +55,7 @@ async function ask(target, { method, path, body }) {
   }
 }
 
-/** A line that opens to the headers that the service exposes to the page. */
+/** A row that expands to show the headers that the service exposes to the page. */
 function shown({ method, status, server, took, headers }) {
   const field = (name) => headers.find(([key]) => key === name)?.[1];
   const left = field("x-ratelimit-remaining");

@@ -1,7 +1,7 @@
 // Reads a replica's stream and reconnects when it breaks. EventSource cannot send a token, so this
 // uses fetch.
 
-/** Calls back for each event and each change of state. The returned function stops it. */
+/** Reports events and state changes to the callbacks. Returns a function that stops the stream. */
 export function watch(origin, token, { onEvent, onState }) {
   const stopped = new AbortController();
   keepReading(origin, token, onEvent, onState, stopped.signal);
@@ -25,14 +25,14 @@ async function keepReading(origin, token, onEvent, onState, stopped) {
       why = read > 0 ? "the connection broke" : "no response";
     }
     if (why === REFUSED) {
-      // Read the numbers that need no token.
+      // Continue with the numbers, which need no token.
       refused = true;
       continue;
     }
     if (read >= STEADY) wait = SHORTEST;
     // The server closes streams after ten minutes, so reconnect immediately.
     if (why === ENDED && read >= STEADY) continue;
-    // A random wait, so that pages do not all reconnect to a replica at the same time.
+    // The wait is random so that pages do not all reconnect to a replica at the same time.
     const pause = wait * (0.5 + Math.random() / 2);
     tell({ live: false, why, again: performance.now() + pause });
     await sleep(pause, stopped);
@@ -80,7 +80,7 @@ const ENDED = "the stream ended";
 const REFUSED = "token rejected";
 const NEEDED = "token required";
 
-/** Milliseconds without an event after which a stream counts as broken; events come every second. */
+/** Milliseconds without an event after which a stream counts as broken. Events arrive every second. */
 const SILENCE = 6000;
 /** The first and the longest wait between attempts, in milliseconds. */
 const SHORTEST = 500;

@@ -1,4 +1,4 @@
-// Updates the page. Names of policies and clients are inserted as text, not as markup.
+// Updates the page. Policy and client names are inserted as text, not as markup.
 
 import { drawSmall, smallChart } from "./chart.js";
 import { recent } from "./replica.js";
@@ -7,7 +7,7 @@ const format = new Intl.NumberFormat("en");
 export const number = (value) => format.format(value);
 export const rate = (value) => (value > 0 && value < 9.95 ? value.toFixed(1) : number(Math.round(value)));
 
-/** Changes a text only if it differs, so that screen readers announce it only one time. */
+/** Changes a text only if it differs. Otherwise screen readers would announce it again. */
 export function say(id, words) {
   write(document.getElementById(id), words);
 }
@@ -33,7 +33,7 @@ export function showConnection(replicas) {
   document.getElementById("connection").classList.toggle("trouble", lost.length + open.length > 0);
 }
 
-/** Returns the policy of the chart: the first, until the user selects another. */
+/** Returns the chart's policy: the first, until the user selects another. */
 export function showChoice(replicas) {
   const select = document.getElementById("policy");
   const policies = [...new Set(policiesOf(replicas).map(({ status }) => status.policy))];
@@ -58,8 +58,8 @@ export function showPolicies(replicas) {
     group.allowed += did.allow + did.shadow_deny + did.failed_open + did.local;
     group.denied += did.deny + did.failed_closed;
     if (!status.global) continue;
-    // Each process has its own quota in memory. All replicas report the same for a quota in Redis, so
-    // show the first that is known.
+    // With the memory store, each process has its own quota. For a quota in Redis all replicas report
+    // the same state, so show the first that is known.
     const shared = status.store !== "memory";
     const known = group.quotas.find((quota) => quota.shared);
     if (shared && known) {
@@ -171,7 +171,7 @@ export function showDenials(replicas) {
   table.lastElementChild.replaceChildren(...rows.map((cells) => element("tr", {}, ...cells)));
 }
 
-/** Gives `parent` a child for each item. Existing children remain, so they keep the focus. */
+/** Gives `parent` a child for each item. Existing children are reused, so focus is not lost. */
 function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {

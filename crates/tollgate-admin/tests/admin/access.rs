@@ -1,4 +1,4 @@
-//! Access to the admin router: only with the token, and not from a website.
+//! Access control: the token, hosts and sites.
 
 use axum::body::Body;
 use http::Request;
@@ -9,7 +9,7 @@ use crate::support::*;
 use crate::{TOKEN, admin, send};
 
 #[test]
-fn there_is_no_router_without_a_token_that_is_worth_the_name() {
+fn weak_tokens_do_not_build() {
     let build = |token: Option<&str>| {
         let builder = Admin::builder();
         let builder = if let Some(token) = token { builder.token(token) } else { builder };
@@ -28,7 +28,7 @@ fn there_is_no_router_without_a_token_that_is_worth_the_name() {
 }
 
 #[tokio::test]
-async fn what_names_subjects_or_changes_anything_needs_the_token() {
+async fn subjects_and_changes_need_the_token() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))]));
     let ask = async |method: &str, path: &str, authorization: &[&str]| {
@@ -36,7 +36,7 @@ async fn what_names_subjects_or_changes_anything_needs_the_token() {
         for value in authorization {
             request = request.header("authorization", *value);
         }
-        // The address of the peer gives no permission.
+        // The peer address grants no access.
         let request = from_peer(1, request.body(Body::empty()).unwrap());
         send(&admin, request).await
     };
@@ -71,7 +71,7 @@ async fn what_names_subjects_or_changes_anything_needs_the_token() {
 }
 
 #[tokio::test]
-async fn websites_are_refused_whatever_name_they_come_by() {
+async fn foreign_sites_are_rejected() {
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("all", 9))]);
     let admin = Admin::builder().token(TOKEN).layer(&layer).allow_host("admin.local");
@@ -82,7 +82,7 @@ async fn websites_are_refused_whatever_name_they_come_by() {
         (&[("host", "127.0.0.1:9000")], 200),
         (&[("host", "[::1]:9000")], 200),
         (&[("host", "admin.local.")], 200),
-        // A name of the attacker's that leads to this address.
+        // DNS rebinding: the attacker's name resolves to this address.
         (&[("host", "rebound.example")], 421),
         (&[("host", "localhost.rebound.example")], 421),
         (&[("host", "10.0.0.7")], 421),
@@ -97,7 +97,7 @@ async fn websites_are_refused_whatever_name_they_come_by() {
         (&[("host", "localhost"), ("sec-fetch-site", "same-site")], 403),
         (&[("host", "localhost"), ("sec-fetch-site", "same-origin")], 200),
     ] {
-        // The token does not help where the site is wrong.
+        // A valid token does not bypass the site check.
         let mut request = Request::builder().uri("/status");
         request = request.header("authorization", format!("Bearer {TOKEN}"));
         for (name, value) in headers {
@@ -107,16 +107,16 @@ async fn websites_are_refused_whatever_name_they_come_by() {
         assert_eq!(response.status(), expected, "{headers:?}");
         assert!(!response.headers().contains_key("access-control-allow-origin"));
     }
-    // HTTP/2 has the host in the target.
+    // In HTTP/2 the target contains the host.
     for (uri, expected) in [("http://localhost/status", 200), ("http://evil.example/status", 421)] {
         let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
         assert_eq!(send(&admin, request).await.status(), expected, "{uri}");
     }
 }
 
-/// A program writes any host that it likes, also `localhost`.
+/// A program can send any `Host`, including `localhost`, so the host check is not enough.
 #[tokio::test]
-async fn numbers_need_the_token_too_where_that_is_said() {
+async fn numbers_can_need_the_token() {
     const PEER: &str = "http://127.0.0.1:9101";
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("all", 9))]);
@@ -137,13 +137,13 @@ async fn numbers_need_the_token_too_where_that_is_said() {
         assert_eq!(ask("GET", path, &wrong).await.status(), 401, "{path}");
         assert_eq!(ask("GET", path, &[("authorization", &token)]).await.status(), 200, "{path}");
     }
-    // Which paths there are is a number as well.
+    // Without a token, a client cannot find out which paths exist.
     assert_eq!(ask("GET", "/no-such", &[]).await.status(), 401);
-    // No browser sends a token with a page that it opens.
+    // Browsers open a page without a token.
     for path in ["/", "/page/main.js", "/page/settings.json"] {
         assert_eq!(ask("GET", path, &[]).await.status(), 200, "{path}");
     }
-    // The page of a peer may read why it is refused.
+    // A peer's page may read why its request was rejected.
     let preflight = [("origin", PEER), ("access-control-request-method", "GET")];
     assert_eq!(ask("OPTIONS", "/events", &preflight).await.status(), 204);
     let refused = ask("GET", "/events", &[("origin", PEER)]).await;

@@ -1,4 +1,4 @@
-//! Responses of the admin router in every state of the limits and the store.
+//! The admin router's responses, depending on the state of limits and store.
 
 use serde_json::{Value, json};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, SubjectFormat};
@@ -14,7 +14,7 @@ use crate::support::*;
 use crate::{TOKEN, admin, example, operate};
 
 #[tokio::test]
-async fn status_reads_without_using() {
+async fn status_does_not_charge() {
     let (_, store) = memory();
     let limits = [
         Limit::global(log("all", 9).with_on_store_error(OnStoreError::Closed)),
@@ -44,11 +44,11 @@ async fn status_reads_without_using() {
 }
 
 #[tokio::test]
-async fn layers_of_one_policy_that_count_apart_are_shown_together() {
+async fn status_sums_layers_with_the_same_policy() {
     let (_, store) = memory();
     let limits = || [Limit::new(log("each", 1), ClientIp::peer())];
     let (one, two) = (layer(&store, limits()), layer(&store, limits()));
-    // The second twice: what is counted once is not shown twice.
+    // The second layer is added twice, but its decisions must be counted once.
     let admin = Admin::builder().token(TOKEN).layer(&one).layer(&two).layer(&two);
     let admin = admin.show_subjects(SubjectFormat::Clear).build().unwrap();
     let (one, two) = (one.layer(hello()), two.layer(hello()));
@@ -71,7 +71,7 @@ async fn layers_of_one_policy_that_count_apart_are_shown_together() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said() {
+async fn errors_name_the_problem() {
     let (_, store) = memory();
     let keys = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a"]));
     let limit = Limit::new(log("each", 1), keys).on_missing_key(OnMissingKey::Deny);
@@ -130,7 +130,7 @@ async fn a_charge_is_settled_once() {
 }
 
 #[tokio::test]
-async fn an_outage_is_said_and_counted() {
+async fn outages_are_reported() {
     let (_, memory_store) = memory();
     let store = Reported::new(memory_store, StoreReport::new("stage", 0));
     let policy = log("all", 9).with_on_store_error(OnStoreError::Closed);
@@ -147,7 +147,7 @@ async fn an_outage_is_said_and_counted() {
 }
 
 #[tokio::test]
-async fn servers_of_a_store_have_version_and_warnings() {
+async fn redis_servers_show_version_and_warnings() {
     let mut server = ServerReport::default();
     (server.name, server.version) = (Some("Valkey"), Some("8.1.1".to_owned()));
     server.warnings = vec!["it evicts keys".to_owned()];
@@ -163,9 +163,9 @@ async fn servers_of_a_store_have_version_and_warnings() {
     assert_eq!(body["stores"][0]["redis"], expected);
 }
 
-/// The examples of docs/admin-api.md have the members of real answers, and no others.
+/// The examples in docs/admin-api.md have exactly the members of real responses.
 #[tokio::test]
-async fn the_documentation_shows_what_is_answered() {
+async fn documented_responses_match() {
     let store = MemoryStore::new().or_local(MemoryStore::new());
     let limits = [Limit::global(log("global", 1)), Limit::new(log("client", 9), ClientIp::peer())];
     let layer = layer(&store, limits);
@@ -185,12 +185,12 @@ async fn the_documentation_shows_what_is_answered() {
     }
     let settle = example("POST /status/{policy}/{subject}").to_string();
     let (code, _) = operate(&admin, "POST", "/status/global/global", &settle).await;
-    assert_eq!(code, 200, "its example is a body that is understood");
+    assert_eq!(code, 200, "the documented body is accepted");
     let (_, problem) = operate(&admin, "GET", "/no", "").await;
     assert_eq!(shape(&example("Errors")), shape(&problem));
 }
 
-/// The members, without their values; of a list the first.
+/// The members without values. Lists are reduced to their first item.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -201,9 +201,9 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// `window` is the longest period, so only `calendar` tells a February from a January.
+/// `window` is the longest period, so only `calendar` distinguishes February from January.
 #[tokio::test]
-async fn a_calendar_says_which_period_it_is_in() {
+async fn calendar_quotas_show_their_period() {
     let (clock, store) = memory();
     let days = |days: u64| Timestamp::from_micros((START + days * 86_400) * 1_000_000);
     let calendar = Calendar::new("month of this test", [0, 31, 60].map(days)).unwrap();
@@ -221,8 +221,8 @@ async fn a_calendar_says_which_period_it_is_in() {
     let expected = json!({ "name": name, "period": 31.0 * day, "ends_after": 31.0 * day });
     assert_eq!(january[0]["calendar"], expected);
     assert_eq!(january[0]["window"], 31.0 * day);
-    // The store is not asked about those of single clients: this is by the clock of the machine,
-    // whose time the table does not reach to.
+    // For quotas per client, the store is not called and the system clock decides. Its time is
+    // beyond the calendar's table.
     assert_eq!(january[1]["calendar"]["name"], name);
     assert!(january[1]["calendar"]["period"].as_f64().unwrap() > 1e9);
     assert_eq!(january[2]["calendar"], json!(null));

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    reason = "the lint knows tests by their attribute, helpers have none"
+    reason = "the lint exempts only functions with a test attribute, not their helpers"
 )]
 
 mod access;
@@ -27,7 +27,7 @@ fn admin<St: tollgate::observe::Inspect>(layer: &RateLimitLayer<St>) -> Router {
     Admin::builder().token(TOKEN).layer(layer).build().unwrap()
 }
 
-/// Asks as an operator does, with the token.
+/// Sends a request with the token.
 async fn operate(router: &Router, method: &str, path: &str, body: &str) -> (u16, Value) {
     let request = Request::builder()
         .method(method)

@@ -1,4 +1,4 @@
-//! The live page: what it is served with, and the stream that it reads.
+//! The live page: its files and headers, and its stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn ask(router: &Router, method: &str, path: &str, fields: &[(&str, &str)])
     router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
 }
 
-/// The next line of a stream; none if it has ended.
+/// The stream's next line, or `None` if it has closed.
 async fn line(response: &mut Response<Body>) -> Option<Value> {
     let frame = response.body_mut().frame().await?.unwrap();
     let data = frame.into_data().unwrap();
@@ -40,7 +40,7 @@ async fn line(response: &mut Response<Body>) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn the_page_runs_nothing_but_its_own_files() {
+async fn page_loads_only_its_own_files() {
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("all", 9))]);
     let admin = admin(&layer).buttons("http://127.0.0.1:8080").build().unwrap();
@@ -58,7 +58,7 @@ async fn the_page_runs_nothing_but_its_own_files() {
     }
     assert!(!policy.contains("unsafe"));
     let html = text(page).await;
-    // Every file that it names is there, and none of them is somewhere else.
+    // All files that the page refers to exist on this router.
     let mut named = 0;
     for attribute in ["href=\"", "src=\""] {
         for rest in html.split(attribute).skip(1) {
@@ -78,13 +78,13 @@ async fn the_page_runs_nothing_but_its_own_files() {
     let settings = text(ask(&admin, "GET", "/page/settings.json", &[]).await).await;
     let settings: Value = serde_json::from_str(&settings).unwrap();
     assert_eq!(settings, json!({ "peers": [PEER], "target": "http://127.0.0.1:8080" }));
-    // It is shown to no other host or site than everything else.
+    // The site and method checks apply to the page too.
     assert_eq!(ask(&admin, "GET", "/", &[("origin", PEER)]).await.status(), 403);
     assert_eq!(ask(&admin, "POST", "/", &[]).await.status(), 405);
 }
 
 #[test]
-fn an_address_that_is_none_is_refused() {
+fn invalid_addresses_are_rejected() {
     let builder = || Admin::builder().token(TOKEN);
     let wrong = || "http://api1; script-src *".to_owned();
     let error = builder().peer(wrong()).build().map(|_| ());
@@ -94,7 +94,7 @@ fn an_address_that_is_none_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_a_second_says_how_it_stands() {
+async fn stream_sends_one_line_per_second() {
     let (_, store) = memory();
     let layer = layer(&store, [Limit::global(log("all", 2))]);
     let service = layer.clone().layer(hello());
@@ -127,7 +127,7 @@ async fn a_line_a_second_says_how_it_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_read_at_once_and_whoever_does_not_read_is_put_out() {
+async fn streams_are_limited_and_idle_readers_dropped() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
     let mut streams = Vec::new();
@@ -139,27 +139,27 @@ async fn so_many_read_at_once_and_whoever_does_not_read_is_put_out() {
     let full = ask(&admin, "GET", "/events", &[]).await;
     assert_eq!(full.status(), 503);
     assert!(text(full).await.contains("16 pages are reading"));
-    // A page that closes makes room for another page at once.
+    // When a page closes, another page can open immediately.
     streams.pop();
     tokio::time::sleep(Duration::from_millis(1)).await;
     streams.push(ask(&admin, "GET", "/events", &[]).await);
     assert_eq!(streams.last().unwrap().status(), 200);
-    // One page keeps reading, the other pages do not.
+    // A single page continues to read, the other pages stop.
     let mut reader = streams.remove(0);
     for _ in 0..30 {
         assert!(line(&mut reader).await.is_some());
     }
     for stream in &mut streams {
-        // The buffered lines arrive, then the stream ends.
+        // The buffered lines arrive, then the stream closes.
         while line(stream).await.is_some() {}
     }
     assert!(line(&mut reader).await.is_some());
     assert_eq!(ask(&admin, "GET", "/events", &[]).await.status(), 200);
 }
 
-/// A socket or a proxy may take lines for a long time after its reader hangs.
+/// A socket or a proxy may buffer lines for a long time after its reader hangs.
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_after_ten_minutes_and_leaves_its_place() {
+async fn stream_closes_after_ten_minutes() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
     let started = tokio::time::Instant::now();
@@ -178,7 +178,7 @@ async fn a_stream_ends_after_ten_minutes_and_leaves_its_place() {
     }
     assert_eq!(started.elapsed(), Duration::from_secs(600));
     assert!(lines >= 16 * 600, "{lines}");
-    // The others end at the same instant, which takes a turn of their tasks.
+    // The other streams close at the same instant, but their tasks must run first.
     tokio::time::sleep(Duration::from_millis(1)).await;
     for _ in 0..16 {
         streams.push(ask(&admin, "GET", "/events", &[]).await);
@@ -187,7 +187,7 @@ async fn a_stream_ends_after_ten_minutes_and_leaves_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_end_when_the_server_does() {
+async fn streams_close_on_shutdown() {
     let (_, store) = memory();
     let stopping = Arc::new(Notify::new());
     let ending = Arc::clone(&stopping);
@@ -208,7 +208,7 @@ async fn streams_end_when_the_server_does() {
 }
 
 #[tokio::test]
-async fn the_page_of_a_peer_may_read_the_stream_and_nothing_else() {
+async fn peer_page_may_read_only_the_stream() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
     let site = ("sec-fetch-site", "same-site");
@@ -219,7 +219,7 @@ async fn the_page_of_a_peer_may_read_the_stream_and_nothing_else() {
     assert_eq!(read.headers()["access-control-allow-origin"], PEER);
     assert_eq!(read.headers()["vary"], "origin");
     assert!(!read.headers().contains_key("access-control-allow-credentials"));
-    // It may read why it is refused, too.
+    // A peer's page may also read why its request was rejected.
     let refused = [("origin", PEER), ("authorization", "Bearer no")];
     let refused = ask(&admin, "GET", "/events", &refused).await;
     assert_eq!(refused.status(), 401);
@@ -247,22 +247,22 @@ async fn the_page_of_a_peer_may_read_the_stream_and_nothing_else() {
         ("GET", "/events", &[("origin", "https://127.0.0.1:9101")]),
         ("GET", "/events", &[("origin", "http://127.0.0.1:91010")]),
         ("GET", "/events", &[("origin", "null")]),
-        // A page of a peer always says where it is from.
+        // A peer's page always sends its origin.
         ("GET", "/events", &[site]),
     ] {
         let answer = ask(&admin, method, path, fields).await;
         assert_eq!(answer.status(), 403, "{method} {path} {fields:?}");
         assert!(!answer.headers().contains_key("access-control-allow-origin"), "{method} {path}");
     }
-    // By a name that is not ours, not even the stream.
+    // Under an unknown host, even the stream is rejected.
     let request = Request::builder().uri("/events").header("host", "rebound.example");
     let request = request.header("origin", PEER).body(Body::empty()).unwrap();
     assert_eq!(admin.clone().oneshot(request).await.unwrap().status(), 421);
 }
 
-/// The example of docs/admin-api.md has the members of a line, and no others.
+/// The example in docs/admin-api.md has exactly the members of a line.
 #[tokio::test]
-async fn the_documentation_shows_a_line() {
+async fn documented_event_matches() {
     let (_, store) = memory();
     let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
     let event = line(&mut ask(&admin, "GET", "/events", &[]).await).await.unwrap();

@@ -1,4 +1,4 @@
-//! How subjects are named: to be found, and to be shown.
+//! Subject names in paths and in `/top`.
 
 use http::{HeaderName, Method};
 use serde_json::json;
@@ -18,7 +18,7 @@ use crate::{TOKEN, admin, operate};
 struct User(&'static str);
 
 #[tokio::test]
-async fn an_operator_finds_the_key_that_requests_have() {
+async fn subject_names_find_request_keys() {
     let header = |name: &'static str| HeaderName::from_static(name);
     let keys = || ApiKeys::from_keys(["k-7f3a"]);
     let user = || FromExtension::<User>::borrowed(|user| Some(user.0));
@@ -90,7 +90,7 @@ async fn an_operator_finds_the_key_that_requests_have() {
         assert_eq!(operate(&admin, "DELETE", &path, "").await.0, 204, "{policy}");
         assert_eq!(ask(&service, request()).await.status(), 200, "{policy}");
 
-        // The name that `/top` shows is accepted in the path.
+        // The path accepts the name that `/top` shows.
         let (_, top) = operate(&admin, "GET", "/top", "").await;
         let subject = top["policies"][0]["denied"][0]["subject"].as_str().unwrap().to_owned();
         assert!(subject.starts_with(shown), "{policy}: {subject}");
@@ -101,7 +101,7 @@ async fn an_operator_finds_the_key_that_requests_have() {
 }
 
 #[tokio::test]
-async fn the_subjects_of_the_top_are_shown_as_the_operator_chose() {
+async fn top_formats_subjects() {
     let (_, store) = memory();
     let chain = FromExtension::<User>::borrowed(|user| Some(user.0)).or(ClientIp::peer());
     let layer = layer(&store, [Limit::new(log("each", 1), chain)]);
@@ -134,7 +134,7 @@ async fn the_subjects_of_the_top_are_shown_as_the_operator_chose() {
 }
 
 #[tokio::test]
-async fn a_subject_is_read_under_the_quota_of_its_tier() {
+async fn subjects_use_their_tier() {
     let (_, store) = memory();
     let keys = || ApiKeys::from_keys(["k-pro"]);
     let tiers = tollgate::tier::ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", keys());
@@ -170,7 +170,7 @@ async fn a_subject_is_read_under_the_quota_of_its_tier() {
 }
 
 #[tokio::test]
-async fn parameters_of_the_query_are_those_of_a_form() {
+async fn query_is_form_encoded() {
     let (_, store) = memory();
     let tiers = ["pro plan", "a&b=c+d%", "골드"];
     let mut limit = Limit::new(log("client", 1), ClientIp::peer());
@@ -188,7 +188,7 @@ async fn parameters_of_the_query_are_those_of_a_form() {
         ("x=1&tier=pro+plan", 2),
         ("tier=a%26b%3Dc%2Bd%25", 3),
         ("tier=%EA%B3%A8%EB%93%9C", 4),
-        // Another parameter.
+        // Parameters with other names are ignored.
         ("tiers=pro+plan", 1),
         ("x=tier=pro+plan", 1),
     ] {

@@ -26,16 +26,16 @@ pub(crate) fn hello() -> Hello {
     tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
 }
 
-/// A store with a clock that only the test moves. It starts at [`START`].
+/// A store with a manual clock. The clock starts at [`START`].
 pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::default();
     (clock.clone(), MemoryStore::builder().clock(clock).build())
 }
 
-/// 2024-01-01 00:00:00 UTC, where the manual clock starts.
+/// 2024-01-01 00:00:00 UTC, the manual clock's initial time.
 pub(crate) const START: u64 = 1_704_067_200;
 
-/// `limit` units in any minute.
+/// `limit` units in any 60 seconds.
 pub(crate) fn log(name: &str, limit: u64) -> Policy {
     Policy::sliding_window_log(name, Quota::per_minute(limit)).unwrap()
 }
@@ -63,7 +63,7 @@ pub(crate) fn get() -> Request<()> {
     request(Method::GET, "/")
 }
 
-/// The request as if it came from 192.0.2.`last`.
+/// Sets the request's peer address to 192.0.2.`last`.
 pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
     let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, last), 50_000));
     request.extensions_mut().insert(ConnectInfo(peer));
@@ -77,7 +77,7 @@ pub(crate) async fn ask<St: Store>(
     service.clone().oneshot(request).await.unwrap()
 }
 
-/// The status of the response to a plain GET.
+/// The status of a GET to `/`.
 pub(crate) async fn status<St: Store>(service: &RateLimit<Hello, St>) -> u16 {
     ask(service, get()).await.status().as_u16()
 }
@@ -90,7 +90,7 @@ where
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// A store with this report, which can be unplugged.
+/// A store with a fixed report. It can be unplugged.
 #[derive(Clone, Debug)]
 pub(crate) struct Reported<S> {
     store: S,
@@ -103,7 +103,7 @@ impl<S: Store> Reported<S> {
         Self { store, report, is_unplugged: Arc::default() }
     }
 
-    /// Every call fails from now on.
+    /// Makes all further calls fail.
     pub(crate) fn unplug(&self) {
         self.is_unplugged.store(true, Ordering::Relaxed);
     }

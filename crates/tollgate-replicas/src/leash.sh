@@ -1,7 +1,7 @@
 folder=$1; shift
 exec 3<&0 </dev/null
 {
-  # The kernel hangs up on a group whose owner is gone if one of it is frozen.
+  # If a process in an orphaned group is stopped, the kernel sends SIGHUP to the entire group.
   trap '' HUP
   read -r _ <&3
   kill -TERM $$

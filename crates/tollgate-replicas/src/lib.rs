@@ -1,16 +1,16 @@
-//! The demo without containers: Redis, three replicas of the demo program, and nginx in front of
-//! them. nginx uses the same configuration as in `docker-compose.yml`.
+//! The demo without containers: Redis, three replicas of the demo program, and nginx as the load
+//! balancer. nginx uses the same configuration as in `docker-compose.yml`.
 //!
 //! | | |
 //! |---|---|
 //! | [`Set`] | all of these programs, on given or free ports |
-//! | [`Replica`] | one replica; can be killed and restarted on its port |
+//! | [`Replica`] | a replica; can be killed and restarted on its port |
 //! | [`Nginx`] | the load balancer |
 //! | [`Port`] | a port that no other test uses |
-//! | [`Process`] | a program that ends when its handle is dropped |
+//! | [`Process`] | a program that is stopped when its handle is dropped |
 //!
 //! `cargo xtask up`, `cargo xtask boundary`, the end-to-end tests and a benchmark start their
-//! processes with this crate. Every error is a [`Failure`] of one line.
+//! processes with this crate. Every error is a one-line [`Failure`].
 #![cfg(unix)]
 
 mod http;

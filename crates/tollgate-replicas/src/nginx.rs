@@ -13,7 +13,7 @@ use crate::{Failure, http, port};
 /// nginx with the configuration of `docker-compose.yml`, in front of replicas on this machine.
 #[derive(Debug)]
 pub struct Nginx {
-    /// The process, to be frozen or ended.
+    /// The process, which can be frozen or stopped.
     pub process: Process,
     address: SocketAddr,
     replicas: Vec<SocketAddr>,
@@ -21,7 +21,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it on `listen`, whose port may be 0 for a free one, and waits until it answers.
+    /// Starts nginx on `listen` and waits until it responds. Port 0 selects a free port.
     ///
     /// # Errors
     /// The port is in use, or nginx is missing or does not start.
@@ -47,10 +47,10 @@ impl Nginx {
     /// Kills nginx if it still runs, and starts it again on the same port.
     ///
     /// # Errors
-    /// As [`Nginx::start`].
+    /// The same as [`Nginx::start`].
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.process.kill();
-        // The workers hold the port too. They are not our child processes, so we poll the port.
+        // The workers also hold the port. They are not our child processes, so we poll the port.
         let start = Instant::now();
         while port::is_free(self.address, "nginx").is_err() && start.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(5));
@@ -59,7 +59,7 @@ impl Nginx {
         Ok(())
     }
 
-    /// Where it listens.
+    /// The address on which nginx listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -73,7 +73,7 @@ fn render(listen: SocketAddr, replicas: &[SocketAddr], folder: &Path) -> io::Res
     fs::write(folder.join("upstream.conf"), upstream(replicas) + TEMPORARY)
 }
 
-/// The upstream block of docker-compose, with the addresses of these replicas.
+/// The upstream block from `nginx/upstream.conf`, with these replicas' addresses.
 fn upstream(replicas: &[SocketAddr]) -> String {
     let mut text = String::new();
     let mut replicas = Some(replicas);
@@ -97,7 +97,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const NGINX: &str = include_str!("../../../nginx/nginx.conf");
 const UPSTREAM: &str = include_str!("../../../nginx/upstream.conf");
 
-/// nginx creates these folders at the start. Its default paths are writable for root only.
+/// nginx creates these folders at startup. Its default paths are writable only for root.
 const TEMPORARY: &str = "
 client_body_temp_path temporary;
 proxy_temp_path temporary;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_upstream_lists_the_local_replicas_instead_of_the_containers() {
+    fn upstream_lists_local_replicas() {
         let replicas = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let text = upstream(&replicas);
         let servers: Vec<_> = text.lines().filter(|line| line.contains("server ")).collect();

@@ -6,12 +6,13 @@ use std::sync::Mutex;
 
 use crate::Failure;
 
-/// A TCP port of 127.0.0.1, reserved until this value is dropped. The reservation holds while no
-/// program listens there, for example between a kill and a restart. It includes the port that a
-/// Redis Cluster node derives for its bus.
+/// A TCP port on 127.0.0.1, reserved until this value is dropped, even while no program listens
+/// there, for example between a kill and a restart. The reservation includes the port that a Redis
+/// Cluster node derives for its bus.
 ///
-/// TCP cannot reserve a port without listening, so a UDP socket of the same number marks it as
-/// reserved. Every program that uses this type checks that mark. It ends with its process.
+/// TCP cannot reserve a port without listening, so a UDP socket with the same number marks it as
+/// reserved. Every program that uses this type checks that mark. The kernel removes it when the
+/// process exits.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -19,10 +20,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// Claims a port that is free.
+    /// Claims a free port.
     ///
     /// # Errors
-    /// No port was found to be free.
+    /// No free port was found.
     pub fn claim() -> Result<Self, Failure> {
         for _ in 0..ATTEMPTS {
             let number = fastrand::u16(RANGE);
@@ -56,7 +57,7 @@ fn claim(number: u16) -> Option<UdpSocket> {
     Some(claim)
 }
 
-/// Replaces port 0 by a free port, which stays reserved until this process ends.
+/// Replaces port 0 with a free port, which remains reserved until this process exits.
 pub(crate) fn chosen(address: SocketAddr) -> Result<SocketAddr, Failure> {
     static CLAIMS: Mutex<Vec<Port>> = Mutex::new(Vec::new());
     if address.port() != 0 {
@@ -68,8 +69,8 @@ pub(crate) fn chosen(address: SocketAddr) -> Result<SocketAddr, Failure> {
     Ok(address)
 }
 
-/// Fails if the port is in use. Checked before a program is started, because most programs
-/// report this in several lines.
+/// Fails if the port is in use. Checked before a program is started because most programs report
+/// this in several lines.
 pub(crate) fn is_free(address: SocketAddr, name: &str) -> Result<(), Failure> {
     TcpListener::bind(address).map(drop).map_err(|error| {
         Failure::new(format!("{name} cannot listen on {address}: {error}; choose another port"))
@@ -81,13 +82,13 @@ fn local(port: u16) -> SocketAddr {
 }
 
 /// Both the ports and the derived bus ports are below the range for outgoing connections.
-/// Otherwise a connection could take the port of a server during its restart.
+/// Otherwise a connection could take a server's port during its restart.
 const RANGE: Range<u16> = 12_000..22_000;
 
 /// A Cluster node's bus port is its client port plus this number.
 const TO_BUS: u16 = 10_000;
 
-/// If 3 of 4 attempts fail, the chance that all of them fail is below one in 10^12.
+/// Even if 3 of 4 ports are taken, the chance that all attempts fail is below 10^-12.
 const ATTEMPTS: u32 = 100;
 
 #[cfg(test)]
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_reserved_until_its_handle_is_dropped() {
+    fn port_is_reserved_until_drop() {
         let port = Port::claim().unwrap();
         let number = port.number();
         assert!(claim(number).is_none());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_on_which_a_server_listens_is_not_free() {
+    fn used_port_is_not_free() {
         let listener = TcpListener::bind(local(0)).expect("a port");
         assert!(claim(listener.local_addr().expect("bound").port()).is_none());
     }

@@ -1,4 +1,4 @@
-//! A program that ends when its handle is dropped.
+//! A program that is stopped when its handle is dropped.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Failure, find};
 
-/// A running program in its own process group, so that Ctrl-C reaches only this process and not
-/// the program. The program ends when this value is dropped or this process is killed.
+/// A running program in its own process group: Ctrl-C reaches only this process and not the
+/// program. The program is stopped when this value is dropped or this process is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -30,7 +30,7 @@ impl Process {
     /// Starts `program` in `folder`. Its output is appended to `folder/name.log`.
     ///
     /// # Errors
-    /// There is no such program, or the log cannot be written.
+    /// The program is missing, or the log cannot be written.
     pub fn start<Arg: AsRef<OsStr>>(
         name: &str,
         program: &str,
@@ -51,7 +51,7 @@ impl Process {
             .arg(find(program)?)
             .args(args)
             .current_dir(folder)
-            // The program gets only the given variables, whatever the caller's environment is.
+            // Apart from PATH, the program does not inherit the caller's environment.
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -65,7 +65,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, _leash: leash, log, start })
     }
 
-    /// The name in errors and of the log, for example `api1`.
+    /// The name in errors and of the log file, for example `api1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -92,10 +92,11 @@ impl Process {
     /// Waits until `ready` returns true.
     ///
     /// # Errors
-    /// The program ends first, or is not ready within 10 s. The error has its last line of output.
+    /// The program exits first, or is not ready within 10 s. The error contains its last line of
+    /// output.
     pub(crate) fn until(&mut self, mut ready: impl FnMut(&Self) -> bool) -> Result<(), Failure> {
         let start = Instant::now();
-        // The end is checked first, because another server on the port could pass `ready`.
+        // Check for an exit first because another server on the port could satisfy `ready`.
         let why = loop {
             if let Some(status) = self.ended() {
                 break format!("ended with {status}");
@@ -120,7 +121,7 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
-    /// Sends SIGSTOP: the program keeps its connections and sends no responses.
+    /// Sends SIGSTOP: the program's connections remain open, but it sends no responses.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
@@ -132,13 +133,13 @@ impl Process {
 
     /// Sends SIGKILL to the program and to its child processes.
     pub fn kill(&mut self) {
-        // `leash.sh` keeps the process group alive, so its id is not reused even if the program
-        // has ended.
+        // `leash.sh` is still in the process group, so the group's id is not reused even if the
+        // program has exited.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 
-    /// Waits until the program ends, and kills it after `patience`.
+    /// Waits until the program exits, and kills it after `patience`.
     pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while self.ended().is_none() && start.elapsed() < patience {
@@ -150,14 +151,14 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // The program may have ended. Its process id is not reused before it is waited for.
+        // The program may have exited, but its process id is not reused before it is waited for.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGTERM first, because nginx ends its workers only on SIGTERM.
+        // SIGTERM first, because nginx cannot stop its workers after SIGKILL.
         self.terminate();
         self.thaw();
         self.wait(PATIENCE);
@@ -170,9 +171,9 @@ const START: Duration = Duration::from_secs(10);
 /// Long enough for a program without requests in flight.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// `sh leash.sh FOLDER PROGRAM ARGUMENT...` replaces itself by the program. Before that it starts
-/// a second process, which waits until standard input is closed. The owner holds the other end
-/// of that pipe. If the owner is killed, the pipe closes, and the second process kills the
-/// program, which may be frozen, and removes the folder. Otherwise the second process is killed
+/// `sh leash.sh FOLDER PROGRAM ARGUMENT...` replaces itself with the program. Before that, it
+/// starts a second process, which waits until standard input is closed. The owner holds the other
+/// end of that pipe. If the owner is killed, the pipe closes, and the second process stops the
+/// program, even if it is frozen, and removes the folder. Otherwise the second process is killed
 /// together with the program.
 const LEASH: &str = include_str!("leash.sh");

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// Finds a program on `PATH` or in the folders of Debian's servers.
+/// Finds a program on `PATH` or in the folders where Debian installs servers.
 ///
 /// # Errors
-/// The program is not installed; the error names the package if it is known.
+/// The program is not installed. The error names the package if it is known.
 pub fn find(program: &str) -> Result<PathBuf, Failure> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
-    // An absolute path replaces the folder when the two are joined.
+    // `join` with an absolute path ignores the folder.
     let found = folders.map(|folder| folder.join(program)).find(|file| is_executable(file));
     found.ok_or_else(|| {
         let package = PACKAGES.iter().find(|(known, _)| *known == program);

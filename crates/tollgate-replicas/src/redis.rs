@@ -1,4 +1,4 @@
-//! One redis-server without persistence.
+//! A redis-server without persistence.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,14 +11,14 @@ use crate::{Failure, port};
 /// A redis-server with the settings of `docker-compose.yml`: no persistence and no eviction.
 #[derive(Debug)]
 pub struct Redis {
-    /// The process, to be frozen or ended.
+    /// The process, which can be frozen or stopped.
     pub process: Process,
     address: SocketAddr,
     folder: PathBuf,
 }
 
 impl Redis {
-    /// Starts it on `listen`, whose port may be 0 for a free one, and waits until it answers.
+    /// Starts Redis on `listen` and waits until it responds. Port 0 selects a free port.
     ///
     /// # Errors
     /// The port is in use, or redis-server is missing or does not start.
@@ -34,17 +34,17 @@ impl Redis {
         Ok(Self { process, address, folder: folder.to_owned() })
     }
 
-    /// Kills Redis if it still runs, and starts it again, empty, on the same port.
+    /// Kills Redis if it still runs, and starts an empty Redis on the same port.
     ///
     /// # Errors
-    /// As [`Redis::start`].
+    /// The same as [`Redis::start`].
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.process.kill();
         *self = Self::start(self.address, &self.folder)?;
         Ok(())
     }
 
-    /// Where it listens.
+    /// The address on which Redis listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,4 +1,4 @@
-//! One replica of the demo program.
+//! A replica of the demo program.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,32 +11,32 @@ use crate::{Failure, port};
 pub struct Plan {
     /// The absolute path of the demo program.
     pub program: PathBuf,
-    /// The name, which is also the value of the header `X-Server-Id`.
+    /// The name, which the replica also sends in the `X-Server-Id` header.
     pub name: String,
-    /// The address to listen on. Port 0 takes a free port, which restarts keep.
+    /// The address to listen on. Port 0 selects a free port, which restarts reuse.
     pub listen: SocketAddr,
     /// The other command-line flags.
     pub flags: Vec<String>,
     /// The environment variables; only `PATH` is added.
     pub variables: Vec<(String, String)>,
-    /// The folder of the log.
+    /// The folder for the log.
     pub folder: PathBuf,
 }
 
 /// A running replica.
 #[derive(Debug)]
 pub struct Replica {
-    /// The process, to be frozen or ended.
+    /// The process, which can be frozen or stopped.
     pub process: Process,
     /// The command line for a restart.
     pub plan: Plan,
 }
 
 impl Replica {
-    /// Starts it, and waits until it listens.
+    /// Starts the replica and waits until it listens.
     ///
     /// # Errors
-    /// The port is in use, the program is missing, or its flags are wrong.
+    /// The port is in use, the program is missing, or its flags are invalid.
     pub fn start(mut plan: Plan) -> Result<Self, Failure> {
         plan.listen = port::chosen(plan.listen)?;
         port::is_free(plan.listen, &plan.name)?;
@@ -55,14 +55,14 @@ impl Replica {
     /// Kills the replica if it still runs, and starts it again on the same port.
     ///
     /// # Errors
-    /// As [`Replica::start`].
+    /// The same as [`Replica::start`].
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.process.kill();
         *self = Self::start(self.plan.clone())?;
         Ok(())
     }
 
-    /// Where it listens.
+    /// The address on which the replica listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.plan.listen

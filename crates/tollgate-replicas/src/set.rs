@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{Failure, Nginx, Plan, Redis, Replica, port};
 
-/// The settings of a [`Set`]. Port 0 takes a free port.
+/// The settings of a [`Set`]. Port 0 selects a free port.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The absolute path of the demo program.
@@ -18,35 +18,35 @@ pub struct Order {
     pub replica_port: u16,
     /// The port of Redis.
     pub redis_port: u16,
-    /// Flags for each replica besides its name, its address and its store.
+    /// Flags for each replica, in addition to its name, address and store.
     pub flags: Vec<String>,
     /// The environment variables of each replica; only `PATH` is added.
     pub variables: Vec<(String, String)>,
-    /// The admin addresses, whose live page shows all three replicas. `None` opens none.
+    /// The replicas' admin listeners, with a live page that shows all three. `None` disables them.
     pub admin: Option<Admin>,
 }
 
 /// The admin addresses of a set.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// The admin port of the first replica; the other replicas take the next ports. Port 0 takes
+    /// The admin port of the first replica; the other replicas take the next ports. Port 0 selects
     /// free ports.
     pub port: u16,
     /// The token that operators send.
     pub token: String,
 }
 
-/// Running Redis, replicas and nginx. Dropping this value ends them, nginx first, and removes
-/// their folder.
+/// Running Redis, replicas and nginx. Dropping this value stops these processes, nginx first, and
+/// removes their folder.
 #[derive(Debug)]
 pub struct Set {
     /// The load balancer.
     pub nginx: Nginx,
     /// `api1`, `api2` and `api3`.
     pub replicas: Vec<Replica>,
-    /// The store of the replicas.
+    /// The replicas' store.
     pub redis: Redis,
-    /// The admin addresses in the order of the replicas; empty without [`Order::admin`].
+    /// The admin addresses in replica order; empty without [`Order::admin`].
     pub admins: Vec<SocketAddr>,
     folder: TempDir,
 }
@@ -55,17 +55,17 @@ impl Set {
     /// Starts Redis, then the replicas, then nginx.
     ///
     /// # Errors
-    /// A port is in use, a program is missing or does not start.
+    /// A port is in use, or a program is missing or does not start.
     pub fn start(order: &Order) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("tollgate-set-").tempdir();
         let folder = folder
             .map_err(|error| Failure::new(format!("cannot make a temporary folder: {error}")))?;
         let path = folder.path();
-        // A missing program is found before any process is started.
+        // Report a missing program before any process is started.
         for program in ["redis-server", "nginx"] {
             crate::find(program)?;
         }
-        // The replicas start before nginx and need its address for the admin page.
+        // The replicas start before nginx, but need its address for the admin page.
         let balancer = match &order.admin {
             Some(_) => port::chosen(local(order.port))?,
             None => local(order.port),
@@ -83,7 +83,7 @@ impl Set {
             let mut variables = order.variables.clone();
             if let Some(admin) = &order.admin {
                 flags.extend(operated(&admins, usize::from(index), balancer));
-                // Every user of the machine can read the flags of a process.
+                // Not a flag, because every user of this machine can read a process's flags.
                 variables.retain(|(name, _)| name != TOKEN);
                 variables.push((TOKEN.to_owned(), admin.token.clone()));
             }
@@ -102,14 +102,15 @@ impl Set {
         Ok(Self { nginx, replicas, redis, admins, folder })
     }
 
-    /// The folder of the logs.
+    /// The folder with the logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Ends nginx, so that no new requests arrive, and then all replicas at once. Each replica
-    /// finishes its requests in flight; a process that takes longer than `patience` is killed.
+    /// Stops nginx so that no new requests arrive, and then all replicas at the same time. Each
+    /// replica finishes its requests in flight. A process that takes longer than `patience` is
+    /// killed.
     pub fn stop(mut self, patience: std::time::Duration) {
         self.nginx.process.terminate();
         self.nginx.process.wait(patience);
@@ -122,8 +123,8 @@ impl Set {
     }
 }
 
-/// The admin flags of a replica: its own admin address, the replicas that the live page shows,
-/// and the address that receives the page's requests.
+/// A replica's admin flags: its own admin address, the replicas that the live page shows, and the
+/// address that receives the page's requests.
 fn operated(admins: &[SocketAddr], index: usize, balancer: SocketAddr) -> [String; 6] {
     let peers: Vec<_> = admins.iter().map(|peer| format!("http://{peer}")).collect();
     [

@@ -1,4 +1,4 @@
-//! A process ends with its owner, and a failed start is an error of one line.
+//! A process stops with its owner, and a failed start is a one-line error.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ fn runs(id: u32) -> bool {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_of_one_line() {
+fn used_port_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,9 +37,9 @@ fn a_port_in_use_is_an_error_of_one_line() {
 }
 
 #[test]
-fn the_error_of_a_failed_start_has_the_last_line_of_output() {
+fn failed_start_reports_the_last_output_line() {
     let folder = tempfile::tempdir().unwrap();
-    // nginx refuses an upstream without servers.
+    // nginx rejects an upstream without servers.
     let line = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[], folder.path()).unwrap_err();
     let line = line.to_string();
     assert!(line.starts_with("nginx ended with exit status: 1; it said: "), "{line}");
@@ -47,7 +47,7 @@ fn the_error_of_a_failed_start_has_the_last_line_of_output() {
 }
 
 #[test]
-fn a_missing_program_is_an_error_of_one_line() {
+fn missing_program_is_a_one_line_error() {
     let folder = tempfile::tempdir().unwrap();
     let none: [&str; 0] = [];
     let line = Process::start("x", "no-such-program", none, &[], folder.path()).unwrap_err();
@@ -55,13 +55,13 @@ fn a_missing_program_is_an_error_of_one_line() {
 }
 
 #[test]
-fn nginx_ends_with_its_workers_and_frees_its_port() {
+fn nginx_frees_its_port() {
     let folder = tempfile::tempdir().unwrap();
     let replica = (Ipv4Addr::LOCALHOST, 1).into();
     let mut nginx =
         Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[replica], folder.path()).unwrap();
     let address = nginx.address();
-    // After SIGKILL nginx cannot end its workers, and the workers hold the port too.
+    // After SIGKILL nginx cannot stop its workers, which also hold the port.
     nginx.process.kill();
     nginx.restart().unwrap();
     assert_eq!(nginx.address(), address);
@@ -70,7 +70,7 @@ fn nginx_ends_with_its_workers_and_frees_its_port() {
 }
 
 #[test]
-fn a_frozen_process_ends_with_its_handle() {
+fn frozen_process_stops_on_drop() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path()).unwrap();
     let (id, address) = (redis.process.id(), redis.address());
@@ -91,7 +91,7 @@ fn own_a_server(folder: &Path) {
 }
 
 #[test]
-fn a_process_ends_when_its_owner_is_killed() {
+fn process_stops_when_its_owner_is_killed() {
     // The test runs itself in a second process, which becomes the owner.
     if let Some(folder) = std::env::var_os("OWNED") {
         own_a_server(Path::new(&folder));
@@ -99,7 +99,7 @@ fn a_process_ends_when_its_owner_is_killed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_ends_when_its_owner_is_killed", "--nocapture"])
+        .args(["--exact", "process_stops_when_its_owner_is_killed", "--nocapture"])
         .env("OWNED", folder.path())
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
@@ -111,6 +111,6 @@ fn a_process_ends_when_its_owner_is_killed() {
     assert!(runs(id));
     owner.kill().unwrap();
     owner.wait().unwrap();
-    until("the process ends", || !runs(id));
-    until("its folder goes", || !folder.path().exists());
+    until("the process exits", || !runs(id));
+    until("its folder is removed", || !folder.path().exists());
 }

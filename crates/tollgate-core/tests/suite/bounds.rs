@@ -1,7 +1,7 @@
 //! Bounds on the units that are admitted in any span of time.
 //!
-//! These tests do not use the oracle. They check the documented bounds of each algorithm
-//! for every pair of admissions.
+//! These tests do not use the oracle. They check each algorithm's documented bounds for every pair
+//! of admissions.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -10,33 +10,33 @@ use tollgate_core::Outcome;
 use crate::limiter::limiter;
 use crate::trace::{Clock, Trace, rules};
 
-rules!(no_calendar_window_admits_more_than_the_limit:
+rules!(aligned_windows_stay_within_limit:
     fixed_window_counter FixedWindowCounter,
     sliding_window_counter SlidingWindowCounter,
 );
-rules!(no_window_wherever_it_lies_admits_more_than_the_limit:
+rules!(any_window_stays_within_limit:
     sliding_window_log_exact LogExact,
     sliding_window_log_thousandth LogThousandth,
     concurrent_requests ConcurrentRequests,
 );
-rules!(an_even_past_would_not_have_left_room_for_more:
+rules!(weighted_windows_stay_within_limit:
     sliding_window_counter SlidingWindowCounter,
 );
-rules!(no_span_admits_more_than_the_burst_and_what_the_rate_restores:
+rules!(span_stays_within_burst_plus_rate:
     token_bucket_greedy TokenGreedy,
     leaky_bucket_meter LeakyMeter,
     leaky_bucket_queue LeakyQueue,
     leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
 );
-rules!(no_span_admits_more_than_the_burst_and_a_limit_per_interval:
+rules!(span_stays_within_burst_plus_intervals:
     token_bucket_interval TokenInterval,
 );
-rules!(departures_are_as_far_apart_as_the_work_between_them:
+rules!(departures_are_spaced_by_work:
     leaky_bucket_queue LeakyQueue,
     leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
 );
 
-/// One admission; a clock that steps back writes it under the last instant seen.
+/// An admission. After the clock steps back, it is recorded at the last instant seen.
 #[derive(Clone, Copy)]
 struct Admitted {
     at: u64,
@@ -44,13 +44,13 @@ struct Admitted {
     units: u64,
 }
 
-/// The admissions of a trace, debts left out: those are taken, not admitted.
+/// A trace's admissions. Debts are not included, because they are taken without being admitted.
 fn admitted(trace: &Trace) -> Vec<Admitted> {
     let mut key = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     let mut admitted = Vec::new();
-    // Windows and intervals write under their beginning after a step back; the test
-    // knows better which instant they have seen.
+    // After a step back, windows and intervals record charges at their own start. The test knows
+    // the last instant seen more precisely.
     let mut seen = 0;
     for step in trace.steps.iter().filter(|step| !step.owed) {
         let now = clock.pass(step.gap);
@@ -67,7 +67,7 @@ fn admitted(trace: &Trace) -> Vec<Admitted> {
     admitted
 }
 
-/// Every run of admissions, one after the other: first, last, units.
+/// Every run of consecutive admissions: first, last, units.
 fn runs(admitted: &[Admitted]) -> impl Iterator<Item = (Admitted, Admitted, u128)> + '_ {
     admitted.iter().enumerate().flat_map(move |(i, first)| {
         let mut units = 0;
@@ -78,7 +78,7 @@ fn runs(admitted: &[Admitted]) -> impl Iterator<Item = (Admitted, Admitted, u128
     })
 }
 
-fn no_calendar_window_admits_more_than_the_limit(trace: &Trace) -> TestCaseResult {
+fn aligned_windows_stay_within_limit(trace: &Trace) -> TestCaseResult {
     let window = trace.policy.window().get();
     for (first, last, units) in runs(&admitted(trace)) {
         if first.at / window == last.at / window {
@@ -88,7 +88,7 @@ fn no_calendar_window_admits_more_than_the_limit(trace: &Trace) -> TestCaseResul
     Ok(())
 }
 
-fn no_window_wherever_it_lies_admits_more_than_the_limit(trace: &Trace) -> TestCaseResult {
+fn any_window_stays_within_limit(trace: &Trace) -> TestCaseResult {
     let window = trace.policy.window().get();
     for (first, last, units) in runs(&admitted(trace)) {
         if last.at - first.at < window {
@@ -98,9 +98,9 @@ fn no_window_wherever_it_lies_admits_more_than_the_limit(trace: &Trace) -> TestC
     Ok(())
 }
 
-/// In fractions: current + previous · (window − elapsed) / window ≤ limit, which bounds
-/// two neighbouring windows, and so any one that straddles them, by twice the limit.
-fn an_even_past_would_not_have_left_room_for_more(trace: &Trace) -> TestCaseResult {
+/// As a fraction: current + previous · (window − elapsed) / window ≤ limit. This bounds two
+/// adjacent windows, and therefore any window across their boundary, by twice the limit.
+fn weighted_windows_stay_within_limit(trace: &Trace) -> TestCaseResult {
     let window = trace.policy.window().get();
     let limit = u128::from(trace.policy.capacity());
     let admitted = admitted(trace);
@@ -119,7 +119,7 @@ fn an_even_past_would_not_have_left_room_for_more(trace: &Trace) -> TestCaseResu
     Ok(())
 }
 
-fn no_span_admits_more_than_the_burst_and_what_the_rate_restores(trace: &Trace) -> TestCaseResult {
+fn span_stays_within_burst_plus_rate(trace: &Trace) -> TestCaseResult {
     let window = u128::from(trace.policy.window().get());
     let limit = u128::from(trace.policy.quota().limit());
     let burst = u128::from(trace.policy.capacity());
@@ -130,12 +130,12 @@ fn no_span_admits_more_than_the_burst_and_what_the_rate_restores(trace: &Trace) 
     Ok(())
 }
 
-fn no_span_admits_more_than_the_burst_and_a_limit_per_interval(trace: &Trace) -> TestCaseResult {
+fn span_stays_within_burst_plus_intervals(trace: &Trace) -> TestCaseResult {
     let window = trace.policy.window().get();
     let limit = u128::from(trace.policy.quota().limit());
     let burst = u128::from(trace.policy.capacity());
     for (first, last, units) in runs(&admitted(trace)) {
-        // A span touches the end of one interval more than it has whole ones.
+        // A span contains at most one interval boundary more than complete intervals.
         let ends = u128::from((last.at - first.at) / window + 1);
         prop_assert!(units <= burst + limit * ends);
     }
@@ -143,14 +143,14 @@ fn no_span_admits_more_than_the_burst_and_a_limit_per_interval(trace: &Trace) ->
 }
 
 /// This test also checks that no request is delayed by more than `max_wait`.
-fn departures_are_as_far_apart_as_the_work_between_them(trace: &Trace) -> TestCaseResult {
+fn departures_are_spaced_by_work(trace: &Trace) -> TestCaseResult {
     let window = u128::from(trace.policy.window().get());
     let limit = u128::from(trace.policy.quota().limit());
     for (first, last, units) in runs(&admitted(trace)) {
         prop_assert!(first.leaves <= last.leaves);
         let work = units - u128::from(last.units);
-        // Both instants are rounded up to a microsecond, so that the span between them
-        // may have lost less than one.
+        // Both instants are rounded up to a microsecond, so the span may be up to a microsecond too
+        // short.
         let span = u128::from(last.leaves - first.leaves) + 1;
         prop_assert!(span * limit > work * window || work == 0);
     }

@@ -11,16 +11,16 @@ use tollgate_core::{AnyRule, Charged, Cost, Outcome, Policy};
 use crate::limiter::instant;
 use crate::trace::check;
 
-/// An event in the life of a request. The index selects a request in flight.
+/// An event in a request's life. The index selects a request in flight.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Comes(u64),
-    /// The request ends and its units are returned.
+    /// The request finishes and its units are returned.
     Ends(usize),
     Renews(usize),
     /// The process dies. Its units count until the permit expires.
     Dies(usize),
-    /// Time that passes, in tenths of the permit's time to live.
+    /// Time passes, in tenths of the permit's time to live.
     Tenths(u64),
 }
 
@@ -51,7 +51,7 @@ struct Flight {
 }
 
 impl Flight {
-    /// The units of all requests whose permit has not expired, whether the process is alive or not.
+    /// The units of all requests with an unexpired permit, whether or not the process is alive.
     fn counted(&self) -> u64 {
         let counts =
             |request: &&Request| request.charged.charged_at.as_micros() + self.lease > self.now;
@@ -104,10 +104,10 @@ impl Flight {
     }
 }
 
-/// Renewals of what has lapsed may leave a debt, so that a limit of twelve covers all that
-/// the events can have in flight; a smaller one is where debts are cut off.
+/// Renewing lapsed permits may leave a debt. With a limit of twelve, everything the events can have
+/// in flight fits; with smaller limits, debts are capped.
 #[test]
-fn what_counts_is_what_is_in_flight_and_what_died_within_a_lease() {
+fn count_matches_unexpired_permits() {
     let cases = (events(), 6..=12_u64, 50..=5_000_u64);
     check(file!(), &cases, |(events, limit, lease)| {
         let policy = Policy::concurrent_requests("p", limit, Duration::from_micros(lease));
@@ -118,7 +118,7 @@ fn what_counts_is_what_is_in_flight_and_what_died_within_a_lease() {
         let mut flight = Flight { rule, state, lease, now, requests };
         for event in events {
             let renews = matches!(event, Event::Renews(_));
-            // A debt of more than one capacity is cut off, and then the list knows more.
+            // Debts are capped at one capacity, but the list would count more.
             if renews && flight.counted() + 3 > 2 * limit {
                 continue;
             }
@@ -129,7 +129,7 @@ fn what_counts_is_what_is_in_flight_and_what_died_within_a_lease() {
 }
 
 #[test]
-fn a_limit_that_would_take_too_much_is_refused_with_the_cure() {
+fn too_large_limits_are_rejected() {
     let second = Duration::from_secs(1);
     let error = Policy::concurrent_requests("p", 10_001, second).unwrap_err();
     assert_eq!(error.nearest_limit(), Some(10_000));

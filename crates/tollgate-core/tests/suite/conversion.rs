@@ -1,4 +1,4 @@
-//! A state read under another quota keeps what was consumed.
+//! A state converted to another quota still counts the consumed units.
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, Outcome, Policy, Quota};
@@ -7,8 +7,8 @@ use crate::limiter::{Limiter, limiter, resumed};
 use crate::oracle::Oracle;
 use crate::trace::{Clock, Gap, Mode, Trace, check, steps, traces};
 
-/// A key with a past under one policy, the policy that it is then read under, the time
-/// in between, and a future.
+/// A key with a past under one policy, the policy under which it is read next, the time in between,
+/// and a future.
 #[derive(Clone, Debug)]
 struct Change {
     past: Trace,
@@ -19,7 +19,7 @@ struct Change {
 
 fn changes() -> impl Strategy<Value = Change> {
     let mode = || prop::sample::select(Mode::ALL.as_slice());
-    // Half of all changes stay within a mode, where most of the rules are.
+    // Half of all changes stay within a mode, because most of the conversion logic applies there.
     let modes = prop_oneof![mode().prop_map(|mode| (mode, mode)), (mode(), mode())];
     modes.prop_flat_map(|(from, to)| {
         let gap = steps(1).prop_map(|steps| steps[0].gap);
@@ -31,7 +31,7 @@ fn changes() -> impl Strategy<Value = Change> {
     })
 }
 
-/// Buckets and queues never hold more than their capacity when they are read anew.
+/// Buckets and queues never contain more than their capacity after a conversion.
 fn is_bucket(policy: &Policy) -> bool {
     matches!(
         policy.algorithm().expect("a limit"),
@@ -47,7 +47,7 @@ fn is_in_flight(policy: &Policy) -> bool {
     policy.is_concurrency()
 }
 
-/// Whether the charges themselves are carried over, each under its instant.
+/// Whether individual charges are carried over, each with its own timestamp.
 fn keeps_charges(change: &Change) -> bool {
     both(change, is_log) || both(change, is_in_flight)
 }
@@ -56,7 +56,7 @@ fn both(change: &Change, is: fn(&Policy) -> bool) -> bool {
     is(&change.past.policy) && is(&change.to)
 }
 
-/// Leads the past; the key as it is then, what the oracle knows, and the clock.
+/// Runs the past. Returns the resulting key, the oracle and the clock.
 fn lead(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
     let mut key = limiter(&trace.policy);
     let mut oracle = Oracle::new(&trace.policy);
@@ -80,7 +80,7 @@ fn lead(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
 }
 
 #[test]
-fn what_was_consumed_is_kept_and_no_more() {
+fn conversion_preserves_consumed_units() {
     check(file!(), &changes(), |change| {
         let (key, _, clock) = lead(&change.past, change.gap);
         let now = clock.now;
@@ -100,7 +100,7 @@ fn what_was_consumed_is_kept_and_no_more() {
 }
 
 #[test]
-fn a_log_keeps_each_charge_that_counts_under_its_instant() {
+fn log_conversion_preserves_timestamps() {
     let logs = changes().prop_filter("logs", keeps_charges);
     check(file!(), &logs, |change| {
         let (key, oracle, clock) = lead(&change.past, change.gap);
@@ -110,7 +110,8 @@ fn a_log_keeps_each_charge_that_counts_under_its_instant() {
             let then = clock.now + tenth * tenths;
             let expected = oracle.counts_in_log_of(&change.to, clock.now, then);
             let counted = converted.consumed(then);
-            // A smaller quota has less room: then old charges count with newer ones, longer.
+            // A smaller quota has room for fewer entries, so old charges merge with newer charges
+            // and count longer.
             let has_room = change.past.policy.quota().limit() <= change.to.quota().limit();
             if has_room || tenths == 0 {
                 prop_assert_eq!(counted, expected, "at {}", then);
@@ -122,10 +123,10 @@ fn a_log_keeps_each_charge_that_counts_under_its_instant() {
     });
 }
 
-/// A store may have dropped a fresh key before the quota changes. The answers must not
-/// depend on whether it did.
+/// A store may have dropped a fresh key before the quota changes. The answers must not depend on
+/// whether it did.
 #[test]
-fn a_fresh_key_stays_fresh_under_every_quota() {
+fn fresh_key_stays_fresh_after_conversion() {
     check(file!(), &changes(), |change| {
         let (key, _, clock) = lead(&change.past, change.gap);
         for now in [clock.now, clock.now + key.peek(clock.now).reset_after.get()] {
@@ -139,9 +140,9 @@ fn a_fresh_key_stays_fresh_under_every_quota() {
     });
 }
 
-/// Nothing that a decision promises depends on where its state comes from.
+/// A decision keeps its guarantees after a conversion.
 #[test]
-fn decisions_after_a_change_are_as_exact_as_before() {
+fn decisions_are_exact_after_conversion() {
     check(file!(), &changes(), |change| {
         let (key, _, mut clock) = lead(&change.past, change.gap);
         let mut key = key.converted(&change.to, clock.now);
@@ -167,10 +168,9 @@ fn decisions_after_a_change_are_as_exact_as_before() {
     });
 }
 
-/// Fractions of units are rounded against the client, so that no chain of changes
-/// mints any.
+/// Fractions of units are rounded against the client, so repeated changes can never create units.
 #[test]
-fn a_change_to_a_quota_no_faster_never_gains() {
+fn conversion_to_slower_quota_never_gains() {
     let bursts = Mode::ALL.into_iter().filter(|mode| mode.has_burst());
     let mode = prop::sample::select(bursts.collect::<Vec<_>>());
     let slower = mode.prop_flat_map(|mode| (traces(mode, 16), 1..=12_u64, 0..=12_u64));
@@ -185,7 +185,7 @@ fn a_change_to_a_quota_no_faster_never_gains() {
         let (key, _, clock) = lead(&past, Gap::Tenths(1, 1));
         let now = clock.now;
         let converted = key.converted(&to, now);
-        // A debt beyond the new capacity is remitted.
+        // Any debt beyond the new capacity is forgiven.
         prop_assume!(key.consumed(now) <= to.capacity());
         for tenths in 0..=30 {
             let then = now + to.window().get() * tenths / 10;
@@ -196,7 +196,7 @@ fn a_change_to_a_quota_no_faster_never_gains() {
 }
 
 #[test]
-fn resuming_counts_the_units_it_is_told() {
+fn resumed_key_counts_given_units() {
     check(file!(), &changes(), |change| {
         for step in &change.future.steps {
             let (to, now) = (&change.to, change.past.start);

@@ -8,14 +8,14 @@ use crate::limiter::limiter;
 use crate::oracle::Oracle;
 use crate::trace::{Clock, Trace, every_rule};
 
-every_rule!(every_field_is_what_the_oracle_predicts);
+every_rule!(decision_matches_oracle);
 every_rule!(retry_after_is_exact);
-every_rule!(a_denial_leaves_the_state_as_it_was);
-every_rule!(what_remains_passes_and_one_more_does_not);
-every_rule!(peeking_is_always_allowed_and_leaves_no_trace);
-every_rule!(no_more_counts_than_twice_the_capacity);
+every_rule!(denial_changes_no_state);
+every_rule!(remaining_is_exact);
+every_rule!(peeking_changes_no_state);
+every_rule!(consumed_is_at_most_twice_capacity);
 
-fn every_field_is_what_the_oracle_predicts(trace: &Trace) -> TestCaseResult {
+fn decision_matches_oracle(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let mut oracle = Oracle::new(&trace.policy);
     let mut clock = Clock::new(trace);
@@ -56,7 +56,7 @@ fn retry_after_is_exact(trace: &Trace) -> TestCaseResult {
     Ok(())
 }
 
-fn a_denial_leaves_the_state_as_it_was(trace: &Trace) -> TestCaseResult {
+fn denial_changes_no_state(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     // The same key without the denied requests.
     let mut spared = limiter(&trace.policy);
@@ -79,7 +79,7 @@ fn a_denial_leaves_the_state_as_it_was(trace: &Trace) -> TestCaseResult {
     Ok(())
 }
 
-fn what_remains_passes_and_one_more_does_not(trace: &Trace) -> TestCaseResult {
+fn remaining_is_exact(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     for step in &trace.steps {
@@ -99,7 +99,7 @@ fn what_remains_passes_and_one_more_does_not(trace: &Trace) -> TestCaseResult {
     Ok(())
 }
 
-fn peeking_is_always_allowed_and_leaves_no_trace(trace: &Trace) -> TestCaseResult {
+fn peeking_changes_no_state(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     for step in &trace.steps {
@@ -115,7 +115,7 @@ fn peeking_is_always_allowed_and_leaves_no_trace(trace: &Trace) -> TestCaseResul
             continue;
         }
         let decision = key.request(now, units);
-        // A peek tells what the decision before it has told.
+        // A peek returns the same numbers as the decision before it.
         let after = key.peek(now);
         prop_assert_eq!(after.remaining, decision.remaining);
         prop_assert_eq!(after.reset_after, decision.reset_after);
@@ -125,8 +125,8 @@ fn peeking_is_always_allowed_and_leaves_no_trace(trace: &Trace) -> TestCaseResul
     Ok(())
 }
 
-/// Whatever is owed; and without debts no more than once.
-fn no_more_counts_than_twice_the_capacity(trace: &Trace) -> TestCaseResult {
+/// With debts, at most twice the capacity counts; without debts, at most the capacity.
+fn consumed_is_at_most_twice_capacity(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     let mut in_debt = false;

@@ -1,5 +1,4 @@
-//! A client that always retries exactly after `retry_after` gets exactly its quota in the
-//! long run.
+//! A client that always retries exactly after `retry_after` gets exactly its quota in the long run.
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Refill, Timestamp};
@@ -8,8 +7,8 @@ use crate::limiter::limiter;
 use crate::long_run::stretched;
 use crate::trace::{Mode, check, starts};
 
-/// Unit requests, one after the other, each at the first instant at which it passes:
-/// the instants at which they did, up to `end`.
+/// Sends single-unit requests, each at the first instant at which it is allowed. Returns the
+/// admission instants up to `end`.
 fn insistent(policy: &Policy, start: u64, end: u64) -> Vec<u64> {
     let mut key = limiter(policy);
     let mut now = start;
@@ -23,15 +22,15 @@ fn insistent(policy: &Policy, start: u64, end: u64) -> Vec<u64> {
             None => admitted.push(now),
         }
         if now > end {
-            // The last admission may have been the one that went past the end.
+            // The last admission may be past the end.
             admitted.retain(|at| *at <= end);
             return admitted;
         }
     }
 }
 
-/// Policies whose units are at least a microsecond apart and few enough to count them
-/// one by one, and a start.
+/// A start, and policies whose units are at least a microsecond apart and few enough to count
+/// individually.
 fn countable(mode: Mode) -> impl Strategy<Value = (Policy, u64)> {
     let few = |policy: &Policy| {
         let quota = policy.quota();
@@ -50,7 +49,7 @@ fn long_after(start: u64, window: u64, windows: u64) -> u64 {
     start + windows * window
 }
 
-/// In the `windows` after the first burst: that many limits.
+/// After the first burst, `windows` windows admit exactly `windows` limits.
 fn admits_a_limit_per_window(mode: Mode, late: fn(u64) -> u64) {
     let windows = stretched(20);
     check(file!(), &countable(mode), |(policy, start)| {
@@ -62,8 +61,8 @@ fn admits_a_limit_per_window(mode: Mode, late: fn(u64) -> u64) {
         let after = admitted.iter().filter(|at| **at > start).count() as u64;
         let first = admitted.len() as u64 - after;
         prop_assert_eq!(first, policy.capacity());
-        // Units of some algorithms may be refilled a little late. The span is longer by that
-        // delay, so it may contain a few units of the next window.
+        // Some algorithms refill units slightly late. The span is extended by that delay, so it may
+        // contain a few units from the next window.
         if late(window) == 0 {
             prop_assert_eq!(after, windows * per_window);
         } else {
@@ -75,34 +74,34 @@ fn admits_a_limit_per_window(mode: Mode, late: fn(u64) -> u64) {
 }
 
 #[test]
-fn a_fixed_window_admits_its_limit_each_window() {
+fn fixed_window_admits_its_limit() {
     admits_a_limit_per_window(Mode::FixedWindowCounter, |_| 0);
 }
 
 #[test]
-fn an_exact_log_admits_its_limit_each_window() {
+fn exact_log_admits_its_limit() {
     admits_a_limit_per_window(Mode::LogExact, |_| 0);
 }
 
 #[test]
-fn a_log_of_thousandths_is_late_by_less_than_one() {
+fn thousandth_log_is_late_by_under_a_thousandth() {
     admits_a_limit_per_window(Mode::LogThousandth, |window| window.div_ceil(1_000) - 1);
 }
 
 #[test]
-fn a_bucket_with_intervals_admits_its_limit_each_interval() {
+fn interval_bucket_admits_its_limit() {
     admits_a_limit_per_window(Mode::TokenInterval, |_| 0);
 }
 
-/// Because the share of the previous window is rounded up.
+/// Because the previous window's share is rounded up.
 #[test]
-fn a_sliding_window_counter_admits_one_less_than_its_limit() {
+fn sliding_window_counter_admits_limit_minus_one() {
     let windows = stretched(20);
     check(file!(), &countable(Mode::SlidingWindowCounter), |(policy, start)| {
         let window = policy.window().get();
         let limit = policy.quota().limit();
-        // The window of the burst lies behind, and one more: the burst may have
-        // come late in its window, so that the next is not steady yet.
+        // Skip the burst's window and the window after it, which may not be steady yet if the burst
+        // was late in its window.
         let from = (start / window + 2) * window;
         let end = from + windows * window - 1;
         let steady: Vec<_> = insistent(&policy, start, end);
@@ -117,9 +116,9 @@ fn follows_the_rate(mode: Mode) {
     let windows = stretched(20);
     check(file!(), &countable(mode), |(policy, start)| {
         let (window, limit) = (policy.window().get(), policy.quota().limit());
-        // A bucket of one unit is full, and a queue without waiting is empty, at the
-        // microsecond at which the next unit fits. The fraction of a microsecond since then
-        // is lost, so these policies follow the rate only if the interval is whole.
+        // With a capacity of 1, the bucket is already full (and a queue with zero wait already
+        // empty) in the microsecond in which the next unit fits. The rest of that microsecond is
+        // lost, so these policies follow the rate only if the interval is in whole microseconds.
         let tight = policy.capacity() == 1 || max_wait(&policy) == Some(Micros::ZERO);
         prop_assume!(!tight || window.is_multiple_of(limit));
         let end = long_after(start, window, windows);
@@ -134,7 +133,7 @@ fn follows_the_rate(mode: Mode) {
                 + u128::from(at - start) * u128::from(limit);
             prop_assert!(admitted <= bound);
         }
-        // The span is whole windows, so the rate gives a whole number of units.
+        // The span consists of complete windows, so the rate gives an integer number of units.
         let after = admitted.len() as u64 - first;
         prop_assert!(after.abs_diff(windows * limit) <= 1, "{} after {}", after, first);
         Ok(())
@@ -149,29 +148,29 @@ fn max_wait(policy: &Policy) -> Option<Micros> {
 }
 
 #[test]
-fn a_greedy_bucket_follows_the_rate() {
+fn greedy_bucket_follows_the_rate() {
     follows_the_rate(Mode::TokenGreedy);
 }
 
 #[test]
-fn a_queue_follows_the_rate() {
+fn queue_follows_the_rate() {
     follows_the_rate(Mode::LeakyQueue);
 }
 
 #[test]
-fn a_queue_with_a_longest_wait_follows_the_rate() {
+fn queue_with_max_wait_follows_the_rate() {
     follows_the_rate(Mode::LeakyQueueWithMaxWait);
 }
 
 #[test]
-fn a_meter_follows_the_rate() {
+fn meter_follows_the_rate() {
     follows_the_rate(Mode::LeakyMeter);
 }
 
-/// 3 per 7 s is no whole number of microseconds a unit, and 10^12 per 50 µs is many
-/// units each microsecond; both come out even over a year.
+/// 3 per 7 s does not give whole microseconds per unit, and 10^12 per 50 µs restores many units
+/// each microsecond. Both must be exact even after a year.
 #[test]
-fn a_year_of_odd_rates_restores_exactly_what_it_should() {
+fn odd_rates_are_exact_over_a_year() {
     use std::time::Duration;
     use tollgate_core::Quota;
     let year = 365 * 86_400_000_000_u64;

@@ -1,4 +1,4 @@
-//! Bugs that the property tests of this suite found, each as a minimal example.
+//! Bugs found by this suite's property tests, each as a minimal example.
 
 use std::time::Duration;
 
@@ -15,39 +15,39 @@ fn policy(limit: u64, window: u64, algorithm: Algorithm) -> Policy {
     Policy::new("p", quota, algorithm).expect("builds")
 }
 
-/// The wait shortens as the clock goes on, even while it stands before the last charge
-/// and nothing drains.
+/// The wait gets shorter as the clock advances, even while the clock is behind the last charge and
+/// the bucket does not drain.
 #[test]
-fn a_queue_tells_the_exact_wait_after_a_step_back() {
+fn queue_wait_is_exact_after_step_back() {
     let max_wait = Some(Micros::new(20));
     let mode = LeakyMode::Queue { max_wait };
     let policy = policy(6, 54, Algorithm::LeakyBucket { mode });
     let mut key = limiter(&policy);
     assert!(key.request(15, 1).allows());
-    // The first unit drains at 24: who comes at 0 would wait 4 too long.
+    // The first unit has drained at 24, so a request at 0 would wait 4 µs too long.
     let denied = key.request(0, 1);
     assert_eq!(denied.retry_after(), Some(Micros::new(4)));
     assert!(key.assess(3, 1).denies());
     assert_eq!(key.assess(4, 1).delay(), Micros::new(20));
 }
 
-/// Or the answer would depend on whether the store has dropped the key in time.
+/// Otherwise the answer would depend on when the store drops the key.
 #[test]
-fn a_longer_window_does_not_revive_what_a_shorter_one_has_let_go() {
+fn longer_window_does_not_revive_expired_charges() {
     let minute = policy(5, 60_000_000, log(Resolution::Exact));
     let hour = policy(5, 3_600_000_000, log(Resolution::Exact));
     let mut key = limiter(&minute);
     assert!(key.request(0, 5).allows());
     assert!(key.is_fresh(60_000_000));
     assert!(key.converted(&hour, 60_000_000).is_fresh(60_000_000));
-    // One microsecond earlier the five units still count, so the conversion keeps them.
+    // One microsecond earlier, the five units still count, so the conversion carries them over.
     assert_eq!(key.converted(&hour, 59_999_999).consumed(3_599_999_999), 5);
 }
 
-/// The coarse grid records the last charge at a later instant. A charge before that
-/// instant is recorded at the same instant.
+/// The coarse grid records the last charge at a later instant. A new charge before that instant is
+/// recorded at the same instant.
 #[test]
-fn a_log_read_on_a_finer_grid_tells_the_exact_reset() {
+fn reset_is_exact_on_finer_grid() {
     let coarse = policy(5, 60_000_000, log(Resolution::Thousandth));
     let fine = policy(5, 60_000_000, log(Resolution::Exact));
     let mut key = limiter(&coarse);
@@ -59,9 +59,9 @@ fn a_log_read_on_a_finer_grid_tells_the_exact_reset() {
     assert!(key.is_fresh(60_060_000));
 }
 
-/// A clock that has stepped back behind the last instant seen stands still at it.
+/// If the clock steps back behind the last instant seen, time stops at that instant.
 #[test]
-fn a_log_read_under_a_shorter_window_is_fresh_when_it_says_so() {
+fn reset_is_exact_under_shorter_window() {
     let long = policy(2, 900, log(Resolution::Exact));
     let short = policy(2, 50, log(Resolution::Exact));
     let mut key = limiter(&long);
@@ -72,9 +72,9 @@ fn a_log_read_under_a_shorter_window_is_fresh_when_it_says_so() {
     assert!(key.is_fresh(10));
 }
 
-/// Nothing comes later than the last instant that there is, so nothing ends there.
+/// No instant follows the last representable one, so charges made then never expire.
 #[test]
-fn a_log_counts_at_the_last_instant_of_all() {
+fn log_counts_at_last_instant() {
     let mut key = limiter(&policy(2, 1_000, log(Resolution::Exact)));
     let last = Timestamp::MAX.as_micros();
     let admitted = (0..5).filter(|_| key.request(last, 1).allows()).count();

@@ -1,4 +1,4 @@
-//! When a key cannot be told from one never used, and that it can until then.
+//! When a key becomes indistinguishable from an unused key, and not earlier.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -7,10 +7,10 @@ use tollgate_core::Micros;
 use crate::limiter::{Limiter, limiter};
 use crate::trace::{Clock, Step, Trace, every_rule};
 
-every_rule!(at_its_reset_a_key_is_as_good_as_new_and_not_before);
-every_rule!(dropping_a_fresh_key_changes_no_later_answer);
+every_rule!(key_is_fresh_exactly_at_reset);
+every_rule!(dropping_fresh_key_changes_no_answer);
 
-fn at_its_reset_a_key_is_as_good_as_new_and_not_before(trace: &Trace) -> TestCaseResult {
+fn key_is_fresh_exactly_at_reset(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let fresh = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
@@ -31,17 +31,17 @@ fn at_its_reset_a_key_is_as_good_as_new_and_not_before(trace: &Trace) -> TestCas
             prop_assert!(!key.is_fresh(reset_at - 1));
             prop_assert_ne!(key.peek(reset_at - 1), fresh.peek(reset_at - 1));
         }
-        // Any continuation from there on; the steps of the trace serve as one.
+        // Any continuation would do; reuse the trace's own steps.
         let mut later = clock.clone();
         later.now = reset_at;
-        lead_the_same_life(&*key, &*fresh, &mut later, &trace.steps[i..], trace)?;
+        answers_are_equal(&*key, &*fresh, &mut later, &trace.steps[i..], trace)?;
     }
     Ok(())
 }
 
-/// Both keys get the same requests and have to give the same answers. The clock does
-/// not step back here: of time before the reset only the used key knows.
-fn lead_the_same_life(
+/// Sends both keys the same requests and expects the same answers. The clock does not step back
+/// here, because only the used key knows the time before the reset.
+fn answers_are_equal(
     used: &dyn Limiter,
     fresh: &dyn Limiter,
     clock: &mut Clock,
@@ -64,7 +64,7 @@ fn lead_the_same_life(
 }
 
 /// Every store drops fresh keys to bound its memory. This test drops them as early as possible.
-fn dropping_a_fresh_key_changes_no_later_answer(trace: &Trace) -> TestCaseResult {
+fn dropping_fresh_key_changes_no_answer(trace: &Trace) -> TestCaseResult {
     let mut kept = limiter(&trace.policy);
     let mut dropped = limiter(&trace.policy);
     let mut clock = Clock::new(trace);

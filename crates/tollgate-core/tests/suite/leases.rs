@@ -1,4 +1,4 @@
-//! Properties of leases: blocks of units that a replica spends without asking the store.
+//! Properties of leases: blocks of units that a replica spends without calling the store.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::limiter::instant;
 use crate::oracle::Oracle;
 use crate::trace::{Clock, Gap, Mode, Units, check, gaps, starts, units};
 
-/// Replicas take blocks, spend them at any instant up to the last, settle them or die, and
-/// between them requests are decided one by one. The oracle sees every unit when it is spent.
-fn no_limit_is_ever_exceeded(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
+/// Replicas take blocks, spend them up to the last instant, settle them or die. In between,
+/// individual requests are decided. The oracle sees every unit when it is spent.
+fn limit_is_never_exceeded(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
     let mut key = key(policy);
     let mut oracle = Oracle::new(policy);
     let mut clock = Clock::of(policy, start);
@@ -66,12 +66,8 @@ fn no_limit_is_ever_exceeded(policy: &Policy, start: u64, acts: &[Step]) -> Test
     Ok(())
 }
 
-/// A key that never had the block is the same key, to whatever is asked of it.
-fn what_is_returned_unspent_leaves_no_trace(
-    policy: &Policy,
-    start: u64,
-    acts: &[Step],
-) -> TestCaseResult {
+/// A key that never had the block gives the same answers.
+fn unspent_lease_changes_no_state(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
     let (mut key, mut spared) = (key(policy), key(policy));
     let mut clock = Clock::of(policy, start);
     for (id, step) in acts.iter().enumerate() {
@@ -99,9 +95,10 @@ fn what_is_returned_unspent_leaves_no_trace(
     Ok(())
 }
 
-/// While leases are held, a request for the remaining units is allowed and one unit more is
-/// denied. A denied request stays denied until `retry_after` (except as in [`Holds::assess`]).
-fn decisions_beside_blocks_are_true(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
+/// While leases are held, a request for the remaining units is allowed, and a request for more is
+/// denied. A denied request is not allowed before `retry_after`, with the exceptions listed at
+/// [`Holds::assess`].
+fn decisions_account_for_leases(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
     let mut key = key(policy);
     let mut clock = Clock::of(policy, start);
     for (id, step) in acts.iter().enumerate() {
@@ -138,22 +135,22 @@ fn decisions_beside_blocks_are_true(policy: &Policy, start: u64, acts: &[Step]) 
 }
 
 #[test]
-fn a_key_has_only_so_many_blocks_and_is_fresh_when_the_last_is_forgotten() {
+fn number_of_leases_is_bounded() {
     let policy = Policy::sliding_window_log("p", Quota::per_minute(1_000)).unwrap();
     let mut key = key(&policy);
     for id in 0..Holds::MAX as u64 {
         assert!(key.grant(id, id, 1, 1_000_000).is_some());
     }
     assert!(key.grant(64, 64, 1, 1_000_000).is_none());
-    // The last ends after a second and counts for a minute more.
+    // The last block expires after a second and counts for a further minute.
     assert_eq!(key.fresh_after(100), 1_000_063 + 60_000_000 - 100);
     assert!(key.grant(1_000_000, 65, 1, 1_000_000).is_none());
     assert!(key.grant(1_000_001, 65, 1, 1_000_000).is_some());
 }
 
-/// Copies of a machine may ask under one name: then one could settle the block of the other.
+/// Clones of a machine may use the same ID, and could then settle each other's block.
 #[test]
-fn no_two_blocks_of_a_key_have_one_name() {
+fn lease_ids_are_unique_per_key() {
     let policy = Policy::token_bucket("p", Quota::per_minute(100)).unwrap();
     let mut key = key(&policy);
     assert!(key.grant(0, 7, 8, 1_000).is_some());
@@ -163,7 +160,7 @@ fn no_two_blocks_of_a_key_have_one_name() {
 }
 
 #[test]
-fn a_block_of_a_window_ends_with_it() {
+fn lease_expires_with_its_window() {
     for policy in [
         Policy::fixed_window_counter("p", Quota::per_minute(10)).unwrap(),
         Policy::sliding_window_counter("p", Quota::per_minute(10)).unwrap(),
@@ -174,7 +171,7 @@ fn a_block_of_a_window_ends_with_it() {
 }
 
 #[test]
-fn what_cannot_be_leased_is_refused_with_the_cure() {
+fn unleasable_policies_are_rejected() {
     let queue = Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } };
     let interval = Algorithm::TokenBucket { refill: Refill::Interval };
     let greedy = Algorithm::TokenBucket { refill: Refill::Greedy };
@@ -202,7 +199,7 @@ fn what_cannot_be_leased_is_refused_with_the_cure() {
     assert_eq!((second.units(60), second.units(1_000_000), second.units(3)), (3, 50_000, 1));
 }
 
-/// Something that happens to a key, and the time before it.
+/// An event for a key, and the time before it.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     gap: Gap,
@@ -212,9 +209,9 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Ask(Units),
-    /// Grants these units for this number of eighths of a window.
+    /// Grants units for a time in eighths of the window.
     Grant(Units, u64),
-    /// Spends units of one of the leases, now or at its last instant.
+    /// Spends units from an open lease, now or at its last instant.
     Spend(usize, Units, bool),
     Settle(usize),
     /// The replica dies, and the lease is never settled.
@@ -227,7 +224,7 @@ struct Block {
     is_open: bool,
 }
 
-/// One of the blocks that can be spent at `now`.
+/// Selects a block that can be spent at `now`.
 fn pick(blocks: &mut [Block], index: usize, now: u64) -> Option<&mut Block> {
     let mut open: Vec<_> = blocks
         .iter_mut()
@@ -250,12 +247,12 @@ fn lives(mode: Mode) -> impl Strategy<Value = (Policy, u64, Vec<Step>)> {
     (mode.policies(), starts(), prop::collection::vec(step, 1..=40))
 }
 
-/// One test for each law and mode that can be leased.
+/// One test per law and per mode that supports leases.
 macro_rules! leased_rules {
     ($($test:ident $mode:ident)+) => {
-        leased_rules!(@law no_limit_is_ever_exceeded: $($test $mode)+);
-        leased_rules!(@law what_is_returned_unspent_leaves_no_trace: $($test $mode)+);
-        leased_rules!(@law decisions_beside_blocks_are_true: $($test $mode)+);
+        leased_rules!(@law limit_is_never_exceeded: $($test $mode)+);
+        leased_rules!(@law unspent_lease_changes_no_state: $($test $mode)+);
+        leased_rules!(@law decisions_account_for_leases: $($test $mode)+);
     };
     (@law $law:ident: $($test:ident $mode:ident)+) => {
         mod $law {

@@ -1,17 +1,16 @@
-//! One key under one policy, whichever the algorithm: the tests' hands.
+//! A key under a policy with any algorithm, for use by the tests.
 
 use std::any::Any;
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Charged, Cost, Decision, Outcome, Policy, Timestamp, with_rule};
 
-/// A rule and the state of one key. The rules differ in the type of their state, so
-/// the tests reach them through a box.
+/// A rule and a key's state. Rules have different state types, so the tests use a trait object.
 pub(crate) trait Limiter {
-    /// Decides and changes nothing.
+    /// Decides without changing state.
     fn assess(&self, now: u64, cost: u64) -> Decision;
 
-    /// Takes what [`assess`](Limiter::assess) has allowed.
+    /// Charges a cost that [`assess`](Limiter::assess) has allowed.
     fn charge(&mut self, now: u64, cost: u64);
 
     fn give_back(&mut self, charged: &Charged, units: u64, now: u64) -> u64;
@@ -22,16 +21,16 @@ pub(crate) trait Limiter {
 
     fn is_fresh(&self, now: u64) -> bool;
 
-    /// The same key read under another policy.
+    /// The same key converted to another policy.
     fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter>;
 
-    /// The state, to the last bit, in a form that compares.
+    /// The exact state, in a form that can be compared.
     fn state(&self) -> String;
 
     fn copy(&self) -> Box<dyn Limiter>;
 
-    /// Decides on one charge and records it as a store does. A denied charge and a cost of
-    /// zero write nothing.
+    /// Decides on one charge and records it like a store. A denied charge or a cost of zero writes
+    /// no state.
     fn request(&mut self, now: u64, cost: u64) -> Decision {
         let decision = self.assess(now, cost);
         if cost > 0 && decision.allows() {
@@ -45,17 +44,17 @@ pub(crate) trait Limiter {
     }
 }
 
-/// A key never charged under `policy`.
+/// An unused key under `policy`.
 pub(crate) fn limiter(policy: &Policy) -> Box<dyn Limiter> {
     with_rule!(policy.rule(), rule => boxed(rule.clone(), rule.fresh()))
 }
 
-/// A key of which `units` count at `now` under `policy`.
+/// A key for which `units` count at `now` under `policy`.
 pub(crate) fn resumed(policy: &Policy, units: u64, now: u64) -> Box<dyn Limiter> {
     with_rule!(policy.rule(), rule => boxed(rule.clone(), rule.resume(units, instant(now))))
 }
 
-/// The receipt that a store would keep for a charge that this decision allowed.
+/// The receipt that a store would issue for a charge that this decision allowed.
 pub(crate) fn receipt(decision: &Decision, now: u64, cost: u64) -> Option<Charged> {
     match decision.outcome {
         Outcome::Allow { delay, charged_at } if cost > 0 => {
@@ -105,8 +104,8 @@ impl<R: Rule> Limiter for Held<R> {
         self.rule.is_fresh(&self.state, instant(now))
     }
 
-    /// Within one algorithm the rule knows how; between two, only what was consumed
-    /// can be carried over.
+    /// Rules with the same algorithm can convert the state. Between different algorithms, only the
+    /// consumed units carry over.
     fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter> {
         let now = instant(now);
         with_rule!(to.rule(), rule => {

@@ -1,4 +1,4 @@
-//! Long lives: sums that grow, start over and wrap nowhere.
+//! Long runs, in which sums grow and restart without ever overflowing.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::limiter::limiter;
 use crate::oracle::Oracle;
 use crate::trace::{Clock, Gap, Mode, check_cases, is_long, starts, steps};
 
-/// A length, or fifty times as much with `TOLLGATE_LONG=1`.
+/// Returns `length`, or fifty times as much with `TOLLGATE_LONG=1`.
 pub(crate) fn stretched(length: u64) -> u64 {
     if is_long() { length * 50 } else { length }
 }
 
-/// Twenty thousand steps for each mode, or a million: four policies, and for each a
-/// stock of steps that is drawn from in an order that does not repeat.
-fn many_steps_agree_with_the_oracle(mode: Mode) {
-    // A million windows of 400 days end after the last instant that stores can express.
+/// Runs 20 000 steps for each mode, or a million in long tests: four policies, each with a stock of
+/// steps that are drawn in a non-repeating order.
+fn run_against_oracle(mode: Mode) {
+    // A million windows of 400 days would exceed the last representable instant.
     let short = |policy: &Policy| policy.window() <= Micros::new(60_000_000);
     let policies = mode.policies().prop_filter("short windows", short);
     let lives = (policies, starts(), steps(200));
@@ -31,7 +31,8 @@ fn many_steps_agree_with_the_oracle(mode: Mode) {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005);
             draw = draw.wrapping_add(1_442_695_040_888_963_407);
             let step = stock[(draw >> 33) % stock.len()];
-            // The oracle may forget a fresh key, which keeps it from growing slow.
+            // Reset the key regularly: the oracle then forgets its charges and does not become
+            // slow.
             let gap = if i % 64 == 63 { Gap::Reset(0) } else { step.gap };
             let now = clock.pass_forward(gap);
             oracle.forget(now);
@@ -54,28 +55,28 @@ macro_rules! long_lives {
         $(
             #[test]
             fn $test() {
-                many_steps_agree_with_the_oracle(Mode::$mode);
+                run_against_oracle(Mode::$mode);
             }
         )+
     };
 }
 
 long_lives! {
-    a_fixed_window_keeps_its_count FixedWindowCounter
-    an_exact_log_keeps_its_sum LogExact
-    a_log_of_thousandths_keeps_its_sum LogThousandth
-    a_sliding_window_counter_keeps_its_counts SlidingWindowCounter
-    a_greedy_bucket_keeps_its_level TokenGreedy
-    a_bucket_with_intervals_keeps_its_timer TokenInterval
-    a_queue_keeps_its_level LeakyQueue
-    a_queue_with_a_longest_wait_keeps_its_level LeakyQueueWithMaxWait
-    a_meter_keeps_its_level LeakyMeter
+    fixed_window FixedWindowCounter
+    exact_log LogExact
+    thousandth_log LogThousandth
+    sliding_window_counter SlidingWindowCounter
+    greedy_bucket TokenGreedy
+    interval_bucket TokenInterval
+    queue LeakyQueue
+    queue_with_max_wait LeakyQueueWithMaxWait
+    meter LeakyMeter
 }
 
-/// Ten thousand full windows of 10^12 units add up to more than 2^53, which a Lua number
-/// cannot hold. The running totals have to restart without a change in any decision.
+/// Ten thousand full windows of 10^12 units add up to more than 2^53, which a Lua number cannot
+/// represent exactly. The running totals must restart without changing any decision.
 #[test]
-fn a_log_counts_more_units_than_a_double_holds() {
+fn log_counts_past_double_precision() {
     let quota = Quota::new(Policy::MAX_LIMIT, Duration::from_micros(50));
     let resolution = Resolution::Thousandth;
     let policy = Policy::new("p", quota, Algorithm::SlidingWindowLog { resolution }).unwrap();

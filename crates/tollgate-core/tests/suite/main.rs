@@ -1,11 +1,11 @@
-//! Property tests of the algorithms through their public interface.
+//! Property tests for the algorithms, through their public interface.
 //!
-//! Every property runs for every algorithm in every mode, with random policies and random
-//! traces. The clock of a trace may stand still or step back. Each property runs 96 traces,
-//! 256 with `TOLLGATE_LONG=1`, or the number in `PROPTEST_CASES`. `TOLLGATE_LONG=1` also
-//! makes the long runs fifty times as long.
+//! Every property runs for every algorithm in every mode, with random policies and random traces. A
+//! trace's clock may stop or step back. Each property runs 96 traces, 256 with `TOLLGATE_LONG=1`,
+//! or the number in `PROPTEST_CASES`. `TOLLGATE_LONG=1` also makes the long runs fifty times
+//! longer.
 //!
-//! One binary, because linking many of them takes longer than running them.
+//! This is a single binary, because linking several takes longer than running them.
 
 mod bounds;
 mod concurrent_requests;

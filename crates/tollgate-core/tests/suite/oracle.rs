@@ -1,9 +1,9 @@
-//! The definitions of the five algorithms, as slow and as plain as they can be said.
+//! The definitions of the five algorithms, as slow and simple as possible.
 //!
-//! The oracle keeps every charge since the first and works everything out anew each
-//! time. It knows only what counts at an instant; when a denied cost fits, when a key
-//! is fresh again, how much is left and how long a queue takes, it finds by search,
-//! so that no formula of the code under test comes in.
+//! The oracle stores every charge and recomputes everything each time. The only formula in it
+//! computes the units that count at an instant. It finds everything else by search: when a denied
+//! cost fits, when a key is fresh again, how many units remain and how long a queue takes. It
+//! therefore shares no formula with the code under test.
 
 use std::iter::once;
 
@@ -12,7 +12,7 @@ use tollgate_core::{
     Timestamp,
 };
 
-/// Every charge of one key under one policy.
+/// Every charge to one key under one policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Oracle {
     algorithm: Algorithm,
@@ -20,8 +20,7 @@ pub(crate) struct Oracle {
     window: u64,
     capacity: u64,
     calendar: Option<Calendar>,
-    /// Oldest first. An instant is never before that of the charge before it: while
-    /// the clock stands behind, time stands still.
+    /// Oldest first. Timestamps never decrease: while the clock is behind, time stops.
     charges: Vec<Taken>,
 }
 
@@ -43,7 +42,7 @@ impl Oracle {
         }
     }
 
-    /// The whole decision, every field of it.
+    /// The complete decision.
     pub(crate) fn request(&mut self, now: u64, cost: u64) -> Decision {
         let outcome = if cost > self.capacity {
             Outcome::ExceedsCapacity
@@ -69,8 +68,8 @@ impl Oracle {
         let bound = 2 * self.weight(self.capacity);
         let counted = self.counted(now);
         let units = most(units, |units| units == 0 || counted + self.weight(units) <= bound);
-        // Even where nothing can be added, the key has seen this instant; and one that
-        // is fresh by then is not kept.
+        // Even if no units can be added, the key has seen this instant. A key that is fresh by then
+        // is dropped.
         self.forget(now);
         if units > 0 || !self.charges.is_empty() {
             let at = self.seen(now);
@@ -85,14 +84,14 @@ impl Oracle {
         u64::try_from(units).expect("no more than twice the capacity counts")
     }
 
-    /// Whether a request of `cost` passes at `now`.
+    /// Whether a request that costs `cost` is allowed at `now`.
     pub(crate) fn allows(&self, now: u64, cost: u64) -> bool {
         cost == 0
             || (self.counted(now) + self.weight(cost) <= self.weight(self.capacity)
                 && self.wait(now) <= self.max_wait())
     }
 
-    /// Takes units that [`allows`](Oracle::allows) has granted.
+    /// Takes units that [`allows`](Oracle::allows) has allowed.
     pub(crate) fn take(&mut self, now: u64, units: u64) {
         if units > 0 {
             let at = self.seen(now);
@@ -100,17 +99,17 @@ impl Oracle {
         }
     }
 
-    /// Lets go of charges that count neither now nor later. If the clock steps back
-    /// after that, they do not count again.
+    /// Drops charges that count neither now nor later. If the clock steps back afterwards, they do
+    /// not count again.
     pub(crate) fn forget(&mut self, now: u64) {
         if self.counted(now) == 0 {
             self.charges.clear();
         }
     }
 
-    /// The units that count at `then` if this log is read under `to` from `changed` on.
-    /// Only charges that still counted at `changed` are included. Their instants are rounded
-    /// up to the old grid and then to the new grid.
+    /// The units that count at `then` if this log is read under `to` from `changed` on. Only
+    /// charges that still counted at `changed` are included. Their timestamps are rounded up to the
+    /// old grid and then to the new grid.
     pub(crate) fn counts_in_log_of(&self, to: &Policy, changed: u64, then: u64) -> u64 {
         let to = Self::new(to);
         let counts = |charge: &&Taken| {
@@ -121,7 +120,7 @@ impl Oracle {
         self.charges.iter().filter(counts).map(|c| c.units).sum()
     }
 
-    /// Units weigh a window each, so that shares of one are whole numbers.
+    /// Each unit weighs one window, so shares are integers.
     fn weight(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.window)
     }
@@ -152,8 +151,8 @@ impl Oracle {
             }
             Algorithm::SlidingWindowCounter => {
                 let index = seen / self.window;
-                // The counts remember which window they have seen, not how much of it:
-                // a step back within it makes the previous one weigh more.
+                // The counts remember which window they have seen, but not how far into it. After a
+                // step back within the window, the previous window therefore weighs more.
                 let elapsed = now.saturating_sub(index * self.window);
                 let previous = index.checked_sub(1).map_or(0, |i| self.in_window(i));
                 let share = u128::from(previous) * u128::from(self.window - elapsed);
@@ -168,7 +167,7 @@ impl Oracle {
         }
     }
 
-    /// When the window began that `at` lies in.
+    /// The start of the window that contains `at`.
     fn window_at(&self, at: u64) -> u64 {
         match self.calendar {
             Some(calendar) => calendar.period(Timestamp::from_micros(at)).start().as_micros(),
@@ -181,7 +180,7 @@ impl Oracle {
         self.charges.iter().filter(within).map(|c| c.units).sum()
     }
 
-    /// An instant as a log keeps it.
+    /// A timestamp as a log records it.
     fn on_grid(&self, at: u64) -> u64 {
         let exact = match self.algorithm {
             Algorithm::SlidingWindowLog { resolution } => match resolution {
@@ -195,8 +194,8 @@ impl Oracle {
         at.next_multiple_of(grid)
     }
 
-    /// The level of a vessel: every charge is added, and `limit` units drain per window.
-    /// This is the level of a leaky bucket, or the tokens missing from a greedy token bucket.
+    /// A bucket's level: every charge is added, and `limit` units drain per window. For a leaky
+    /// bucket this is its level, for a greedy token bucket its missing tokens.
     fn level(&self, until: u64) -> u128 {
         let mut level = 0_u128;
         let mut at = 0;
@@ -208,9 +207,8 @@ impl Oracle {
         level
     }
 
-    /// The tokens missing from a bucket that refills at the end of each interval, and
-    /// when the running interval began. The timer starts with the first charge to a
-    /// full bucket.
+    /// The tokens missing from a bucket that refills at the end of each interval, and when the
+    /// current interval started. The timer starts with the first charge to a full bucket.
     fn interval(&self, until: u64) -> (u64, u64) {
         let (mut missing, mut began) = (0_u64, 0);
         for charge in self.charges.iter().chain(once(&Taken { at: until, units: 0 })) {
@@ -226,7 +224,7 @@ impl Oracle {
         (missing, began)
     }
 
-    /// How long a queue holds back a request: until the work before it has drained.
+    /// How long a queue delays a request: until the work before it has drained.
     fn wait(&self, now: u64) -> u64 {
         match self.algorithm {
             Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
@@ -245,8 +243,8 @@ impl Oracle {
         }
     }
 
-    /// The instant under which a charge is written: the last one seen, as far as the
-    /// algorithm remembers it. Windows and intervals remember when they began.
+    /// The timestamp with which a charge is recorded: the last instant seen, as far as the
+    /// algorithm remembers it. Windows and intervals only remember when they started.
     fn written_at(&self, now: u64) -> u64 {
         let seen = self.seen(now);
         match self.algorithm {
@@ -259,7 +257,7 @@ impl Oracle {
     }
 }
 
-/// The least number that is `good`, where all greater ones are.
+/// The least number that is `good`, given that all greater numbers are.
 fn least(good: impl Fn(u64) -> bool) -> u64 {
     let mut above = 1;
     while !good(above) {
@@ -278,7 +276,7 @@ fn least(good: impl Fn(u64) -> bool) -> u64 {
     below
 }
 
-/// The greatest number up to `max` that is `good`, where zero and all smaller ones are.
+/// The greatest number up to `max` that is `good`, given that zero and all smaller numbers are.
 fn most(max: u64, good: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, max);
     while low < high {

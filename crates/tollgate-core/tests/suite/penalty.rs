@@ -1,4 +1,4 @@
-//! A penalty against a list of strikes and blocks.
+//! Compares penalties with a plain list of strikes and blocks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::limiter::instant;
 use crate::trace::check;
 
 /// A plain model of a penalty, without the encoding of the real state.
-struct Told {
+struct Model {
     strikes: u64,
     within: u64,
     block: u64,
@@ -19,11 +19,11 @@ struct Told {
     forget_after: u64,
     /// The instants of the strikes since the last block.
     struck: Vec<u64>,
-    /// How long the last block was, before it was cut to the longest, and when it ended.
+    /// The last block: its length before capping, and when it expired.
     last: Option<(u128, u64)>,
 }
 
-impl Told {
+impl Model {
     fn policy(&self) -> Policy {
         let micros = Duration::from_micros;
         let strikes = Strikes::of_denials(self.strikes, micros(self.within))
@@ -58,41 +58,41 @@ impl Told {
 }
 
 #[test]
-fn blocks_begin_with_the_last_strike_and_grow_as_told_until_they_are_forgotten() {
+fn blocks_match_model() {
     let steps = prop::collection::vec((0..=8_u64, any::<bool>(), -1..=1_i64), 1..=60);
     let numbers = (1..=4_u64, 50..=2_000_u64, 1..=2_000_u64, 0..=6_000_u64, 0..=9_000_u64);
     let factor = prop_oneof![1..=4_u64, Just(1_000_000)];
     check(file!(), &(numbers, factor, steps), |(numbers, factor, steps)| {
         let (strikes, within, block, more, forget_after) = numbers;
         let (max_block, struck) = (block + more, Vec::new());
-        let mut told =
-            Told { strikes, within, block, factor, max_block, forget_after, struck, last: None };
-        let policy = told.policy();
+        let mut model =
+            Model { strikes, within, block, factor, max_block, forget_after, struck, last: None };
+        let policy = model.policy();
         let AnyRule::Penalty(rule) = policy.rule() else { unreachable!() };
         let (mut state, mut now) = (rule.fresh(), 1_800_000_000_000_000_u64);
         for (gap, is_strike, off) in steps {
-            // To the moments at which something ends, and beside them.
-            let last = told.last.map_or(now, |(_, until)| until);
+            // Move to instants at which a block or a strike expires, and to either side.
+            let last = model.last.map_or(now, |(_, until)| until);
             let to = match gap {
                 0 => now,
                 1 => now + within / 3,
                 2 => now + within,
                 3 => last,
                 4 => last + forget_after,
-                5 => told.struck.last().map_or(now, |at| at + within),
+                5 => model.struck.last().map_or(now, |at| at + within),
                 _ => now + gap,
             };
             now = to.saturating_add_signed(off).max(now);
-            let expected = told.blocked_until(now);
+            let expected = model.blocked_until(now);
             if is_strike {
-                told.strike(now);
+                model.strike(now);
                 rule.owe(&mut state, 1, instant(now));
             }
             let assess = |now, cost| {
                 rule.assess(rule.refresh(&state, instant(now)), instant(now), Cost::new(cost))
             };
             let decision = assess(now, 1);
-            let until = if is_strike { told.blocked_until(now) } else { expected };
+            let until = if is_strike { model.blocked_until(now) } else { expected };
             prop_assert_eq!(decision.retry_after(), until.map(|until| Micros::new(until - now)));
             prop_assert!(assess(now, 0).allows(), "peeking is free");
             if let Some(until) = until {
@@ -100,7 +100,7 @@ fn blocks_begin_with_the_last_strike_and_grow_as_told_until_they_are_forgotten()
                 prop_assert!(assess(until, 7).allows());
                 prop_assert_eq!(decision.remaining, 0);
             } else {
-                let counting = told.struck.iter().filter(|at| **at + within > now).count() as u64;
+                let counting = model.struck.iter().filter(|at| **at + within > now).count() as u64;
                 prop_assert_eq!(decision.remaining, strikes - counting);
             }
             let fresh_at = now + decision.reset_after.get();
@@ -112,12 +112,12 @@ fn blocks_begin_with_the_last_strike_and_grow_as_told_until_they_are_forgotten()
 }
 
 #[test]
-fn asking_while_there_is_a_block_does_not_prolong_it() {
+fn requests_do_not_extend_a_block() {
     let strikes = Strikes::of_denials(3, Duration::from_secs(60)).block(Duration::from_secs(10));
     let policy = Policy::penalty("p", strikes).unwrap();
     let AnyRule::Penalty(rule) = policy.rule() else { unreachable!() };
     let mut state = rule.fresh();
-    // As many as come at once make one block, and what is too many is forgotten.
+    // Any number of simultaneous strikes causes a single block, and the surplus does not count.
     assert_eq!(rule.owe(&mut state, 200, instant(1_000_000)), 3);
     for second in 1..=10 {
         let now = instant(second * 1_000_000);
@@ -129,7 +129,7 @@ fn asking_while_there_is_a_block_does_not_prolong_it() {
 }
 
 #[test]
-fn no_block_overflows_and_none_is_longer_than_the_longest() {
+fn block_length_is_capped() {
     let longest = Policy::MAX_WINDOW;
     let strikes = Strikes::of_denials(1, Duration::from_micros(50));
     let strikes = strikes.block(Duration::from_micros(1)).growing(1_000_000, longest);
@@ -149,7 +149,7 @@ fn no_block_overflows_and_none_is_longer_than_the_longest() {
 }
 
 #[test]
-fn a_penalty_that_makes_no_sense_is_refused_with_the_cure() {
+fn invalid_penalties_are_rejected() {
     let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
     let three = || Strikes::of_denials(3, second);
     for (strikes, expected) in [

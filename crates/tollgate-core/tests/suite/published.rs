@@ -1,5 +1,5 @@
-//! The examples that are published with the algorithms, and the stories that made
-//! people look for better ones.
+//! Examples published with the algorithms, and the incidents that led people to look for better
+//! algorithms.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::limiter::{Limiter, limiter, receipt};
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
-/// The start of a minute in January 2027; windows of the calendar begin with it.
+/// The start of a minute in January 2027, so aligned windows start with it.
 const MIDNIGHT: u64 = 1_800_000_000 * SECOND;
 
 const FIXED: Algorithm = Algorithm::FixedWindowCounter;
@@ -29,20 +29,20 @@ fn key(quota: Quota, algorithm: Algorithm) -> Box<dyn Limiter> {
     limiter(&policy(quota, algorithm))
 }
 
-/// How many of `count` requests at `now` pass.
+/// How many of `count` requests at `now` are allowed.
 fn passed(key: &mut dyn Limiter, now: u64, count: usize) -> usize {
     (0..count).filter(|_| key.request(now, 1).allows()).count()
 }
 
 #[test]
-fn the_boundary_attack_on_a_hundred_a_minute() {
+fn boundary_attack_on_100_per_minute() {
     for (algorithm, before, after) in [
-        // The attack that made a name for itself: 200 within a second.
+        // The well-known attack: 200 requests within a second.
         (FIXED, 100, 100),
         (LOG, 100, 0),
-        // All of the minute before still weighs.
+        // The entire previous minute still counts.
         (COUNTER, 100, 0),
-        // 100 a minute restore one unit in 0.6 s.
+        // At 100 per minute, one unit is restored every 0.6 s.
         (TOKEN, 100, 1),
         // The timer has run for a second.
         (INTERVAL, 100, 0),
@@ -57,7 +57,7 @@ fn the_boundary_attack_on_a_hundred_a_minute() {
 }
 
 #[test]
-fn a_fixed_window_of_three_a_minute_lets_six_through_within_one() {
+fn fixed_window_allows_double_across_boundary() {
     let mut key = key(Quota::per_minute(3), FIXED);
     let pass = [30, 40, 50, 60, 70, 80].map(|second| {
         let decision = key.request(MIDNIGHT + second * SECOND, 1);
@@ -69,15 +69,15 @@ fn a_fixed_window_of_three_a_minute_lets_six_through_within_one() {
 }
 
 #[test]
-fn a_sliding_log_of_two_a_minute() {
-    // Thousandths of a minute are 60 ms, and the charge at 00:01 falls between two.
+fn sliding_log_with_two_per_minute() {
+    // Thousandths of a minute are 60 ms, and the charge at 00:01 is between two grid points.
     for (resolution, late) in [(Resolution::Exact, 0), (Resolution::Thousandth, 20_000)] {
         let mut key = key(Quota::per_minute(2), Algorithm::SlidingWindowLog { resolution });
         for (second, allows) in [(1, true), (30, true), (50, false), (100, true)] {
             let decision = key.request(MIDNIGHT + second * SECOND, 1);
             assert_eq!(decision.allows(), allows, "at {second} s");
             if !allows {
-                // Once the charge at 00:01 is a minute old.
+                // When the charge at 00:01 is a minute old.
                 let retry_after = Micros::new(11 * SECOND + late);
                 assert_eq!(decision.retry_after(), Some(retry_after));
             }
@@ -85,7 +85,7 @@ fn a_sliding_log_of_two_a_minute() {
     }
 }
 
-/// A counter with `previous` units in the minute before and `current` in this one.
+/// A counter with `previous` units in the previous minute and `current` units in this minute.
 fn counted(limit: u64, previous: u64, current: u64, now: u64) -> Box<dyn Limiter> {
     let mut key = key(Quota::per_minute(limit), COUNTER);
     assert!(key.request(MIDNIGHT - MINUTE, previous).allows());
@@ -94,7 +94,7 @@ fn counted(limit: u64, previous: u64, current: u64, now: u64) -> Box<dyn Limiter
 }
 
 #[test]
-fn a_sliding_counter_takes_the_past_to_have_been_even() {
+fn sliding_counter_assumes_an_even_past() {
     // 3 + 4 · 70 % = 5.8, rounded up to 6.
     let now = MIDNIGHT + 18 * SECOND;
     let key = counted(7, 4, 3, now);
@@ -107,14 +107,14 @@ fn a_sliding_counter_takes_the_past_to_have_been_even() {
     assert_eq!(key.consumed(now - 1), 81);
 }
 
-/// The count again, all at once, a period after the first charge to a full bucket;
-/// never more than the count, and periods of 50 µs count.
+/// The full count is refilled one period after the first charge to a full bucket, and the bucket
+/// never exceeds it. Periods of 50 µs work.
 #[test]
-fn a_bucket_refilled_all_at_once() {
+fn interval_bucket_refills_in_full() {
     let period = 50;
     let quota = Quota::new(5, Duration::from_micros(period));
     let mut key = key(quota, INTERVAL);
-    // The first request starts the timer, not the calendar.
+    // The first request starts the timer; it is not aligned to the epoch.
     let start = MIDNIGHT + 17;
     assert_eq!(passed(&mut *key, start, 3), 3);
     assert_eq!(passed(&mut *key, start + 49, 9), 2);
@@ -123,32 +123,32 @@ fn a_bucket_refilled_all_at_once() {
     assert_eq!(passed(&mut *key, start + 50, 9), 5);
     let denied = key.request(start + 50, 1);
     assert_eq!(denied.retry_after(), Some(Micros::new(period)));
-    // Idle periods do not add up, and a full bucket starts its timer anew.
+    // Idle periods do not accumulate, and a full bucket restarts its timer.
     let late = start + 10 * period + 20;
     assert_eq!(passed(&mut *key, late, 9), 5);
     let denied = key.request(late + 30, 1);
     assert_eq!(denied.retry_after(), Some(Micros::new(20)));
 }
 
-/// Ten a minute: one departure every six seconds, whenever the requests arrive.
+/// At ten per minute, requests leave every six seconds, whenever they arrive.
 #[test]
-fn a_queue_departs_evenly() {
+fn queue_departs_evenly() {
     let mut key = key(Quota::per_minute(10), QUEUE);
     let leaves: Vec<_> = [0, 0, 1, 7, 7, 7, 30, 60]
         .into_iter()
         .map(|second| second + key.request(MIDNIGHT + second * SECOND, 1).delay().get() / SECOND)
         .collect();
     assert_eq!(leaves, [0, 6, 12, 18, 24, 30, 36, 60]);
-    // A dear request keeps the next one waiting, not itself.
+    // An expensive request delays the next request, not itself.
     let now = MIDNIGHT + 100 * SECOND;
     assert_eq!(key.request(now, 5).delay(), Micros::ZERO);
     assert_eq!(key.request(now, 1).delay(), Micros::new(30 * SECOND));
-    // Six units are in the bucket, so four have room.
+    // The bucket contains six units, so four more fit.
     assert_eq!(key.request(now, 5).retry_after(), Some(Micros::new(6 * SECOND)));
 }
 
 #[test]
-fn who_would_wait_too_long_is_denied_until_the_queue_is_shorter() {
+fn queue_denies_waits_over_max_wait() {
     let max_wait = Some(Micros::new(6 * SECOND));
     let mode = LeakyMode::Queue { max_wait };
     let mut key = key(Quota::per_minute(10), Algorithm::LeakyBucket { mode });
@@ -158,9 +158,9 @@ fn who_would_wait_too_long_is_denied_until_the_queue_is_shorter() {
     assert_eq!(denied.remaining, 0);
 }
 
-/// Others have been told when to leave, and two must not leave at once.
+/// Later requests already have their departure times, and two must not leave at the same time.
 #[test]
-fn a_place_in_the_queue_comes_back_only_while_it_is_the_last() {
+fn only_last_place_in_queue_is_refunded() {
     for later in [0, SECOND] {
         let mut key = key(Quota::per_minute(10), QUEUE);
         let mut places = Vec::new();
@@ -171,16 +171,16 @@ fn a_place_in_the_queue_comes_back_only_while_it_is_the_last() {
         let now = MIDNIGHT + later;
         assert_eq!(key.give_back(&places[1], 1, now), 0);
         assert_eq!(key.give_back(&places[2], 1, now), 1);
-        // The place is taken by the next, at the instant that was promised for it.
+        // The next request takes the place, and leaves when the refunded request would have left.
         let leaves = now + key.request(now, 1).delay().get();
         assert_eq!(leaves, places[2].leaves_at.as_micros());
     }
 }
 
-/// A counter whose expiry was renewed by denials locked an ordinary user out: of six
-/// requests in three minutes at three a minute only three passed.
+/// A counter whose expiry was extended by denials once locked out an ordinary user: at three per
+/// minute, only three of six requests within three minutes were allowed.
 #[test]
-fn nobody_is_locked_out_by_being_denied() {
+fn denials_do_not_lock_out_clients() {
     for algorithm in Algorithm::ALL.into_iter().chain([INTERVAL, METER]) {
         let quota = Quota::per_minute(3);
         let mut key = key(quota, algorithm);
@@ -188,7 +188,8 @@ fn nobody_is_locked_out_by_being_denied() {
         let passed = story.map(|second| key.request(MIDNIGHT + second * SECOND, 1).allows());
         assert_eq!(passed, [true; 6], "{algorithm:?}");
 
-        // The same user in a hurry: a denied request each millisecond delays nothing.
+        // The same user in a hurry: a denied request every millisecond does not delay the next
+        // success.
         let (mut calm, mut hasty) = (limiter(&policy(quota, algorithm)), key.copy());
         let start = MIDNIGHT + 10 * MINUTE;
         assert!(calm.request(start, 3).allows());
@@ -205,7 +206,7 @@ fn nobody_is_locked_out_by_being_denied() {
 }
 
 #[test]
-fn what_can_never_fit_is_told_so_and_not_to_come_back() {
+fn oversized_cost_is_never_retried() {
     for algorithm in Algorithm::ALL.into_iter().chain([INTERVAL, METER]) {
         let policy = policy(Quota::per_minute(3), algorithm);
         let mut key = limiter(&policy);
@@ -220,7 +221,7 @@ fn what_can_never_fit_is_told_so_and_not_to_come_back() {
             key.request(MIDNIGHT, 1);
         }
     }
-    // A burst raises what fits at once, or lowers it.
+    // A burst raises or lowers the largest cost that fits.
     for (burst, cost, outcome) in [(5, 5, true), (5, 6, false), (2, 3, false)] {
         for algorithm in [TOKEN, INTERVAL, QUEUE, METER] {
             let mut key = key(Quota::per_minute(3).burst(burst), algorithm);
@@ -229,9 +230,9 @@ fn what_can_never_fit_is_told_so_and_not_to_come_back() {
     }
 }
 
-/// Five GET, five POST, five SEARCH, five DELETE, a POST: a hundred units in all.
+/// Five GET, five POST, five SEARCH, five DELETE and another POST: a hundred units in total.
 #[test]
-fn a_weighted_hundred_a_minute_is_spent_to_the_last_unit() {
+fn weighted_costs_spend_the_full_quota() {
     let mut key = key(Quota::per_minute(100), LOG);
     let mut left = 100;
     let costs = [1, 5, 3, 10].into_iter().flat_map(|cost| [cost; 5]);
@@ -244,9 +245,9 @@ fn a_weighted_hundred_a_minute_is_spent_to_the_last_unit() {
     assert_eq!(denied.retry_after(), Some(Micros::new(59 * SECOND)));
 }
 
-/// The log decides by its limit how finely it looks, unless it is told.
+/// By default, the limit determines the log's resolution.
 #[test]
-fn a_log_is_exact_up_to_a_thousand_and_keeps_thousandths_above() {
+fn log_resolution_depends_on_limit() {
     for (limit, resolution, grid) in [
         (1_000, Resolution::Auto, 1),
         (1_001, Resolution::Auto, 60_000),
@@ -261,10 +262,10 @@ fn a_log_is_exact_up_to_a_thousand_and_keeps_thousandths_above() {
     }
 }
 
-/// The clock has stepped back out of the window that the state has seen: what was
-/// consumed counts from that window on, not from the clock.
+/// The clock has stepped back out of the window that the state has seen. The consumed units count
+/// from that window on, not from the clock.
 #[test]
-fn a_change_of_the_window_while_the_clock_stands_behind_gives_nothing_away() {
+fn window_change_after_step_back_grants_no_units() {
     for algorithm in [FIXED, COUNTER] {
         let mut key = key(Quota::per_minute(3), algorithm);
         assert!(key.request(MIDNIGHT + 65 * SECOND, 3).allows());

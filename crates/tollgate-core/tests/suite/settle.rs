@@ -1,7 +1,7 @@
 //! Properties of settling. After a refund the key never admits more than if the refunded
 //! units had not been charged. A refund is exact where the algorithm allows it.
 //!
-//! A bucket that refills in intervals has its own file: see `settle_interval.rs`.
+//! See `settle_interval.rs` for buckets that refill in intervals.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -10,22 +10,22 @@ use tollgate_core::{Algorithm, Charged, Refill};
 use crate::limiter::{Limiter, limiter, receipt};
 use crate::trace::{Clock, Mode, Step, Trace, check, every_rule, traces};
 
-every_rule!(a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key);
-every_rule!(a_charge_given_back_at_once_was_never_made);
+every_rule!(refunding_only_charge_leaves_fresh_key);
+every_rule!(immediate_refund_undoes_charge);
 
 /// When a refund makes the key equal to a key without the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exactness {
     /// The keys are equal if all requested units were refunded.
     Whole,
-    /// The keys are equal if any unit was refunded. Once a later request is scheduled, nothing
-    /// is refunded.
+    /// The keys are equal if any unit was refunded. After a later request is scheduled, no units
+    /// are refunded.
     WhileLast,
     /// The keys may differ, because the units may already have been refilled.
     LessThanRestored,
 }
 
-/// A trace, and the one charge in it that is corrected some steps later.
+/// A trace, and a charge in it that is corrected some steps later.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) trace: Trace,
@@ -53,17 +53,17 @@ pub(crate) fn plans(mode: Mode) -> impl Strategy<Value = Plan> {
 struct Pair {
     corrected: Box<dyn Limiter>,
     spared: Box<dyn Limiter>,
-    /// The last instant that the corrected key has seen. The spared key has to have
-    /// seen it too, or a step back would set it behind.
+    /// The last instant that the corrected key has seen. The spared key must have seen it too,
+    /// because it would otherwise fall behind after a step back.
     seen: u64,
     pending: Option<(usize, Charged)>,
-    /// From here on both keys have to give the same answers.
+    /// Whether both keys must give the same answers from here on.
     equal: bool,
     settled: bool,
 }
 
 impl Pair {
-    /// Drops fresh keys as a store does.
+    /// Drops fresh keys like a store.
     fn drop_if_fresh(&mut self, trace: &Trace, now: u64) -> Result<bool, TestCaseError> {
         if !self.corrected.is_fresh(now) {
             return Ok(false);
@@ -124,7 +124,7 @@ impl Pair {
         let returned = self.corrected.give_back(charged, units, now);
         prop_assert!(returned <= units);
         self.settled = true;
-        // A queue takes the charge out of its past and does not look at the clock.
+        // A queue removes the charge from its past without reading the clock.
         if exactness != Exactness::WhileLast {
             self.seen = now.max(self.seen);
         }
@@ -137,7 +137,7 @@ impl Pair {
     }
 }
 
-fn the_law(plan: &Plan, exactness: Exactness) -> TestCaseResult {
+fn check_refund(plan: &Plan, exactness: Exactness) -> TestCaseResult {
     let trace = &plan.trace;
     let mut pair = Pair {
         corrected: limiter(&trace.policy),
@@ -148,8 +148,8 @@ fn the_law(plan: &Plan, exactness: Exactness) -> TestCaseResult {
         settled: false,
     };
     let mut clock = Clock::new(trace);
-    // A receipt that outlives its key must not meet a clock that steps back behind it:
-    // after a key expired, a step back may grant a quota again.
+    // If a receipt outlives its key, the clock must not step back: after a key has expired, a step
+    // back may grant the quota again.
     let mut floor = 0;
     for (i, step) in trace.steps.iter().enumerate() {
         let now = clock.pass(step.gap).max(floor);
@@ -171,11 +171,11 @@ fn the_law(plan: &Plan, exactness: Exactness) -> TestCaseResult {
 }
 
 fn law(mode: Mode, exactness: Exactness) {
-    check(file!(), &plans(mode), |plan| the_law(&plan, exactness));
+    check(file!(), &plans(mode), |plan| check_refund(&plan, exactness));
 }
 
 #[test]
-fn a_fixed_window_is_as_if_the_charge_had_not_been_made() {
+fn fixed_window() {
     law(Mode::FixedWindowCounter, Exactness::Whole);
 }
 
@@ -185,48 +185,46 @@ fn calendar_windows() {
 }
 
 #[test]
-fn an_exact_log_is_as_if_the_charge_had_not_been_made() {
+fn exact_log() {
     law(Mode::LogExact, Exactness::Whole);
 }
 
 #[test]
-fn what_was_in_flight_is_as_if_it_had_not_been() {
+fn concurrent_requests() {
     law(Mode::ConcurrentRequests, Exactness::Whole);
 }
 
 #[test]
-fn a_log_of_thousandths_is_as_if_the_charge_had_not_been_made() {
+fn thousandth_log() {
     law(Mode::LogThousandth, Exactness::Whole);
 }
 
 #[test]
-fn a_sliding_window_counter_is_as_if_the_charge_had_not_been_made() {
+fn sliding_window_counter() {
     law(Mode::SlidingWindowCounter, Exactness::Whole);
 }
 
 #[test]
-fn a_greedy_bucket_admits_no_more_than_without_the_charge() {
+fn greedy_bucket() {
     law(Mode::TokenGreedy, Exactness::LessThanRestored);
 }
 
 #[test]
-fn a_meter_admits_no_more_than_without_the_charge() {
+fn meter() {
     law(Mode::LeakyMeter, Exactness::LessThanRestored);
 }
 
 #[test]
-fn a_queue_admits_no_more_than_without_the_charge() {
+fn queue() {
     law(Mode::LeakyQueue, Exactness::WhileLast);
 }
 
 #[test]
-fn a_queue_with_a_longest_wait_admits_no_more_than_without_the_charge() {
+fn queue_with_max_wait() {
     law(Mode::LeakyQueueWithMaxWait, Exactness::WhileLast);
 }
 
-fn a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key(
-    trace: &Trace,
-) -> TestCaseResult {
+fn refunding_only_charge_leaves_fresh_key(trace: &Trace) -> TestCaseResult {
     for step in &trace.steps {
         let mut key = limiter(&trace.policy);
         let mut clock = Clock::new(trace);
@@ -241,12 +239,13 @@ fn a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key(
         let fresh = key.is_fresh(now);
         let returned = key.give_back(&charged, cost, now);
         if is_interval(trace) && returned == 0 {
-            // An interval that is over is settled, even if it did not restore all.
+            // Units are not refunded after their interval is over, even if it did not restore all
+            // units.
             continue;
         }
         prop_assert!(key.is_fresh(now));
-        // Only the part that still counts is refunded, and whole units are reported, so the
-        // refund may be one unit less than `whole`.
+        // Only the part that still counts is refunded, and in whole units, so the refund may be one
+        // unit less than `whole`.
         prop_assert!(returned <= cost);
         prop_assert!(returned + 1 >= whole);
         prop_assert!(!fresh || returned == 0);
@@ -259,7 +258,7 @@ fn is_interval(trace: &Trace) -> bool {
     trace.policy.algorithm().expect("a limit") == Algorithm::TokenBucket { refill }
 }
 
-fn a_charge_given_back_at_once_was_never_made(trace: &Trace) -> TestCaseResult {
+fn immediate_refund_undoes_charge(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     for (i, step) in trace.steps.iter().enumerate() {
@@ -284,8 +283,8 @@ fn a_charge_given_back_at_once_was_never_made(trace: &Trace) -> TestCaseResult {
     Ok(())
 }
 
-/// Over a clock that goes on from the give-back: that it was asked for is something
-/// that only one of the keys has seen.
+/// The clock only moves forward from the refund on, because only one of the keys has seen that
+/// instant.
 fn answers_are_the_same(
     one: &dyn Limiter,
     other: &dyn Limiter,

@@ -1,11 +1,10 @@
-//! Settling a bucket that refills in intervals.
+//! Settling charges to a bucket that refills in intervals.
 //!
-//! Its timer starts with the first charge to a full bucket, so that *when* a charge
-//! was made shifts every refill after it. Two such buckets that once differed may end
-//! up with timers out of step, each ahead of the other in turn, whatever is given
-//! back. So the law is checked as far as it can hold: within the interval of the
-//! charge the corrected bucket admits no more than the one spared the charge, and
-//! from then on, left to itself, it is at no instant the fuller one.
+//! Such a bucket's timer starts with the first charge to a full bucket, so the time of a charge
+//! shifts every later refill. Two buckets that once differed may remain out of step, each ahead in
+//! turn, regardless of refunds. The test therefore checks the law as far as it can hold: within the
+//! charge's interval, the corrected bucket admits no more than the bucket that was spared the
+//! charge. From then on, without further requests, it is never the fuller bucket.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -14,14 +13,14 @@ use crate::limiter::{Limiter, limiter, receipt};
 use crate::settle::{Plan, plans};
 use crate::trace::{Clock, Mode, check};
 
-/// The end of the running interval, where one is running.
+/// The end of the current interval, if there is any.
 fn interval_end(key: &dyn Limiter, now: u64, window: u64) -> Option<u64> {
-    // All ends are whole windows apart, and the reset is one of them.
+    // Interval boundaries are whole windows apart, and the reset is on a boundary.
     let reset_after = key.peek(now).reset_after.get();
     (reset_after > 0).then(|| now + (reset_after - 1) % window + 1)
 }
 
-fn until_the_interval_ends(plan: &Plan) -> TestCaseResult {
+fn check_until_interval_end(plan: &Plan) -> TestCaseResult {
     let trace = &plan.trace;
     let window = trace.policy.window().get();
     let mut corrected = limiter(&trace.policy);
@@ -54,19 +53,19 @@ fn until_the_interval_ends(plan: &Plan) -> TestCaseResult {
             && i - since == plan.later
         {
             let units = plan.returns(charged.cost.get());
-            // Nothing was refilled within the interval, so all units are refunded.
+            // No units were refilled within the interval, so all units are refunded.
             prop_assert_eq!(corrected.give_back(&charged, units, now), units);
             settled = true;
         }
         if settled {
-            is_never_the_fuller(&*corrected, &*spared, now, window)?;
+            check_never_fuller(&*corrected, &*spared, now, window)?;
         }
     }
     Ok(())
 }
 
-/// Looks at every tenth of the next few windows, and to either side of it.
-fn is_never_the_fuller(
+/// Checks every tenth of the next few windows, and one microsecond to either side.
+fn check_never_fuller(
     corrected: &dyn Limiter,
     spared: &dyn Limiter,
     now: u64,
@@ -82,12 +81,12 @@ fn is_never_the_fuller(
 }
 
 #[test]
-fn a_bucket_with_intervals_gives_back_within_the_interval_of_the_charge() {
-    check(file!(), &plans(Mode::TokenInterval), |plan| until_the_interval_ends(&plan));
+fn refunds_within_the_interval() {
+    check(file!(), &plans(Mode::TokenInterval), |plan| check_until_interval_end(&plan));
 }
 
 #[test]
-fn what_an_interval_has_restored_is_not_given_back_again() {
+fn refilled_units_are_not_refunded() {
     check(file!(), &plans(Mode::TokenInterval), |plan| {
         let trace = &plan.trace;
         let window = trace.policy.window().get();

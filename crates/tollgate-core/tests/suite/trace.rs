@@ -1,4 +1,4 @@
-//! Random policies, random traces, and one test per algorithm and mode.
+//! Random policies and traces, and a macro that tests a law in every mode.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tollgate_core::{
     Algorithm, Calendar, Decision, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
 };
 
-/// An algorithm in one of its modes.
+/// An algorithm in a specific mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     FixedWindowCounter,
@@ -68,8 +68,8 @@ impl Mode {
         )
     }
 
-    /// Policies of this mode that build. Small numbers, where rounding bites, and a
-    /// few real ones, where products grow.
+    /// Valid policies in this mode: mostly small numbers, which expose rounding, and a few
+    /// realistic ones, which expose large products.
     pub(crate) fn policies(self) -> impl Strategy<Value = Policy> {
         let window = prop_oneof![
             4 => 50..=120_u64,
@@ -86,8 +86,8 @@ impl Mode {
             1 => Just(1_000_000),
             1 => Just(1_000_000_000_000),
         ];
-        // The burst in halves of the limit, and the longest wait in sixths of the time that a
-        // full queue takes to drain.
+        // The burst in halves of the limit, and the longest wait in sixths of the time that a full
+        // queue takes to drain.
         let halves = prop_oneof![Just(None), (1..=6_u64).prop_map(Some)];
         let wait_sixths = 0..=8_u64;
         (window, limit, halves, wait_sixths, 0..=2_u64).prop_filter_map(
@@ -108,10 +108,10 @@ impl Mode {
     }
 }
 
-/// A calendar whose windows are about this long and differ from their neighbours.
-/// The windows are this short only where traces run.
+/// A calendar with windows of about this length, each different from its neighbours. Only the times
+/// at which traces run have such short windows.
 fn calendar(window: u64) -> Calendar {
-    // Rounding keeps the number of calendars small: a process never frees a calendar.
+    // Rounding limits the number of calendars, which a process never frees.
     let window = window.min(86_400_000_000).next_power_of_two();
     let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
     let from = |start: u64| {
@@ -129,7 +129,7 @@ fn calendar(window: u64) -> Calendar {
     Calendar::new(format!("about {window}"), starts).expect("ascending instants")
 }
 
-/// A policy and what happens to one key under it.
+/// A policy, and requests for a single key under it.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
     pub(crate) policy: Policy,
@@ -137,34 +137,35 @@ pub(crate) struct Trace {
     pub(crate) steps: Vec<Step>,
 }
 
-/// One request and the time before it.
+/// A request, and the time before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) gap: Gap,
     pub(crate) units: Units,
-    /// Taken whether there is room or not, as settling a charge does that was too low.
+    /// Whether the units are taken without regard to the limit, like settling a charge that was too
+    /// low.
     pub(crate) owed: bool,
 }
 
-/// How far the clock moves. Most gaps aim at an instant where something changes and
-/// miss it by a microsecond as often as not.
+/// How far the clock moves. Most gaps aim at an instant at which a decision changes, and often miss
+/// it by a microsecond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gap {
     Micros(u64),
-    /// Tenths of a window.
+    /// Tenths of the window.
     Tenths(u64, i64),
     Windows(u64),
-    /// To the next boundary of the calendar.
+    /// To the next window boundary.
     Boundary(i64),
     /// To the instant of the last `retry_after`.
     Retry(i64),
     /// To the instant of the last `reset_after`.
     Reset(i64),
-    /// Tenths of a window and microseconds back.
+    /// Back by tenths of the window plus microseconds.
     Back(u64, u64),
 }
 
-/// How many units, as far as possible in the terms of the policy.
+/// A number of units, relative to the policy where possible.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Units {
     Exactly(u64),
@@ -185,7 +186,7 @@ impl Units {
     }
 }
 
-/// The clock of a trace, which the steps move.
+/// The trace's clock, which the steps move.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     pub(crate) now: u64,
@@ -212,7 +213,7 @@ impl Clock {
         Self { now: start, calendar, window: window.get(), retry_at: start, reset_at: start }
     }
 
-    /// Moves on, or back, and says where it stands.
+    /// Moves the clock forward or back, and returns the new time.
     pub(crate) fn pass(&mut self, gap: Gap) -> u64 {
         let (now, window) = (self.now, self.window);
         let forward = |to: u64, off: i64| to.saturating_add_signed(off).max(now);
@@ -235,7 +236,7 @@ impl Clock {
         }
     }
 
-    /// Like [`pass`](Clock::pass), for laws of a clock that never steps back.
+    /// Like [`pass`](Clock::pass), for laws in which the clock never steps back.
     pub(crate) fn pass_forward(&mut self, gap: Gap) -> u64 {
         match gap {
             Gap::Back(..) => self.now,
@@ -243,7 +244,7 @@ impl Clock {
         }
     }
 
-    /// Keeps what the decision says of later instants, for steps to aim at.
+    /// Records the decision's later instants, at which later steps can aim.
     pub(crate) fn note(&mut self, decision: &Decision) {
         if let Some(retry_after) = decision.retry_after() {
             self.retry_at = self.now + retry_after.get();
@@ -292,7 +293,7 @@ pub(crate) fn starts() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Traces of one mode, of up to `most` steps.
+/// Traces in the given mode with up to `most` steps.
 pub(crate) fn traces(mode: Mode, most: usize) -> impl Strategy<Value = Trace> {
     (mode.policies(), starts(), steps(most)).prop_map(|(policy, start, steps)| Trace {
         policy,
@@ -301,12 +302,12 @@ pub(crate) fn traces(mode: Mode, most: usize) -> impl Strategy<Value = Trace> {
     })
 }
 
-/// Whether `TOLLGATE_LONG=1` asks for long tests.
+/// Whether `TOLLGATE_LONG=1` requests long tests.
 pub(crate) fn is_long() -> bool {
     std::env::var_os("TOLLGATE_LONG").is_some_and(|value| value == "1")
 }
 
-/// Runs a law over values of a strategy; a failure shrinks and its seed is kept beside
+/// Checks a law for values from a strategy. A failure is shrunk, and its seed is stored beside
 /// `file`.
 pub(crate) fn check<S: Strategy>(
     file: &'static str,
@@ -321,7 +322,7 @@ pub(crate) fn check<S: Strategy>(
     check_cases(file, cases, values, law);
 }
 
-/// Like [`check`], for laws whose every case is long.
+/// Like [`check`], for laws with long cases.
 pub(crate) fn check_cases<S: Strategy>(
     file: &'static str,
     cases: u32,
@@ -331,13 +332,13 @@ pub(crate) fn check_cases<S: Strategy>(
     let config = Config { cases, source_file: Some(file), ..Config::default() };
     match TestRunner::new(config).run(values, law) {
         Ok(()) => {}
-        // On one line, which reads better than a page for each trace.
+        // A single line is easier to read than a page per trace.
         Err(TestError::Fail(reason, least)) => panic!("{reason}\nleast failing input: {least:?}"),
         Err(TestError::Abort(reason)) => panic!("{reason}"),
     }
 }
 
-/// One test per mode: `every_rule!(the_law)` makes a module of that name out of
+/// One test per mode: `every_rule!(the_law)` creates a module with that name from
 /// `fn the_law(trace: &Trace) -> TestCaseResult`.
 macro_rules! every_rule {
     ($law:ident) => {
@@ -357,7 +358,7 @@ macro_rules! every_rule {
     };
 }
 
-/// One test for each of the modes named.
+/// One test for each listed mode.
 macro_rules! rules {
     ($law:ident: $($test:ident $mode:ident),+ $(,)?) => {
         mod $law {

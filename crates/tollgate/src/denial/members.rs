@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-/// Members that a service adds to the body of each denial, for example the name of the server.
+/// Members that a service adds to each problem body, for example the server's name.
 ///
 /// ```
 /// use tollgate::denial::Members;
@@ -22,7 +22,7 @@ impl Members {
         Self { names: Vec::new(), json: String::new() }
     }
 
-    /// Adds a member with this name and value to the body of denials.
+    /// Adds a member with this name and value.
     ///
     /// # Errors
     /// The name is taken, or RFC 9457 does not allow it.
@@ -57,11 +57,11 @@ impl Members {
     }
 }
 
-/// The value of a member of a problem body; strings, integers and `bool` convert into it.
+/// The value of a problem member. Strings, integers and `bool` convert into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemberValue<'a> {
-    /// A string; it is escaped as needed.
+    /// A string, which is escaped as needed.
     Text(&'a str),
     /// An integer.
     Integer(i64),
@@ -69,7 +69,7 @@ pub enum MemberValue<'a> {
     Flag(bool),
 }
 
-/// The value as JSON.
+/// Displays the value as JSON.
 impl fmt::Display for MemberValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,7 +104,7 @@ impl From<bool> for MemberValue<'_> {
     }
 }
 
-/// The error of a member that cannot be added to a problem body.
+/// The error for a member that cannot be added to a problem body.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("member `{}` of the problem body: {fault}", .name.escape_default())]
 pub struct MemberError {
@@ -114,7 +114,7 @@ pub struct MemberError {
 
 tollgate_core::debug_as_display!(MemberError);
 
-/// A string of JSON (RFC 8259): quotes, backslashes and control characters escaped.
+/// A JSON string (RFC 8259), with quotes, backslashes and control characters escaped.
 pub(super) struct Quoted<'a>(pub(super) &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -137,7 +137,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The members of a body, and the one of RFC 9457 that it leaves out.
+/// The members that this crate writes, and `instance`, which RFC 9457 reserves.
 const RESERVED: &str = "type title status detail instance code limit remaining cost window \
                         quota_unit retry_after reset_at violated-policies";
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_string_comes_back_as_it_was() {
+    fn strings_round_trip() {
         let all: String = (0..0x250).filter_map(char::from_u32).collect();
         for text in ["", "plain", "\"", "\\\"\n", "\u{7f}é🚦\0", &all] {
             let read: String = serde_json::from_str(&Quoted(text).to_string()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_rejected() {
         for (name, expected) in [
             ("id", "at least three characters"),
             ("9lives", "begins with a letter"),

@@ -1,6 +1,6 @@
-//! The response to a denied request: its reason, status, body and headers.
+//! How the layer responds to a denied request: reason, status, body and headers.
 //!
-//! By default a denial is a problem body in JSON (RFC 9457), and for gRPC calls a gRPC status.
+//! By default the body of a denial is a JSON problem (RFC 9457), and gRPC calls get a gRPC status.
 //! [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) and
 //! [`denial_response`](crate::layer::RateLimitLayerBuilder::denial_response) replace it.
 //!
@@ -15,9 +15,10 @@
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! A denial by a [concurrency limit](crate::Policy::concurrent_requests) is a `#quota-exceeded`
-//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is an estimate.
+//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is an
+//! estimate.
 //!
-//! The draft of the `RateLimit` headers defines the types `#quota-exceeded` and
+//! The `RateLimit` headers draft defines the types `#quota-exceeded` and
 //! `#temporary-reduced-capacity`.
 
 mod members;
@@ -40,8 +41,8 @@ pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFor
 use crate::head::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
-/// The reason why a request is denied, with the numbers for its response.
-/// See [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) for examples.
+/// Why a request is denied, with the numbers for its response. See
+/// [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) for examples.
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     reason: Reason,
@@ -66,8 +67,8 @@ struct QuotaMembers {
 }
 
 impl<'a> Denial<'a> {
-    /// The denial of a verdict. `rows` are its enforced policies; `seed` (of the key) determines
-    /// the jitter of `Retry-After`.
+    /// Makes the denial for a verdict. `rows` contains its enforced policies, and `seed`, derived
+    /// from the keys, determines the `Retry-After` jitter.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,
         rows: impl IntoIterator<Item = Row<'a>>,
@@ -107,8 +108,7 @@ impl<'a> Denial<'a> {
             calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
         });
-        // The tightest policy has the longest wait; but no wait helps a request that can never
-        // pass.
+        // The tightest policy has the longest wait. Omit it if waiting does not help.
         let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
         if let (true, Some(wait)) = (waits, fields.wait(decision)) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
@@ -120,7 +120,7 @@ impl<'a> Denial<'a> {
     }
 
     /// The store cannot decide, and these policies reject such requests. The store is called again
-    /// in `next_probe`.
+    /// after `next_probe`.
     pub(crate) fn store_unavailable(
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
@@ -136,7 +136,7 @@ impl<'a> Denial<'a> {
     }
 
     /// Makes a denial for a limit that the program enforces without a layer. `wait` is the time
-    /// until the request can pass.
+    /// until the request would be allowed.
     pub fn quota_exceeded(policy: &'a str, wait: Micros) -> Self {
         let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
         Self {
@@ -147,17 +147,17 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// Makes the denial of a request that has no key.
+    /// Makes the denial for a request without a key.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
     }
 
-    /// Makes the denial of a client on the blocklist.
+    /// Makes the denial for a client on the blocklist.
     pub const fn denied_subject() -> Self {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// Makes the denial of a misconfigured service. Only the log has the details.
+    /// Makes the denial for a misconfigured service. Only the log contains the details.
     pub const fn misconfigured() -> Self {
         Self::new(Reason::Misconfigured)
     }
@@ -190,18 +190,18 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// Returns the reason of the denial.
+    /// Returns why the request is denied.
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// Returns the HTTP status of the denial.
+    /// Returns the HTTP status.
     pub const fn status(&self) -> http::StatusCode {
         self.status
     }
 
-    /// The same denial with another status in response and body, for example 401 without
-    /// credentials:
+    /// Returns the same denial with another status in response and body, for example 401 if the
+    /// credentials are missing:
     ///
     /// ```
     /// use http::header::WWW_AUTHENTICATE;
@@ -226,34 +226,34 @@ impl<'a> Denial<'a> {
         self
     }
 
-    /// Returns the names of the policies that deny the request, in their order.
+    /// Returns the names of the policies that deny the request, in the order of the limits.
     pub fn policies(&self) -> &[&'a str] {
         &self.policies
     }
 
-    /// Returns the capacity of the denying policy with the longest wait. The next numbers are of
-    /// the same policy.
+    /// Returns the capacity of the denying policy with the longest wait. The other quota numbers
+    /// also describe this policy.
     pub fn limit(&self) -> Option<u64> {
         self.quota.map(|quota| quota.limit)
     }
 
-    /// Returns the cost of the request under the denying policy.
+    /// Returns the request cost under the denying policy.
     pub const fn cost(&self) -> Option<Cost> {
         self.cost
     }
 
-    /// Returns the head of the denied request. A denial that a program made has none.
+    /// Returns the head of the denied request, or `None` if the program made the denial.
     pub const fn request(&self) -> Option<&RequestHead<'a>> {
         self.request.as_ref()
     }
 
-    /// Returns the units that the denying policy has left.
+    /// Returns the denying policy's remaining units.
     pub fn remaining(&self) -> Option<u64> {
         self.quota.map(|quota| quota.remaining)
     }
 
-    /// Returns the time to refill the whole quota; with a calendar the longest period. A
-    /// concurrency limit has none.
+    /// Returns the time to refill the full quota, or the longest period for a calendar. Returns
+    /// `None` for a concurrency limit.
     pub fn window(&self) -> Option<Micros> {
         self.quota.and_then(|quota| quota.window)
     }
@@ -273,14 +273,14 @@ impl<'a> Denial<'a> {
         self.quota.map(|quota| quota.reset_at)
     }
 
-    /// Returns the exact wait until the request can pass if no other request is charged. `None` if
-    /// no wait helps. For a concurrency limit it is an estimate of one second, and for a
-    /// [lease](crate::Policy::with_lease) it is not exact.
+    /// Returns the exact wait until the request is allowed if no other request is charged, or
+    /// `None` if waiting does not help. For a concurrency limit it is an estimate of one second,
+    /// and for a [lease](crate::Policy::with_lease) it is not exact.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }
 
-    /// Returns the wait as in the header `Retry-After`: in seconds, rounded up, with jitter.
+    /// Returns the wait sent in `Retry-After`: in seconds, rounded up, with jitter.
     pub const fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after_secs
     }

@@ -1,4 +1,4 @@
-//! The body of a denial: `application/problem+json`.
+//! The problem body: `application/problem+json`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use super::members::{Members, Quoted};
 use super::{Denial, QuotaMembers, Reason};
 
 impl Denial<'_> {
-    /// Returns a sentence or two for people: what happened, and the cure.
+    /// Returns a short explanation for people, with advice.
     pub fn detail(&self) -> Cow<'_, str> {
         match self.reason {
             Reason::MissingKey => "The request does not say whose quota it uses.".into(),
@@ -108,7 +108,8 @@ impl Denial<'_> {
 }
 
 impl QuotaMembers {
-    /// "60 seconds", "calendar day in Europe/Berlin". A concurrency limit has none.
+    /// Returns for example "60 seconds" or "calendar day in Europe/Berlin". A concurrency limit has
+    /// no span.
     fn span(&self) -> Option<String> {
         match self.calendar {
             Some(calendar) => Some(format!("calendar {calendar}")),
@@ -117,7 +118,7 @@ impl QuotaMembers {
     }
 }
 
-/// In UTC, and at most the last instant with a year of four digits.
+/// Formats the time in UTC, at most the last instant with a four-digit year.
 pub(super) fn date(seconds: u64) -> Rfc3339Timestamp {
     const LAST: u64 = 253_402_300_799;
     format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))

@@ -8,15 +8,15 @@ macro_rules! page {
     };
 }
 
-/// The reason why a request is denied, with its status, code and problem type.
+/// Why a request is denied. Each reason has a status, a code and a problem type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A quota is used up; waiting helps.
+    /// A quota is used up. Waiting helps.
     QuotaExceeded,
-    /// A penalty blocks the subject; waiting helps.
+    /// A penalty blocks the subject. Waiting helps.
     Blocked,
-    /// The request costs more than a policy ever grants at once; waiting does not help.
+    /// The request costs more than a policy's capacity. Waiting does not help.
     CostExceedsQuota,
     /// The store cannot decide, and a policy fails closed.
     StoreUnavailable,
@@ -29,7 +29,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The status, the word for programs, the title, and the status of a gRPC call.
+    /// Returns the HTTP status, the code, the title, and the gRPC status.
     const fn terms(self) -> (StatusCode, &'static str, &'static str, &'static str) {
         use StatusCode as Status;
         match self {
@@ -37,7 +37,7 @@ impl Reason {
                 (Status::TOO_MANY_REQUESTS, "quota-exceeded", "Quota Exceeded", "8")
             }
             Self::Blocked => (Status::TOO_MANY_REQUESTS, "blocked", "Blocked", "8"),
-            // Not 8, on which clients try again: this call never fits.
+            // Clients retry on 8, but this call will never be allowed.
             Self::CostExceedsQuota => {
                 (Status::FORBIDDEN, "cost-exceeds-quota", "Cost Exceeds Quota", "7")
             }
@@ -55,18 +55,18 @@ impl Reason {
         }
     }
 
-    /// Returns the HTTP status of a denial for this reason.
+    /// Returns the HTTP status for this reason.
     pub const fn status(self) -> StatusCode {
         self.terms().0
     }
 
-    /// Returns the word for programs, as in the member `code`. [`problem_type`](Self::problem_type)
-    /// ends in it.
+    /// Returns the machine-readable code, which is also the body's `code` member.
+    /// [`problem_type`](Self::problem_type) ends in it.
     pub const fn code(self) -> &'static str {
         self.terms().1
     }
 
-    /// Returns the `type` of the problem body: a type of the RateLimit draft, or a heading of
+    /// Returns the `type` of the problem body: a type from the RateLimit draft, or a heading in
     /// `docs/http.md`.
     pub const fn problem_type(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl Reason {
     }
 }
 
-/// The title.
+/// Displays the title.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.title())

@@ -1,4 +1,4 @@
-//! The response of a denial.
+//! How a denial becomes a response.
 
 use std::marker::PhantomData;
 
@@ -10,25 +10,26 @@ use super::{Denial, Members};
 use crate::grpc::{self, GrpcServices};
 use crate::head::RequestHead;
 
-/// The format of a denial: HTTP or gRPC.
+/// The response format: HTTP or gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResponseFormat {
     /// Status, headers and a body.
     Http,
-    /// The same without the body: the request is a HEAD.
+    /// Like `Http`, but without the body, because the request is a HEAD request.
     Head,
     /// A gRPC call: status 200, and the outcome in the headers.
     Grpc,
 }
 
 impl ResponseFormat {
-    /// Returns the format of a denial of this request. `is_grpc` declares that its service is gRPC.
+    /// Returns the format for a denial of this request. `is_grpc` declares that its service is
+    /// gRPC.
     pub fn of(head: &RequestHead<'_>, is_grpc: bool) -> Self {
         Self::among(head, &GrpcServices::all(is_grpc))
     }
 
-    /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
+    /// Like [`of`](Self::of), for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     pub(crate) fn among(head: &RequestHead<'_>, services: &GrpcServices) -> Self {
         if *head.method == Method::HEAD {
             Self::Head
@@ -40,7 +41,7 @@ impl ResponseFormat {
     }
 }
 
-/// Makes the response of a denial. [`Problem`] implements it, and so do closures.
+/// Makes the response for a denial. [`Problem`] and closures implement it.
 ///
 /// The layer adds `Retry-After`, `Cache-Control` and the rate limit headers.
 #[diagnostic::on_unimplemented(
@@ -49,11 +50,11 @@ impl ResponseFormat {
     note = "take a closure `|denial: &Denial<'_>| -> http::Response<bytes::Bytes>`, or a `denial::Problem`"
 )]
 pub trait DenialResponse: Send + Sync + 'static {
-    /// Makes the response to an HTTP request. For a HEAD, the body is dropped afterwards.
+    /// Makes the response to an HTTP request. For HEAD requests, the body is dropped afterwards.
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes>;
 
-    /// The response to a gRPC call. A closure keeps the default, because gRPC clients cannot read a
-    /// page.
+    /// Makes the response to a gRPC call. Closures use the default, because gRPC clients cannot
+    /// read a page.
     fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
         denial.to_grpc()
     }
@@ -68,15 +69,16 @@ where
     }
 }
 
-/// The return type of a closure in [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied): a
-/// text, a `Response<Bytes>`, or with the feature `axum` any `IntoResponse` whose body is in memory.
-/// `Via` is inferred. Sealed: an implementation elsewhere could make the inference ambiguous.
+/// The return type of a closure in [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied):
+/// text, a `Response<Bytes>`, or with the feature `axum` any `IntoResponse` with an in-memory body.
+/// `Via` is inferred. The trait is sealed, because other implementations could make the inference
+/// ambiguous.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
     note = "return a `String` or an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
 )]
 pub trait IntoDenialResponse<Via>: sealed::Sealed<Via> {
-    /// Converts the return value of the closure into a response.
+    /// Converts the closure's return value into a response.
     fn into_denial_response(self) -> Response<Bytes>;
 }
 
@@ -105,7 +107,7 @@ impl IntoDenialResponse<ViaBytes> for Response<Bytes> {
     }
 }
 
-/// Marks closures in `on_denied` that return a text. With the feature `axum` axum converts it.
+/// Marks closures in `on_denied` that return text. With the feature `axum`, axum converts it.
 #[cfg(not(feature = "axum"))]
 #[derive(Debug)]
 pub struct ViaText;
@@ -127,7 +129,7 @@ impl Text for String {}
 #[cfg(not(feature = "axum"))]
 impl Text for &'static str {}
 
-/// Marks closures in `on_denied` that return a response of axum.
+/// Marks closures in `on_denied` that return an axum response.
 #[cfg(feature = "axum")]
 #[derive(Debug)]
 pub struct ViaAxum;
@@ -164,7 +166,7 @@ where
 {
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
         let mut response = (self.0)(denial).into_denial_response();
-        // A text or a JSON value chooses no status, and a denial with 200 would be taken for success.
+        // Text and JSON values do not set a status, and a denial with 200 would look like success.
         if response.status() == StatusCode::OK {
             *response.status_mut() = denial.status();
         }
@@ -192,7 +194,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Adds these members to the body of each denial.
+    /// Adds these members to every problem body.
     pub const fn with_members(members: Members) -> Self {
         Self { members }
     }
@@ -205,7 +207,7 @@ impl DenialResponse for Problem {
 }
 
 impl Denial<'_> {
-    /// The whole response except the rate limit headers of the verdict.
+    /// Makes the entire response, except for the verdict's rate limit headers.
     pub fn respond(
         &self,
         format: ResponseFormat,
@@ -229,8 +231,8 @@ impl Denial<'_> {
         response
     }
 
-    /// Makes a response with this body as JSON, and the status of the denial. A body that cannot be
-    /// serialised becomes the default [problem](Self::to_problem).
+    /// Makes a response with this body as JSON and the denial's status. If the body cannot be
+    /// serialised, it returns the default [problem](Self::to_problem).
     #[cfg(feature = "serde")]
     pub fn json<T: serde::Serialize + ?Sized>(&self, body: &T) -> Response<Bytes> {
         let Ok(json) = serde_json::to_vec(body) else { return self.to_problem(&Members::new()) };
@@ -244,7 +246,7 @@ impl Denial<'_> {
     /// Makes the default response to a gRPC call: headers without a body ("trailers only").
     pub fn to_grpc(&self) -> Response<Bytes> {
         let status = match self.status() {
-            // The status that gRPC clients expect for 401.
+            // gRPC clients expect this status for 401.
             StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
             _ => self.reason().grpc_status(),
         };

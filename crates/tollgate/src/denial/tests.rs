@@ -1,4 +1,4 @@
-//! The body and the headers of denials.
+//! Tests the body and headers of denials.
 
 use std::marker::PhantomData;
 
@@ -33,7 +33,7 @@ fn deny(micros: u64) -> Outcome {
     Outcome::Deny { retry_after: Micros::new(micros) }
 }
 
-/// The response as the layer makes it.
+/// Makes the response like the layer does.
 fn answer(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
     let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
     let mut response = denial.respond(ResponseFormat::Http, &Problem::default());
@@ -50,7 +50,7 @@ fn body(response: &Response<Bytes>) -> Value {
 }
 
 #[test]
-fn a_text_is_a_response_with_the_denials_status() {
+fn text_response_gets_denial_status() {
     let text = ResponseFromFn(|denial: &Denial<'_>| denial.reason().code().to_owned(), PhantomData);
     let response = Denial::missing_key().respond(ResponseFormat::Http, &text);
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
@@ -59,7 +59,7 @@ fn a_text_is_a_response_with_the_denials_status() {
 }
 
 #[test]
-fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
+fn spent_quota_is_429() {
     let fields =
         [fields("default", Quota::per_minute(100)), fields(r#"a "b" \c"#, Quota::per_second(1))];
     let spent = refused(&fields[0], deny(4_100_000), 59_000_000);
@@ -95,7 +95,7 @@ fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
 }
 
 #[test]
-fn a_calendar_says_its_name_and_when_its_period_ends() {
+fn calendar_shows_name_and_end() {
     let midnights = [1_789_948_800, 1_790_035_200].map(|s| Timestamp::from_micros(s * 1_000_000));
     let calendar = Calendar::new(r#"day at "home""#, midnights).unwrap();
     let policy = Policy::fixed_window_counter("daily", Quota::per_calendar(5, calendar)).unwrap();
@@ -114,7 +114,7 @@ fn a_calendar_says_its_name_and_when_its_period_ends() {
 }
 
 #[test]
-fn a_cost_that_never_fits_is_403_and_names_no_wait() {
+fn excessive_cost_is_403_without_wait() {
     let fields = [
         fields("upload", Quota::per_hour(1_000).burst(50)),
         fields("default", Quota::per_minute(100)),
@@ -143,7 +143,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
 }
 
 #[test]
-fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
+fn excessive_cost_overrides_any_wait() {
     let fields = fields("default", Quota::per_minute(100));
     let (late, never) = (deny(u64::MAX), Outcome::ExceedsCapacity);
     for outcomes in [[late, never], [never, late]] {
@@ -156,7 +156,7 @@ fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
 }
 
 #[test]
-fn without_a_verdict_there_are_no_numbers() {
+fn denials_without_verdict_have_no_numbers() {
     let fields = [fields("login", Quota::per_minute(5))];
     let problem = |denial: &Denial<'_>| {
         let response = denial.respond(ResponseFormat::Http, &Problem::default());
@@ -192,7 +192,7 @@ fn without_a_verdict_there_are_no_numbers() {
 }
 
 #[test]
-fn another_status_stands_in_the_response_and_in_its_body() {
+fn custom_status_applies_to_body() {
     let denial = Denial::missing_key().with_status(StatusCode::UNAUTHORIZED);
     let response = denial.respond(ResponseFormat::Http, &Problem::default());
     assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
@@ -206,13 +206,13 @@ fn another_status_stands_in_the_response_and_in_its_body() {
 }
 
 #[test]
-fn the_store_being_asked_at_once_is_still_a_second_away() {
+fn retry_after_is_at_least_one_second() {
     let denial = Denial::store_unavailable([], Micros::ZERO);
     assert_eq!(denial.retry_after_secs(), Some(1));
 }
 
 #[test]
-fn a_service_adds_members_of_its_own() {
+fn problem_includes_custom_members() {
     let members = Members::new().with("server_id", "api \"1\"").unwrap();
     let problem = Problem::with_members(members.with("shard", 7).unwrap());
     let response = Denial::missing_key().respond(ResponseFormat::Http, &problem);
@@ -222,7 +222,7 @@ fn a_service_adds_members_of_its_own() {
 }
 
 #[test]
-fn head_gets_the_headers_alone() {
+fn head_response_has_no_body() {
     let denial = Denial::store_unavailable([], Micros::new(1));
     let request = Request::builder().method(Method::HEAD).body(()).unwrap();
     let format = ResponseFormat::of(&RequestHead::of(&request), false);
@@ -234,7 +234,7 @@ fn head_gets_the_headers_alone() {
 }
 
 #[test]
-fn a_closure_replaces_the_response_but_not_the_headers_that_every_denial_has() {
+fn closure_cannot_override_common_headers() {
     let teapot = |denial: &Denial<'_>| {
         let mut response = Response::new(Bytes::from(denial.policies().join(",")));
         *response.status_mut() = StatusCode::IM_A_TEAPOT;
@@ -250,13 +250,13 @@ fn a_closure_replaces_the_response_but_not_the_headers_that_every_denial_has() {
     assert_eq!(response.headers()[RETRY_AFTER], "1");
     assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
     assert!(denial.respond(ResponseFormat::Head, &teapot).body().is_empty());
-    // Nor does it speak to gRPC.
+    // The closure does not affect gRPC responses either.
     let grpc = denial.respond(ResponseFormat::Grpc, &teapot);
     assert_eq!(grpc.headers()["grpc-status"], "14");
 }
 
 #[test]
-fn grpc_reads_the_outcome_in_the_headers() {
+fn grpc_status_is_in_headers() {
     let fields = [fields("default", Quota::per_minute(100))];
     let (spent, never) =
         (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::ExceedsCapacity, 1));
@@ -290,7 +290,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
 
 proptest! {
     #[test]
-    fn the_body_says_what_the_headers_say(
+    fn body_matches_headers(
         retry_after in 0..u64::MAX,
         reset_after in 0..u64::MAX,
         jitter in 0..100_u64,
@@ -317,7 +317,7 @@ proptest! {
 }
 
 #[test]
-fn instants_display_as_dates() {
+fn instants_format_as_dates() {
     for (seconds, expected) in [
         (0, "1970-01-01T00:00:00Z"),
         (951_782_400, "2000-02-29T00:00:00Z"),

@@ -1,11 +1,11 @@
-//! `X-RateLimit` headers of each policy, as the APIs of language models send them.
+//! `X-RateLimit` headers for each policy, like those in language model APIs.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate_core::{Decision, Micros};
 
 use super::digits;
 
-/// `x-ratelimit-limit-NAME` and the other two.
+/// `x-ratelimit-limit-NAME`, `-remaining-NAME` and `-reset-NAME`.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     limit: HeaderName,
@@ -14,7 +14,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Characters of the policy's name that a header name cannot have become `-`.
+    /// Replaces characters that a header name cannot contain with `-`.
     pub(super) fn of(policy: &str) -> Option<Self> {
         let suffix: String = policy.chars().map(|c| if is_token(c) { c } else { '-' }).collect();
         let name = |field: &str| format!("x-ratelimit-{field}-{suffix}").parse().ok();
@@ -30,7 +30,7 @@ impl Names {
     }
 }
 
-/// `6m0s`, `1.5s`, `20ms`: rounded up to milliseconds.
+/// Formats as `6m0s`, `1.5s` or `20ms`, rounded up to milliseconds.
 fn duration(span: Micros) -> String {
     let millis = span.get().div_ceil(1_000);
     let (hours, minutes, rest) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_the_units_that_they_need() {
+    fn durations_use_suitable_units() {
         for (micros, expected) in [
             (0, "0s"),
             (1, "1ms"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn other_characters_become_hyphens() {
+    fn invalid_characters_become_hyphens() {
         let names = Names::of(r#"Chat "a/b""#).unwrap();
         assert_eq!(names.reset, "x-ratelimit-reset-chat--a-b-");
     }

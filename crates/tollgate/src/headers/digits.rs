@@ -1,11 +1,11 @@
-//! Numbers as header values, without an allocation where they are small.
+//! Formats numbers as header values, without an allocation for small numbers.
 
 use http::HeaderValue;
 
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// A header line in the making. It is on the stack while it is short, because its value should cost
-/// one allocation.
+/// A header line under construction. Short lines are on the stack, so the final value is the only
+/// allocation.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     short: [u8; Self::SHORT],
@@ -14,7 +14,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Room for two members of names of a usual length.
+    /// Enough for two members with typical names.
     const SHORT: usize = 96;
 
     pub(super) const fn new() -> Self {
@@ -46,7 +46,8 @@ impl Line {
         self.long.extend_from_slice(piece);
     }
 
-    /// Appends the first `len` bytes of a word. A copy of a constant length needs no call.
+    /// Appends the first `len` bytes of `word`. A copy with a constant length needs no `memcpy`
+    /// call.
     #[inline]
     pub(super) fn push_word(&mut self, word: [u8; 4], len: usize) {
         match self.short.get_mut(self.len..self.len + 4) {
@@ -68,8 +69,8 @@ impl Line {
     }
 }
 
-/// A header value of this line. All parts are printable, because names were checked with their
-/// policy. Otherwise the header is left out: a limiter must not break a response.
+/// Returns this line as a header value. All parts are printable, because policies validate their
+/// names. If they were not, the header would be omitted: a limiter must not break a response.
 pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
     HeaderValue::from_bytes(line).ok()
 }
@@ -93,7 +94,7 @@ const fn digits(number: usize) -> usize {
     1 + (number >= 10) as usize + (number >= 100) as usize
 }
 
-/// "0" to "999", each with a space or more after it.
+/// "0" to "999", padded with spaces.
 static WORDS: [[u8; 4]; 1000] = {
     let mut words = [[b' '; 4]; 1000];
     let mut number = 0;
@@ -114,21 +115,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_numbers_are_written_like_all_others() {
+    fn small_numbers_match_standard_formatting() {
         for n in (0..2_000).chain([u64::MAX, MAX_INTEGER, 10_u64.pow(12)]) {
             assert_eq!(integer(n), n.to_string());
         }
     }
 
     #[test]
-    fn integers_of_structured_fields_stop_at_fifteen_digits() {
+    fn integers_are_capped_at_15_digits() {
         let mut line = Line::new();
         line.push_integer(u64::MAX);
         assert_eq!(line.as_slice(), b"999999999999999");
     }
 
     #[test]
-    fn a_line_ends_where_its_last_piece_ends() {
+    fn line_ends_with_last_piece() {
         for room in 90..=100 {
             let mut line = Line::new();
             line.push(&[b'x'; 100][..room]);
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_grow_beyond_the_stack() {
+    fn line_grows_beyond_stack() {
         let (mut line, mut expected) = (Line::new(), Vec::new());
         for piece in ["x".repeat(90), "y".repeat(6), "z".to_owned(), "w".repeat(300)] {
             line.push(piece.as_bytes());

@@ -1,4 +1,4 @@
-//! The parts of the headers that are the same in all responses.
+//! The header parts that are the same in all responses.
 
 use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
@@ -8,19 +8,19 @@ use super::digits::{self, Line};
 use super::intern::interned;
 use super::names::{RATELIMIT, RATELIMIT_POLICY};
 
-/// A policy and its decision. Callers leave out shadow policies.
+/// A policy and its decision. Callers omit shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
-/// The headers of one policy, rendered as far as they do not depend on a decision.
+/// A policy's headers, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyFields {
     policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
     quota: Option<HeaderValue>,
-    /// How the member of `RateLimit` begins: `"name";r=`.
+    /// The start of the member of `RateLimit`: `"name";r=`.
     item: Option<HeaderValue>,
     limit_value: Option<HeaderValue>,
-    /// The names of the headers for this policy alone.
+    /// The names of this policy's own headers.
     names: Option<Names>,
     full_after: Micros,
     terms: Terms,
@@ -40,7 +40,7 @@ impl PolicyFields {
         item.push(b";r=");
         quota.push(b";q=");
         let terms = Terms::of(policy);
-        // The fields name a penalty only while it blocks.
+        // The headers name a penalty only while it blocks.
         let most = if let Terms::Penalty = terms { 0 } else { policy.capacity() };
         quota.push_integer(most);
         let (micros, per) = time_to_fill(policy);
@@ -63,7 +63,7 @@ impl PolicyFields {
         }
     }
 
-    /// Leaves the policy out of all headers except `Retry-After`.
+    /// Omits the policy from all headers except `Retry-After`.
     pub(crate) fn hidden(self, is_hidden: bool) -> Self {
         if is_hidden { Self { quota: None, item: None, names: None, ..self } } else { self }
     }
@@ -80,8 +80,8 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The `t` of `RateLimit` in seconds. On a denial it is the wait. Otherwise the policy sustains
-    /// `r` units in this time. With a calendar it is the time to the end of the period.
+    /// Returns `t` for `RateLimit`, in seconds: the wait on a denial, the rest of the period for a
+    /// calendar, and otherwise the time in which the policy sustains `r` units.
     pub(crate) fn effective_window(&self, decision: &Decision) -> Option<u64> {
         match (self.wait(decision), &self.terms) {
             (Some(wait), _) => Some(wait.as_secs_ceil().max(1)),
@@ -90,8 +90,8 @@ impl PolicyFields {
         }
     }
 
-    /// The wait that a denied client gets. For a concurrency limit it is a guess, one second: only
-    /// the ends of leases are known, and requests usually end earlier.
+    /// Returns the wait that a denied client gets. For a concurrency limit it is a guess of one
+    /// second: only the leases' expiry is known, and requests usually finish earlier.
     pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
         let soon = if let Terms::Concurrency = self.terms { SOON } else { Micros::MAX };
         decision.retry_after().map(|wait| wait.min(soon))
@@ -101,7 +101,7 @@ impl PolicyFields {
         match self.terms {
             Terms::Rate(_) => decision.reset_after,
             Terms::Concurrency => decision.reset_after.min(SOON),
-            // When the block ends, and not when it is forgotten.
+            // The end of the block, not the time at which it is forgotten.
             Terms::Penalty => decision.retry_after().unwrap_or_default(),
         }
     }
@@ -115,14 +115,13 @@ impl PolicyFields {
         matches!(self.terms, Terms::Penalty)
     }
 
-    /// The time to refill the whole capacity; with a calendar the longest period. A concurrency
-    /// limit has none.
+    /// The time to refill the full capacity, or the longest period for a calendar. A concurrency
+    /// limit has no window.
     pub(crate) fn window(&self) -> Option<Micros> {
         (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
 
-    /// The value of `X-RateLimit-Limit`. A store may decide with a share of the quota, which has
-    /// another value.
+    /// The value for `X-RateLimit-Limit`. It differs if a store decides with a share of the quota.
     pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }
@@ -186,11 +185,11 @@ impl Terms {
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     seconds: u64,
-    /// ... per number of units, without a common divisor, so that products fit a word.
+    /// ... for this number of units. Reduced to lowest terms, so that products fit into a word.
     units: u64,
     /// The time between two steps in microseconds, if units are refilled in steps.
     step: Option<u64>,
-    /// Whether the length of the next step is not known before.
+    /// Whether the length of the next step is unknown in advance.
     is_calendar: bool,
 }
 
@@ -200,7 +199,7 @@ impl Pace {
             Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
                 (true, policy.quota().limit())
             }
-            // The bucket holds no more.
+            // The bucket cannot hold more.
             Algorithm::TokenBucket { refill: Refill::Interval } => {
                 (true, policy.quota().limit().min(policy.capacity()))
             }
@@ -217,8 +216,8 @@ impl Pace {
         }
     }
 
-    /// The seconds in which to use the remaining units. Without units it is the time until there
-    /// may be one.
+    /// The seconds in which to use the remaining units. If none remain, it is the time until a unit
+    /// may be available.
     fn window_of(&self, decision: &Decision) -> u64 {
         if self.is_calendar && decision.reset_after > Micros::ZERO {
             return decision.reset_after.as_secs_ceil();
@@ -257,7 +256,7 @@ fn time_to_fill(policy: &Policy) -> (u128, u128) {
         Some(Algorithm::TokenBucket { refill: Refill::Interval }) => {
             (window * capacity.div_ceil(limit), 1)
         }
-        // For the window algorithms the capacity is the limit.
+        // For the window algorithms, the capacity is the limit.
         _ => {
             let divisor = gcd(capacity, limit);
             (window * (capacity / divisor), limit / divisor)

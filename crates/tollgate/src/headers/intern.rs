@@ -5,15 +5,14 @@ use std::collections::HashSet;
 use http::HeaderValue;
 use parking_lot::Mutex;
 
-/// A value of this line that is cloned without a reference count.
+/// Returns a value with this text that is cloned without a reference count.
 ///
-/// The count of a shared value would move between cores, and a copy would be an allocation. So the
-/// text is kept while the program runs, once for each different text: a reload of the configuration
-/// adds only new texts.
+/// A shared value's count would move between cores, and a copy would allocate. So each distinct
+/// text is leaked exactly once: a configuration reload adds only new texts.
 pub(super) fn interned(line: &[u8]) -> Option<HeaderValue> {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let line = std::str::from_utf8(line).ok()?;
-    // `from_static` panics on other texts.
+    // `from_static` panics on invalid texts.
     HeaderValue::from_str(line).ok()?;
     let mut texts = TEXTS.lock();
     let texts = texts.get_or_insert_default();
@@ -33,14 +32,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_texts_are_kept_once() {
+    fn equal_texts_are_interned_once() {
         let (one, other) = (interned(b"\"p\";q=1").unwrap(), interned(b"\"p\";q=1").unwrap());
         assert_eq!(one.as_bytes().as_ptr(), other.as_bytes().as_ptr());
         assert_eq!(one, "\"p\";q=1");
     }
 
     #[test]
-    fn what_makes_no_header_is_none() {
+    fn invalid_text_is_not_interned() {
         assert_eq!(interned(b"a\nb"), None);
         assert_eq!(interned(&[0xff]), None);
     }

@@ -1,36 +1,39 @@
-//! The rate limit headers of responses, and the choice of headers to send.
+//! Rate limit headers, and which headers a layer sends.
 //!
-//! Clients read from these headers how much of a quota is left. [`HeaderOptions`] chooses the headers;
-//! [`EXPOSED`] lists them for browsers.
+//! These headers tell clients how much of a quota remains. [`HeaderOptions`] selects the headers to
+//! send, and [`EXPOSED`] lists them for browsers.
 //!
 //! | header | content |
 //! |---|---|
-//! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units per 60 seconds |
-//! | `RateLimit` | `"name";r=42;t=26` of each policy: 42 units are left, for 26 seconds at the rate of the policy |
-//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the denying policy with the longest wait, else the tightest; reset in Unix seconds |
+//! | `RateLimit-Policy` | `"name";q=100;w=60` for each policy: 100 units per 60 seconds |
+//! | `RateLimit` | `"name";r=42;t=26` for each policy: 42 units remain, for 26 seconds at the policy's rate |
+//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the denying policy with the longest wait, otherwise the tightest policy; reset in Unix seconds |
 //! | `X-RateLimit-Exceeded` | the soft limits that the request exceeds |
 //! | `X-RateLimit-Reason` | `temporary-reduced-capacity`: the store could not decide |
 //! | `Retry-After` | seconds, on denials for which waiting helps |
 //!
 //! A concurrency limit has no window: its policy is `"name";q=10;qu="concurrent-requests"`, and its
-//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so the wait in
-//! all headers of a denial is an estimate of one second.
+//! `RateLimit` has a `t` only on denials. It is unknown when running requests will finish, so all
+//! headers on a denial contain an estimated wait: one second.
 //!
-//! By default allowed responses have the first two, and denials have all: see [`HeaderOptions`]. A
-//! penalty appears only while it blocks, as `"name";q=0` and `"name";r=0;t=57`.
+//! By default, allowed responses have the first two headers, and denials have all: see
+//! [`HeaderOptions`]. A penalty appears only while it blocks, in the form `"name";q=0` and
+//! `"name";r=0;t=57`.
 //!
-//! The first two follow revision 11 of the Internet-Draft
+//! The first two headers follow revision 11 of the Internet-Draft
 //! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and `Retry-After`
-//! round up, so that a client that obeys them is not denied. On a denial `t` is the wait of that
-//! policy. Otherwise `r` units in `t` seconds are at most the rate of the policy, whatever is left
-//! of a burst. `w` appears if it is a whole number of seconds, because the syntax allows no others.
+//! round up, so a client that obeys them is not denied. On a denial, `t` is the wait for that
+//! policy. Otherwise `r` units in `t` seconds do not exceed the policy's rate, regardless of the
+//! remaining burst. `w` appears only for windows of whole seconds, because the syntax requires an
+//! integer.
 //!
 //! # Nested limiters
 //!
-//! A layer appends its members of the two lists to those of services inside, as another header
-//! line. There is only one set of `X-RateLimit` headers: that of a denial inside, else the set with
-//! the smaller part of its limit left. If both are equal, the inner set stays. A set with
-//! unreadable numbers is replaced. Of two `Retry-After` the larger stays; seconds win over a date.
+//! A layer appends its members of the two lists to those from inner services, as another header
+//! line. There is only one set of `X-RateLimit` headers. If an inner service denied the request,
+//! its set remains. Otherwise the set with the smaller remaining fraction of its limit is sent, and
+//! the inner set if both are equal. A set with unreadable numbers is replaced. If there are two
+//! `Retry-After` values, the larger remains, and seconds win over a date.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
 
@@ -66,7 +69,7 @@ pub(crate) fn add_reduced_capacity_reason(headers: &mut HeaderMap, source: Sourc
     }
 }
 
-/// The names of policies as a list of strings, `None` if there are none.
+/// Returns the policy names as a list of strings, or `None` if there are none.
 pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
     let mut list = digits::Line::new();
     for policy in policies {
@@ -76,11 +79,11 @@ pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<Heade
     digits::value(list.as_slice()).filter(|value| !value.is_empty())
 }
 
-/// The choice of headers that a layer sends.
+/// Selects the headers that a layer sends.
 ///
 /// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
-/// `X-RateLimit` headers too. With five more headers the header map of most responses has to grow,
-/// which costs as much as the decision.
+/// `X-RateLimit` headers, too. With five more headers, the header map of most responses would have
+/// to grow, which costs as much as the decision.
 ///
 /// ```
 /// use std::time::Duration;
@@ -126,16 +129,16 @@ impl HeaderOptions {
         self
     }
 
-    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
-    /// none.
+    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`, on all responses or
+    /// never.
     #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
         self.x_ratelimit = if send { SendOn::All } else { SendOn::Nothing };
         self
     }
 
-    /// Sends the three `X-RateLimit` headers of each policy, on all responses, instead of those of one
-    /// policy. The APIs of language models have such headers:
+    /// Sends the three `X-RateLimit` headers for each policy, on all responses, instead of only for
+    /// a single policy. Language model APIs send such headers:
     ///
     /// ```text
     /// x-ratelimit-limit-tokens: 10000
@@ -143,18 +146,18 @@ impl HeaderOptions {
     /// x-ratelimit-reset-tokens: 6m0s
     /// ```
     ///
-    /// Here `tokens` is the name of the policy; a character that a header name cannot have becomes
-    /// `-`. The reset is the time until the quota is full again.
-    /// [`Limit::hide_headers`](crate::Limit::hide_headers) leaves a policy out.
+    /// Here `tokens` is the policy's name. Characters that a header name cannot contain become `-`.
+    /// The reset is the time until the quota is full again.
+    /// [`Limit::hide_headers`](crate::Limit::hide_headers) omits a policy.
     #[must_use]
     pub const fn x_ratelimit_by_policy(mut self) -> Self {
         self.x_ratelimit = SendOn::ByPolicy;
         self
     }
 
-    /// Adds up to this time to `Retry-After`, in whole seconds, so that clients that were denied
-    /// together return at different times. A key has one value per window: another request gets no
-    /// shorter wait.
+    /// Adds up to this time to `Retry-After`, in whole seconds, so clients that were denied at the
+    /// same time return at different times. The jitter is fixed for a key and window, so another
+    /// request gets no shorter wait.
     #[must_use]
     pub const fn retry_jitter(mut self, at_most: Duration) -> Self {
         self.retry_jitter = at_most;
@@ -222,8 +225,8 @@ pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
     }
 }
 
-/// Whether `a` restricts the client more than `b`: by the longer wait, else by the smaller part of
-/// its limit.
+/// Whether `a` restricts the client more than `b`: its wait is longer, or the waits are equal and a
+/// smaller fraction of its limit remains.
 pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
     let part = |a: Row<'_>, b: Row<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
     match wait(a).cmp(&wait(b)) {
@@ -244,8 +247,7 @@ pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision): Row<'_>) -> u6
     (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
 
-/// The first insertion returns the header of a service inside, so that most responses need no
-/// search.
+/// The first insertion returns the header from an inner service, so most responses need no lookup.
 fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
     let (fields, decision) = shown;
     let ours = digits::integer(decision.remaining);
@@ -255,7 +257,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    // Each value is written into its place: moving it would wait for the writes.
+    // Each value is built in place, because a move would have to wait for the writes.
     match fields.limit_value(decision) {
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),

@@ -1,10 +1,9 @@
 use http::HeaderName;
 use http::header::RETRY_AFTER;
 
-/// All headers that a layer sends, for `Access-Control-Expose-Headers`: scripts of other origins
-/// need it. Add the headers of
-/// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy) by their
-/// names.
+/// All headers that a layer sends, for `Access-Control-Expose-Headers`, without which scripts from
+/// other origins cannot read them. Add the headers from
+/// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy) by name.
 pub const EXPOSED: [HeaderName; 8] = [
     RATELIMIT_POLICY,
     RATELIMIT,
@@ -16,25 +15,25 @@ pub const EXPOSED: [HeaderName; 8] = [
     RETRY_AFTER,
 ];
 
-/// The header `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
-/// [`Reserve::or_by_header`](crate::limit::Reserve::or_by_header). The layer removes it, so clients never
-/// see it.
+/// The header `X-Tollgate-Cost`: the request cost, which the service sends to the layer. See
+/// [`Reserve::or_by_header`](crate::limit::Reserve::or_by_header). The layer removes it, so clients
+/// never see it.
 pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
-/// The header `RateLimit-Policy`: the quota of each policy.
+/// The header `RateLimit-Policy`: each policy's quota.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// The header `RateLimit`: the units that are left, and the time for them.
+/// The header `RateLimit`: each policy's remaining units, and the time for which they suffice.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// The header `X-RateLimit-Limit`: the limit of one policy.
+/// The header `X-RateLimit-Limit`: a policy's limit.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// The header `X-RateLimit-Remaining`: the units that are left.
+/// The header `X-RateLimit-Remaining`: a policy's remaining units.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// The header `X-RateLimit-Reset`: Unix seconds at which the quota is full again.
+/// The header `X-RateLimit-Reset`: the time at which the quota is full again, in Unix seconds.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Marks a response that the store did not decide with the whole quota. The value
-/// `temporary-reduced-capacity` is a problem type of the RateLimit draft: the request was rejected
-/// with 503, or a local store decided it.
+/// The header `X-RateLimit-Reason`: the store did not decide with the full quota. The value
+/// `temporary-reduced-capacity` is a problem type from the RateLimit draft: the request was
+/// rejected with 503, or a local store decided it.
 pub const X_RATELIMIT_REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
-/// The soft limits that a request exceeds, as a list of strings: `"large-model"`. Responses have it,
-/// and requests from the gateway to its targets. A layer gives handlers
-/// [`Verdicts`](crate::layer::Verdicts) instead.
+/// The header `X-RateLimit-Exceeded`: the soft limits that a request exceeds, as a list of strings
+/// such as `"large-model"`. It is set on responses, and on requests from the gateway to its
+/// targets. A layer gives handlers [`Verdicts`](crate::layer::Verdicts) instead.
 pub const X_RATELIMIT_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tollgate_core::{Key, Micros, Timestamp};
 
-/// The seconds of `Retry-After`: the wait rounded up, at least one, plus up to `jitter`.
+/// Returns the seconds for `Retry-After`: the wait rounded up, at least 1, plus up to `jitter`.
 ///
-/// `seed` (of the key) and the number of the window determine the jitter, so that a client cannot
-/// try for a shorter wait.
+/// `seed`, derived from the keys, and the window number determine the jitter, so a client cannot
+/// retry for a shorter wait.
 pub(crate) fn seconds_to_wait(
     retry_after: Micros,
     jitter: Duration,
@@ -21,18 +21,18 @@ pub(crate) fn seconds_to_wait(
         return least;
     }
     let number = decided_at.as_micros() / window.get().max(1);
-    // The high half of a product maps a hash evenly to the choices.
+    // The high half of the product maps a hash evenly to the choices.
     let added = (u128::from(mix(seed ^ mix(number))) * choices) >> 64;
     least.saturating_add(u64::try_from(added).unwrap_or(0))
 }
 
-/// A number that is the same for a client on all replicas (FNV-1a over its keys).
+/// Returns a number that is the same for a client on all replicas (FNV-1a over its keys).
 pub(crate) fn seed_of<'a>(keys: impl Iterator<Item = &'a Key>) -> u64 {
     let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     keys.fold(0xcbf2_9ce4_8422_2325, |seed, key| key.as_bytes().iter().fold(seed, step))
 }
 
-/// The finalizer of SplitMix64: every bit of the result depends on every bit of `x`.
+/// The SplitMix64 finalizer: each result bit depends on each bit of `x`.
 const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_rounds_up_and_is_never_zero() {
+    fn wait_rounds_up_to_at_least_one() {
         for (micros, expected) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2)] {
             let wait = Micros::new(micros);
             let seconds = seconds_to_wait(wait, Duration::ZERO, 7, Timestamp::EPOCH, WINDOW);
@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn jitter_only_adds_and_reaches_its_bound() {
+    fn jitter_only_adds_up_to_bound() {
         let drawn: Vec<_> = (0..1_000).map(|seed| seconds(5_000_000, seed, 0)).collect();
         assert_eq!(drawn.iter().min(), Some(&5));
         assert_eq!(drawn.iter().max(), Some(&14));
     }
 
     #[test]
-    fn a_key_keeps_its_jitter_within_a_window() {
+    fn jitter_is_stable_within_window() {
         let early = seconds(50_000_000, 3, 600_000_000);
         let late = seconds(20_000_000, 3, 630_000_000);
         assert_eq!(early - 50, late - 20);

@@ -1,4 +1,4 @@
-//! Golden lines: a verdict on the left, exactly what a client reads on the right.
+//! Golden lines: a verdict on the left, and the exact headers that a client receives on the right.
 
 use http::HeaderName;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn decision(policy: &Policy, outcome: Outcome, remaining: u64, reset_after: u64)
 
 type Rows = Vec<(Policy, Decision)>;
 
-/// All fields of the verdict, those of a denial included.
+/// Writes all headers for the verdict, including those for a denial.
 fn write(headers: &mut HeaderMap, options: HeaderOptions, rows: &[(Policy, Decision)]) {
     let fields: Vec<_> = rows.iter().map(|row| PolicyFields::new(&row.0)).collect();
     let rows = || fields.iter().zip(rows.iter().map(|row| &row.1));
@@ -48,7 +48,7 @@ fn rendered(options: HeaderOptions, rows: &[(Policy, Decision)]) -> Vec<String> 
     lines(&headers)
 }
 
-/// The members of a list field: names and their integer parameters.
+/// The members of a list header: names and their integer parameters.
 fn parsed(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, Vec<(String, u64)>)> {
     let lines = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
     let list: List = Parser::new(&lines.collect::<Vec<_>>().join(", ")).parse().unwrap();
@@ -67,7 +67,7 @@ fn parsed(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, Vec<(String, u
 }
 
 #[test]
-fn verdicts_render_to_these_lines() {
+fn verdicts_render_expected_headers() {
     const S: u64 = 1_000_000;
     let per_minute = Quota::per_minute(100);
     let bucket = Policy::token_bucket("default", per_minute).unwrap();
@@ -98,45 +98,45 @@ fn verdicts_render_to_these_lines() {
     };
     #[rustfmt::skip]
     let table: Vec<(Rows, [String; 6])> = vec![
-        // 42 units at 100 a minute are 25.2 seconds' worth.
+        // 42 units at 100 per minute take 25.2 seconds.
         (vec![allowed(&bucket, 42, 34_800_000)], fields(r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
-        // Nothing left: the next unit is 0.6 seconds away at most.
+        // No units remain. The next unit is at most 0.6 seconds away.
         (vec![allowed(&bucket, 0, 60 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=0;t=1"#, [100, 0, 1_790_000_061], None)),
         (vec![with(&bucket, deny(1_200_000), 3, 58 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=3;t=2"#, [100, 3, 1_790_000_059], Some(2))),
         // 50 units take three minutes to refill.
         (vec![allowed(&burst, 49, 3_600_000)], fields(r#""burst";q=50;w=180"#, r#""burst";r=49;t=177"#, [50, 49, 1_790_000_005], None)),
-        // Ten seconds of the window are left, but 60 units are 36 seconds' worth.
+        // The window ends in 10 seconds, but 60 units take 36 seconds.
         (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
-        // Nothing is refilled before the window ends.
+        // No units are refilled before the end of the window.
         (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
-        // The window ends in 30 seconds, and after the next one all is forgotten.
+        // The window ends in 30 seconds, and all charges are forgotten after the next window.
         (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=30"#, [100, 0, 1_790_000_091], None)),
-        // Peeking at a key never used.
+        // Peeking at an unused key.
         (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),
-        // Ten units a minute come in steps, the next in 20 seconds, the last in 140.
+        // Refills of ten units per minute happen in steps: the next in 20 seconds, the last in 140.
         (vec![allowed(&steps, 1, 140 * S)], fields(r#""steps";q=25;w=180"#, r#""steps";r=1;t=20"#, [25, 1, 1_790_000_141], None)),
-        // Days differ, so there is no `w`; and the quota is whole when this one ends.
+        // Days differ in length, so there is no `w`. The quota is full again at the end of the day.
         (vec![allowed(&daily, 99, 89_999_500_000)], fields(r#""daily";q=100"#, r#""daily";r=99;t=90000"#, [100, 99, 1_790_090_000], None)),
         (vec![with(&daily, deny(82_799_500_000), 3, 82_799_500_000)], fields(r#""daily";q=100"#, r#""daily";r=3;t=82800"#, [100, 3, 1_790_082_800], Some(82_800))),
-        // Seven units take two seconds and a third: there is no such `w`.
+        // Seven units take two and a third seconds, which is not a valid `w`.
         (vec![allowed(&odd, 7, 0)], fields(r#""odd";q=7"#, r#""odd";r=7;t=3"#, [7, 7, 1_790_000_001], None)),
-        // A window of less than a second has no `w`.
+        // A window shorter than a second has no `w`.
         (vec![with(&short, deny(1), 0, 1)], fields(r#""short";q=5"#, r#""short";r=0;t=1"#, [5, 0, 1_790_000_001], Some(1))),
         (vec![allowed(&quoted, 0, 300_000)], fields(r#""a \"b\" \\c";q=1;w=1"#, r#""a \"b\" \\c";r=0;t=1"#, [1, 0, 1_790_000_001], None)),
         (vec![allowed(&huge, 999_999_999_999, 86_400 * S)], fields(r#""huge";q=1000000000000;w=86400"#, r#""huge";r=999999999999;t=86400"#, [1_000_000_000_000, 999_999_999_999, 1_790_086_401], None)),
-        // Two that allow: the tighter is shown.
+        // Two policies allow: the tighter is shown.
         (vec![allowed(&log, 4_000, 86_400 * S), allowed(&bucket, 41, 35_400_000)], fields(
             r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=4000;t=34560, "default";r=41;t=25"#, [10_000, 4_000, 1_790_086_401], None)),
-        // One denies, the other would have passed.
+        // One policy denies, and the other would have allowed.
         (vec![with(&log, Outcome::WouldAllow, 9, 86_400 * S), with(&bucket, deny(600_000), 0, 60 * S)], fields(
             r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=9;t=78, "default";r=0;t=1"#, [100, 0, 1_790_000_061], Some(1))),
         // Both deny: the longer wait is shown.
         (vec![with(&bucket, deny(600_000), 0, 60 * S), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=0;t=1, "log";r=0;t=90"#, [10_000, 0, 1_790_086_001], Some(90))),
-        // A request that exceeds a capacity has no Retry-After, even if another policy has one.
+        // A request that exceeds a capacity has no Retry-After, even if another policy has a wait.
         (vec![with(&bucket, Outcome::ExceedsCapacity, 100, 0), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=100;t=60, "log";r=0;t=90"#, [100, 100, 1_790_000_001], None)),
-        // A policy whose store could not decide is not mentioned.
+        // Undecided policies are omitted.
         (vec![(log.clone(), Decision::undecided(10_000)), allowed(&bucket, 42, 34_800_000)], fields(
             r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
         (vec![allowed(&long, 0, S), allowed(&bucket, 99, 600_000)], fields(
@@ -145,7 +145,7 @@ fn verdicts_render_to_these_lines() {
     for (rows, expected) in &table {
         let expected: Vec<_> = expected.iter().filter(|line| !line.is_empty()).collect();
         let mut lines = rendered(HeaderOptions::all(), rows);
-        // In the order of writing `Remaining` comes first, as it finds out who is inside.
+        // `Remaining` is written first, because its insertion returns an inner service's header.
         lines.swap(2, 3);
         assert_eq!(lines.iter().collect::<Vec<_>>(), expected, "{rows:?}");
 
@@ -178,7 +178,7 @@ fn one(remaining: u64) -> [(Policy, Decision); 1] {
 }
 
 #[test]
-fn each_group_of_fields_can_be_switched_off() {
+fn header_groups_can_be_disabled() {
     let names = |options| {
         let lines = rendered(options, &one(5));
         let name = |line: &String| line.split(':').next().unwrap().to_owned();
@@ -194,7 +194,7 @@ fn each_group_of_fields_can_be_switched_off() {
 }
 
 #[test]
-fn a_verdict_without_a_decision_has_no_fields() {
+fn undecided_verdict_has_no_headers() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let rows = [(policy, Decision::undecided(1))];
     assert_eq!(rendered(HeaderOptions::all(), &rows), [""; 0]);
@@ -202,7 +202,7 @@ fn a_verdict_without_a_decision_has_no_fields() {
 }
 
 #[test]
-fn a_share_of_the_quota_shows_its_own_limit() {
+fn quota_share_shows_own_limit() {
     let mut rows = one(9);
     rows[0].1.limit = 33;
     let lines = rendered(HeaderOptions::all(), &rows);
@@ -211,7 +211,7 @@ fn a_share_of_the_quota_shows_its_own_limit() {
 }
 
 #[test]
-fn lists_of_inner_services_are_added_to() {
+fn inner_lists_are_extended() {
     let mut headers = HeaderMap::new();
     headers.append(RATELIMIT, HeaderValue::from_static(r#""a";r=1, "b";r=2"#));
     headers.append(RATELIMIT, HeaderValue::from_static(r#""c";r=3"#));
@@ -222,9 +222,9 @@ fn lists_of_inner_services_are_added_to() {
 }
 
 #[test]
-fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
+fn tighter_x_ratelimit_set_wins() {
     for (theirs, expected) in [
-        // Ours is 5 of 100, theirs of 7.
+        // Our set is 5 of 100, and theirs is out of 7.
         (&["0"][..], ["7", "0", "9"]),
         (&["1"], ["100", "5", "1790000002"]),
         (&["10"], ["100", "5", "1790000002"]),
@@ -250,7 +250,7 @@ fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
 }
 
 #[test]
-fn each_policy_has_headers_of_its_name() {
+fn headers_by_policy_include_its_name() {
     let requests = Policy::token_bucket("requests", Quota::per_minute(60)).unwrap();
     let tokens = Policy::token_bucket("chat tokens", Quota::per_hour(10_000)).unwrap();
     let wait = decision(&tokens, deny(500_000), 40, 360_000_000);
@@ -270,7 +270,7 @@ fn each_policy_has_headers_of_its_name() {
 }
 
 #[test]
-fn a_hidden_policy_has_no_headers() {
+fn hidden_policy_has_no_headers() {
     let policy = |name: &str| Policy::token_bucket(name, Quota::per_minute(60)).unwrap();
     let [shown, hidden] = ["shown", "hidden"].map(policy);
     let decisions = [decision(&shown, ALLOW, 59, 1_000_000), decision(&hidden, ALLOW, 1, 1)];
@@ -291,7 +291,7 @@ fn a_hidden_policy_has_no_headers() {
 }
 
 #[test]
-fn a_service_inside_that_has_denied_keeps_its_set() {
+fn inner_denial_retains_x_ratelimit() {
     let mut headers = HeaderMap::new();
     for (name, value) in
         [(X_RATELIMIT_LIMIT, "9"), (X_RATELIMIT_REMAINING, "8"), (RETRY_AFTER, "3")]
@@ -304,7 +304,7 @@ fn a_service_inside_that_has_denied_keeps_its_set() {
 }
 
 #[test]
-fn of_two_retry_after_the_larger_stays() {
+fn larger_retry_after_wins() {
     for (theirs, expected) in [
         ("3", "5"),
         ("5", "5"),
@@ -330,7 +330,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-/// Spans of all magnitudes.
+/// Spans across all magnitudes.
 fn any_span() -> impl Strategy<Value = u64> {
     (0..64_u32, any::<u64>()).prop_map(|(bits, span)| span >> bits)
 }
@@ -364,7 +364,7 @@ fn any_row() -> impl Strategy<Value = (Policy, Decision)> {
 
 proptest! {
     #[test]
-    fn any_verdict_renders_to_fields_that_keep_their_word(
+    fn headers_match_verdict_for_any_input(
         rows in prop::collection::vec(any_row(), 1..4),
         jitter in 0..100_u64,
     ) {

@@ -24,35 +24,35 @@ use crate::clock::Ticking;
 /// The layer around the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Wrapping {
-    /// Nothing.
+    /// No layer.
     Bare,
-    /// A layer that does nothing: what axum itself takes for any layer.
+    /// The identity layer, which shows the cost that axum adds for any layer.
     Identity,
     /// A layer that sets Tollgate's five headers to constants. It measures the cost of the headers
     /// without a decision.
     Fields,
     /// tower_governor by address.
     Governor,
-    /// The same with `x-ratelimit-limit` and `x-ratelimit-remaining`.
+    /// tower_governor by address, with `x-ratelimit-limit` and `x-ratelimit-remaining`.
     GovernorHeaders,
-    /// Tollgate by address, with all fields.
+    /// Tollgate by address, with all headers.
     Headers,
-    /// With the fields of the default, `RateLimit-Policy` and `RateLimit`.
+    /// Tollgate with the default headers, `RateLimit-Policy` and `RateLimit`.
     DraftHeaders,
-    /// Without fields.
+    /// Tollgate without headers.
     NoHeaders,
-    /// With all fields, and a body around that of the service.
+    /// Tollgate with all headers, and with a body type that wraps the service's body.
     AnyBody,
-    /// A policy for all beside that for each address, with all fields.
+    /// Tollgate with a global policy and a policy per address, with all headers.
     TwoPolicies,
     /// tower_governor by address, which denies every request after the first.
     GovernorDenied,
-    /// Tollgate with the fields of the default, which denies every request after the first.
+    /// Tollgate with the default headers, which denies every request after the first.
     Denied,
 }
 
 impl Wrapping {
-    /// The status of every response after the first.
+    /// The status of all responses after the first.
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::GovernorDenied | Self::Denied => StatusCode::TOO_MANY_REQUESTS,
@@ -64,14 +64,14 @@ impl Wrapping {
 /// Wraps a service that returns a short text.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // The clock advances by a second after every 512 requests. In between, `remaining` decreases with
-    // each request.
+    // The clock advances by a second after every 512 requests. In between, `remaining` decreases
+    // with each request.
     let quota = Quota::per_second(1_000);
     let clock = || Ticking::each(512, Micros::new(1_000_000));
     let store = || MemoryStore::builder().clock(clock()).build();
     let mut governor = GovernorConfigBuilder::default();
-    // With two threads, governor denies a request whose clock reading is older than another's by
-    // more than the burst. So the burst is one second.
+    // With two threads, governor denies a request if its clock reading is older than another's by
+    // more than the burst. So the burst lasts a second.
     governor.per_nanosecond(1).burst_size(1_000_000_000);
     let limited = |headers: HeaderOptions, limits: Vec<Limit>| {
         let mut layer = RateLimitLayer::builder(store()).headers(headers);
@@ -122,8 +122,8 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
             router.layer(limited(all, vec![global, by_address()?])?)
         }
     };
-    // A server does this once; without it the router would build its layers anew for
-    // each request.
+    // Otherwise the router would build its layers again for each request. A server does this at its
+    // start.
     Ok(app.with_state(()))
 }
 

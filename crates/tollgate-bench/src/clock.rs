@@ -1,4 +1,4 @@
-//! A clock for limits that are to have the same load at any speed.
+//! A clock that gives limits the same load at any speed.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate::store::{Clock, Micros, SystemClock, Timestamp};
 
-/// A clock that advances by one step after a fixed number of reads. Each read also reads the real
-/// clock, because the measured time must include that cost. All requests have the same key, whose
-/// lock is held while the clock is read, so plain loads and stores suffice.
+/// A clock that advances by a step after a fixed number of reads. Each read also reads the real
+/// clock, because the measured time must include that cost. All requests have the same key, and
+/// its lock is held while the clock is read, so plain loads and stores suffice.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticking {
     real: SystemClock,

@@ -1,4 +1,4 @@
-//! A store that is sent far more keys than it may hold.
+//! A store that receives far more keys than it may hold.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ const MAX_KEYS: u32 = 1_000_000;
 const MAX_BYTES: u32 = 256 << 20;
 const LIVE: u32 = 1_000;
 
-/// How often a side runs; all are short of noise only together.
+/// The number of runs per side. A single run is too noisy.
 const RUNS: usize = 3;
 
 pub(crate) fn run() -> Result<(), Failure> {
@@ -60,7 +60,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("flood", METHOD, &[table])
 }
 
-/// The names of the numbers of a run, in order. governor has all except the last.
+/// The names of a run's numbers, in order. governor lacks the last.
 const NAMES: [&str; 10] = [
     "ns per new key, the first million",
     "ns per new key, the other nine million",
@@ -74,7 +74,7 @@ const NAMES: [&str; 10] = [
     "changed answers to the two victims",
 ];
 
-/// The flood of one side, in a process of its own.
+/// Floods one side, in its own process.
 pub(crate) fn alone(side: &str) -> Result<Vec<f64>, Failure> {
     let resident = process::memory("VmRSS")?;
     let grown = |line| Ok::<_, Failure>((process::memory(line)? - resident) / f64::from(1 << 20));
@@ -123,7 +123,7 @@ impl Side for Flooded {
     }
 }
 
-/// Two clients that have used of their quota before the flood.
+/// Two clients that have used quota before the flood.
 struct Victims<'a> {
     store: &'a MemoryStore,
     policy: Policy,
@@ -132,7 +132,7 @@ struct Victims<'a> {
 
 impl<'a> Victims<'a> {
     fn new(store: &'a MemoryStore) -> Result<Self, Failure> {
-        // A refill so slow that no unit is refilled during the run.
+        // The refill is so slow that no unit is refilled during the run.
         let policy = Policy::token_bucket("victims", Quota::per_day(100))?;
         let victims = Self { store, policy, keys: [Key::new("spent"), Key::new("half spent")] };
         for (key, cost) in victims.keys.iter().zip([100, 50]) {
@@ -142,10 +142,10 @@ impl<'a> Victims<'a> {
         Ok(victims)
     }
 
-    /// Whether each may pass, and what it has left.
+    /// Whether each client's request is admitted, and its remaining units.
     fn answers(&self) -> Result<Vec<(bool, u64)>, Failure> {
         let answer = |key| -> Result<_, Failure> {
-            // More than is left of either, so that asking takes nothing.
+            // The cost exceeds the remaining units of both, so this request is not charged.
             let charge = Charge::new(&self.policy, key, Cost::new(60));
             let verdict = self.store.decide(&[charge]).into_inner()?;
             let left =
@@ -156,7 +156,7 @@ impl<'a> Victims<'a> {
     }
 }
 
-/// The first six numbers.
+/// Measures the first six numbers.
 fn flood<S: Side>(side: &S) -> Vec<f64> {
     let live: Vec<_> = (0..LIVE).map(|number| text(FLOOD + number)).collect();
     let order = shuffled(LIVE, 3);
@@ -166,7 +166,7 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
     }
     let ended = AtomicBool::new(false);
     let watch = |until: &dyn Fn() -> bool| {
-        // A count for each nanosecond, because a list would grow into what is measured.
+        // A count per nanosecond, because a growing list would add to the measured time and memory.
         let mut buffer = S::Buffer::default();
         let (mut counts, mut sum) = (vec![0_u32; 1 << 16], 0);
         for number in order.iter().cycle() {
@@ -187,8 +187,8 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
         let (mut text, mut buffer) = (Text::new(), S::Buffer::default());
         let begin = Instant::now();
         for number in from..to {
-            // The factor has no common divisor with the number of keys, so the keys come in no
-            // order and each once.
+            // The factor has no common divisor with the number of keys. So each key occurs one
+            // time, in a scattered order.
             let number = u64::from(number) * 7_654_321 % u64::from(FLOOD);
             write_text(u32::try_from(number).unwrap_or_default(), &mut text);
             side.decide(&text, &mut buffer);
@@ -204,7 +204,7 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
     vec![first, rest, calm[0], storm[0], calm[1], storm[1]]
 }
 
-/// The number of nanoseconds that `rank` of the counted decisions did not exceed.
+/// The nanoseconds that `rank` decisions did not exceed.
 fn quantile(counts: &[u32], rank: u64) -> f64 {
     let mut below = 0;
     let nanos = counts.iter().take_while(|count| {

@@ -1,4 +1,4 @@
-//! The gateway in front of a server, beside nginx.
+//! The gateway in front of a server, compared with nginx.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,11 +30,11 @@ that nginx can answer.";
 /// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;
 
-/// Connections of wrk where requests per second are counted.
+/// wrk's connections when it measures requests per second.
 const CONNECTIONS: u32 = 64;
 
-/// Connections that wait while their memory is measured. The gateway needs twice as many files,
-/// and many systems allow 20 000.
+/// Idle connections while their memory is measured. The gateway needs twice as many open files, and
+/// many systems allow 20 000.
 const WAITING: usize = 9_500;
 
 /// The row that `× gateway` refers to.
@@ -46,13 +46,13 @@ const NGINX: usize = 4;
 /// A row, and its targets.
 struct Side {
     name: &'static str,
-    /// Requests per second over those of the gateway without limits.
+    /// Requests per second, divided by the gateway's without limits.
     to_gateway: Target,
-    /// Requests per second over those of nginx without limits.
+    /// Requests per second, divided by nginx's without limits.
     to_nginx: Target,
-    /// Processor time of a request over that of nginx without limits.
+    /// Processor time per request, divided by nginx's without limits.
     processor: Target,
-    /// The 99th percentile at half of nginx's rate over that of nginx without limits.
+    /// The 99th percentile at half of nginx's rate, divided by nginx's without limits.
     p99: Target,
 }
 
@@ -77,7 +77,7 @@ const SIDES: [Side; 6] = [
     Side::new("nginx, `limit_req`"),
 ];
 
-/// With fewer rounds than [`ROUNDS`], to see that it runs, nothing is written down.
+/// With fewer rounds than [`ROUNDS`], which show that the benchmark works, it writes no page.
 pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     wrk::find()?;
     process::find("nginx", "nginx-light")?;
@@ -87,7 +87,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let limit = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
     let limited = Running::gateway(port, limit)?;
     let redis = Server::start()?;
-    // Closed, so that a decision that was not made shows as a failure and not as a fast one.
+    // Fail closed, because otherwise a failed decision would count as a fast decision.
     let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
     let shared = Running::gateway(port, &format!("{limit}{store}  onStoreError: closed\n"))?;
     let nginx = Running::nginx(port)?;
@@ -191,7 +191,7 @@ fn compared(target: Target, ratio: Spread) -> impl Iterator<Item = String> {
     [format!("{ratio:.2}")].into_iter().chain(target.cells(ratio))
 }
 
-/// The number of rounds that the command line asks for: at least one.
+/// Parses a number of rounds: at least one.
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("a number of rounds, at least 1".to_owned()),
@@ -199,12 +199,12 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Each side's numbers, one for each round.
+/// A side's numbers, one per round.
 #[derive(Default)]
 struct Measured {
     /// Requests per second.
     rates: Vec<f64>,
-    /// Microseconds of a request: of the processor, in the median, and the 99th percentile.
+    /// Microseconds per request: processor time, median latency and 99th percentile.
     micros: Vec<f64>,
     medians: Vec<f64>,
     p99s: Vec<f64>,
@@ -234,7 +234,7 @@ fn measure(
     drop(peers);
     for (measured, rates) in measured.iter_mut().zip(rates) {
         measured.rates = rates;
-        // The first was not measured.
+        // The first run only warms up.
         for numbers in [&mut measured.micros, &mut measured.medians, &mut measured.p99s] {
             numbers.remove(0);
         }
@@ -246,7 +246,7 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A program of others, ended when it is dropped.
+/// The gateway or nginx, stopped on drop.
 struct Running {
     process: Child,
     ports: Vec<u16>,
@@ -305,12 +305,12 @@ impl Running {
         Ok(running)
     }
 
-    /// One of the ports, and the process.
+    /// A port and the process.
     fn side(&self, port: usize) -> (u16, u32) {
         (self.ports[port], self.process.id())
     }
 
-    /// KiB of each connection that has sent one request and waits.
+    /// KiB per idle connection that has sent one request.
     fn waiting(&self) -> Result<f64, Failure> {
         let memory = || process::memory_of(&self.process.id().to_string(), "VmRSS");
         let before = memory()?;
@@ -329,7 +329,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // nginx ends its workers when it is asked, and leaves them when it is killed.
+        // SIGTERM, because with SIGKILL nginx would leave its workers running.
         let _ = Command::new("kill").arg(self.process.id().to_string()).status();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(self.folder.path());

@@ -1,4 +1,4 @@
-//! The layer in a server, asked over sockets by wrk.
+//! The layer in a server, measured over sockets with wrk.
 
 use clap::ValueEnum;
 
@@ -75,7 +75,7 @@ pub(crate) fn start(wrapping: Wrapping) -> Result<Server, Failure> {
     Server::start(&["serve", mode.get_name()])
 }
 
-/// Measures requests a second, and leaves the server's own time a request in `micros`.
+/// Measures requests per second, and adds the server's processor time per request to `micros`.
 fn peer<'a>(
     server: &'a Server,
     connections: u32,

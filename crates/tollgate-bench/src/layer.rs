@@ -37,7 +37,7 @@ const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;
 const ROUNDS: usize = 80;
 
-/// A row, and the one it is held against.
+/// A row, and the row it is compared with.
 struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
 
 const ROWS: [Row; 12] = [
@@ -67,7 +67,7 @@ const ROWS: [Row; 12] = [
     ),
 ];
 
-/// tower_governor with headers sends two fields on an allowed response.
+/// A comparison with tower_governor with headers.
 const fn beside_headers(most: f64) -> Option<(Wrapping, Target)> {
     Some((Wrapping::GovernorHeaders, Target::AtMost(most)))
 }
@@ -135,7 +135,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("layer", METHOD, &[table, counting])
 }
 
-/// A layer that counts, held against the same that does not.
+/// A layer with metrics, compared with the same layer without metrics.
 #[derive(Clone, Copy)]
 struct Metered(Wrapping, Recorder, &'static str, Target);
 
@@ -146,8 +146,8 @@ const METERED: [Metered; 4] = [
     Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no headers", Target::AtMost(1.3)),
 ];
 
-/// Measures nanoseconds a request, in the fastest of a few slices: what is compared later is
-/// a small difference of large numbers, which one interruption would drown.
+/// Measures nanoseconds per request, in the fastest of a few slices. Later steps subtract large
+/// numbers with a small difference, which a single interruption would hide.
 pub(crate) fn peer(runtime: &Runtime, wrapping: Wrapping) -> Result<Peer<'_>, Failure> {
     let mut caller = Caller::new(runtime, wrapping)?;
     Ok(Box::new(move || {
@@ -214,7 +214,7 @@ pub(crate) fn spin(wrapping: &str) -> Result<Vec<f64>, Failure> {
     Ok(Vec::new())
 }
 
-/// Allocations a request, by the program that counts them.
+/// Allocations per request, measured by the counting program.
 pub(crate) fn allocations(wrapping: &str, counter: Counter) -> Result<f64, Failure> {
     const REQUESTS: u32 = 1_000;
     let runtime = runtime::Builder::new_current_thread().build()?;

@@ -2,18 +2,18 @@
 //!
 //! | file | measures |
 //! |---|---|
-//! | `memory/` | a decision in memory, and the bytes of a key |
-//! | `flood.rs` | a store that is sent far more keys than it may hold |
+//! | `memory/` | a decision in memory, and the bytes per key |
+//! | `flood.rs` | a store that receives far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
-//! | `metered.rs` | the same, while metrics are counted |
-//! | `http.rs` | the layer in a server, asked over sockets |
+//! | `metered.rs` | the same with metrics |
+//! | `http.rs` | the layer in a server, over sockets |
 //! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
-//! | `gateway.rs` | the gateway in front of a server, beside nginx |
-//! | `replay.rs` | `tollgate replay` over a log, beside GoAccess |
+//! | `gateway.rs` | the gateway in front of a server, compared with nginx |
+//! | `replay.rs` | `tollgate replay` over a log, compared with GoAccess |
 //!
-//! The machine may be busy with other work. So peers take turns in many short rounds,
-//! what counts is the ratio to the peer in the same round, and of those the median.
+//! The machine may be busy with other work. So peers take turns in many short rounds, and the
+//! result is the median of the ratios to a peer in the same round.
 
 mod apps;
 mod clock;
@@ -41,7 +41,7 @@ use clap::{Parser, Subcommand};
 
 use crate::apps::Wrapping;
 
-/// Anything that ends a benchmark early; its message says what and where.
+/// An error that stops a benchmark. Its message contains the cause and the place.
 type Failure = Box<dyn Error + Send + Sync>;
 
 #[derive(Parser)]
@@ -53,46 +53,46 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// A decision in memory, and the bytes of a key
+    /// A decision in memory, and the bytes per key
     Memory,
-    /// A store that is sent far more keys than it may hold
+    /// A store that receives far more keys than it may hold
     Flood,
     /// The layer in process, without sockets
     Layer,
-    /// The layer in a server, asked over sockets by wrk
+    /// The layer in a server, measured over sockets with wrk
     Http,
     /// A decision in Redis
     Redis,
     /// More requests than Redis can answer
     Overload,
-    /// Up to a hundred replicas, and a Cluster of one node
+    /// Up to a hundred replicas, and a single-node Cluster
     Fleet,
-    /// Three replicas with one quota in Redis, one of them and all through nginx
+    /// Three replicas with a shared quota in Redis: a single replica, and all through nginx
     #[cfg(unix)]
     Replicas,
-    /// The gateway in front of a server, beside nginx, asked by wrk
+    /// The gateway in front of a server, compared with nginx
     Gateway {
-        /// How often each takes its turn, a second long; with fewer than 12 nothing is written down
+        /// Rounds of one second per program; with fewer than 12, no page is written
         #[arg(long, value_parser = gateway::at_least_one, default_value_t = gateway::ROUNDS)]
         rounds: usize,
     },
-    /// `tollgate replay` over a log, beside GoAccess
+    /// `tollgate replay` over a log, compared with GoAccess
     Replay {
-        /// How often each program reads the log; with fewer than 3 nothing is written down
+        /// Rounds, in which each program reads the log; with fewer than 3, no page is written
         #[arg(long, value_parser = gateway::at_least_one, default_value_t = replay::ROUNDS)]
         rounds: usize,
     },
-    /// The process that one measurement needs for itself
+    /// A measurement that needs its own process
     #[command(hide = true)]
     Alone { what: String },
-    /// The server of the benchmark over sockets
+    /// The server for benchmarks over sockets
     #[command(hide = true)]
     Serve {
         mode: Wrapping,
         #[arg(long)]
         port: u16,
     },
-    /// One of the replicas
+    /// A replica
     #[cfg(unix)]
     #[command(hide = true)]
     Replica {
@@ -104,7 +104,7 @@ enum Bench {
     },
 }
 
-/// Runs what the command line names, by default all.
+/// Runs the benchmark that the command line names, by default all benchmarks.
 pub fn run() -> ExitCode {
     ended(match Cli::parse().bench {
         None => memory::run()
@@ -135,14 +135,14 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// The benchmark of replicas, where nginx can be started.
+/// Runs the benchmark of replicas, which needs nginx and therefore Unix.
 fn all_replicas() -> Result<(), Failure> {
     #[cfg(unix)]
     replicas::run()?;
     Ok(())
 }
 
-/// One measurement in a process of its own, which prints its numbers.
+/// Runs a measurement in its own process and prints the numbers.
 fn alone(what: &str) -> Result<(), Failure> {
     let numbers = match what.split_once(' ') {
         Some(("spin", side)) => memory::spin(side)?,
@@ -157,10 +157,10 @@ fn alone(what: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs code and says how many allocations it made, and how many bytes it left behind.
+/// Runs code, and returns the number of allocations and the bytes that remain allocated.
 pub type Counter = fn(&mut dyn FnMut()) -> (u64, i64);
 
-/// Counts what the command line names with `counter`, and prints the numbers.
+/// Measures the case that the command line names with `counter`, and prints the number.
 pub fn count(counter: Counter) -> ExitCode {
     let what = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let number = match what.split_once(' ') {
@@ -171,7 +171,7 @@ pub fn count(counter: Counter) -> ExitCode {
     ended(number.map(|number| println!("{number}")))
 }
 
-/// The layer with metrics, a number for each line on stdin.
+/// Measures the layer with metrics. Prints a number for each line on stdin.
 #[cfg(feature = "metrics")]
 pub fn metered() -> ExitCode {
     ended(metered::run())

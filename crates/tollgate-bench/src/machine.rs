@@ -1,17 +1,17 @@
-//! Under what circumstances something was measured.
+//! The environment in which a benchmark ran.
 
 use std::fs;
 use std::process::Command;
 
 use crate::Failure;
 
-/// The versions that were built, from the lock file of this build.
+/// The lock file of this build, for the versions.
 const LOCK: &str = include_str!("../../../Cargo.lock");
 
-/// Peers and what carries them.
+/// Tollgate, its peers, and the stack below them.
 const SHOWN: [&str; 6] = ["tollgate", "governor", "tower_governor", "axum", "hyper", "tokio"];
 
-/// A line on machine, compiler, versions, date and command.
+/// Describes date, command, machine, compiler and versions in a line.
 pub(crate) fn describe(bench: &str) -> Result<String, Failure> {
     let cpu = field("/proc/cpuinfo", "model name")?;
     let cores = std::thread::available_parallelism()?;
@@ -31,7 +31,7 @@ pub(crate) fn describe(bench: &str) -> Result<String, Failure> {
     ))
 }
 
-/// The first line `name : value` or `name=value` of a file.
+/// The value in a file's first line `name : value` or `name=value`.
 fn field(path: &str, name: &str) -> Result<String, Failure> {
     let text = fs::read_to_string(path)?;
     let value = text.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! The layer with metrics, in a program of its own that takes its turn when it is told to.
+//! The layer with metrics, in a separate program that takes turns on request.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::apps::Wrapping;
 use crate::rounds::Peer;
 
-/// Who hears of what is counted.
+/// The recorder of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Recorder {
     /// No recorder.
@@ -18,14 +18,14 @@ pub(crate) enum Recorder {
     Prometheus,
 }
 
-/// The program at work. It ends with this.
+/// The running program, killed on drop.
 struct Metered {
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-/// A peer that answers with what a layer with metrics adds to a request; `None` if the program
+/// A peer that measures the time that a layer with metrics adds to a request. `None` if the program
 /// was not built.
 pub(crate) fn peer(
     wrapping: Wrapping,
@@ -46,7 +46,7 @@ pub(crate) fn peer(
         return Err("a pipe is missing".into());
     };
     let mut metered = Metered { process, to, from: BufReader::new(from) };
-    // NaN ends the comparison, because no ratio is computed from NaN.
+    // NaN marks a failed round, because every ratio with NaN is NaN.
     Ok(Some(Box::new(move || metered.turn().unwrap_or(f64::NAN))))
 }
 
@@ -61,13 +61,13 @@ impl Metered {
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The program itself: a number for each line that it reads.
+/// The program itself. Prints a number for each line that it reads.
 #[cfg(feature = "metrics")]
 pub(crate) fn run() -> Result<(), Failure> {
     use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -77,7 +77,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         return Err("two words are expected: what is measured, and who hears of it".into());
     };
     let wrapping = Wrapping::from_str(&wrapping, false)?;
-    // As the gateway has it.
+    // The same setup as in the gateway.
     let handle = match Recorder::from_str(&recorder, false)? {
         Recorder::None => None,
         Recorder::Prometheus => {
@@ -95,7 +95,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     for line in std::io::stdin().lines() {
         line?;
         println!("{}", wrapped() - bare());
-        // As it is done every few seconds: recorded times would pile up.
+        // The gateway also does this every few seconds, because recorded times accumulate.
         if let Some(handle) = &handle {
             handle.run_upkeep();
         }

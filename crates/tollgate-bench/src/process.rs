@@ -1,4 +1,4 @@
-//! Processes of our own: measurements that need one for themselves.
+//! Child processes for measurements, and numbers about processes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::Failure;
 
-/// Runs a measurement in a process of its own and returns the numbers that it prints.
+/// Runs a measurement in its own process, and returns the numbers that it prints.
 pub(crate) fn alone(what: &str) -> Result<Vec<f64>, Failure> {
     numbers(Command::new(std::env::current_exe()?).args(["alone", what]))
 }
@@ -21,7 +21,7 @@ pub(crate) fn count(what: &str) -> Result<Option<f64>, Failure> {
     Ok(numbers(Command::new(program).args(what.split(' ')))?.first().copied())
 }
 
-/// Says what to do where a program is missing, and installs it where that needs no question.
+/// Installs a missing program if that needs no password. Otherwise the error contains the command.
 pub(crate) fn find(program: &str, package: &str) -> Result<(), Failure> {
     let there = || Command::new(program).arg("-v").output().is_ok();
     if !there() {
@@ -43,12 +43,12 @@ fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
     Ok(printed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
-/// A line of /proc/self/status in bytes: `VmRSS`, or `VmHWM` for the highest so far.
+/// A line from /proc/self/status in bytes: `VmRSS`, or `VmHWM` for its maximum.
 pub(crate) fn memory(line: &str) -> Result<f64, Failure> {
     memory_of("self", line)
 }
 
-/// The same of the process with this id.
+/// The same for the process with this id.
 pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
@@ -59,7 +59,7 @@ pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
 
 /// Processor time that a process has used so far, in seconds.
 pub(crate) fn processor_time(pid: u32) -> Result<f64, Failure> {
-    // The 12th and 13th number are the times in user and kernel mode.
+    // Fields 12 and 13 after the name are the times in user and kernel mode.
     times(&pid.to_string(), 11)
 }
 
@@ -68,17 +68,17 @@ pub(crate) fn processor_time_of_children() -> Result<f64, Failure> {
     times("self", 13)
 }
 
-/// The sum of two times of a process, in seconds. `skipped` fields precede them.
+/// The sum of two times in a process's stat file, in seconds. `skipped` fields precede them.
 fn times(pid: &str, skipped: usize) -> Result<f64, Failure> {
     let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat")))?;
     // The name is in parentheses and may contain any character. State and numbers follow it.
     let (_, after) = stat.rsplit_once(") ").ok_or("/proc/<pid>/stat has no name")?;
     let ticks = after.split(' ').skip(skipped).take(2).map(str::parse::<f64>);
-    // Linux counts 100 ticks a second for programs, whatever it uses itself.
+    // /proc always has 100 ticks per second, even if the kernel uses another rate.
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
 
-/// The same of a process and its children, such as nginx and its workers.
+/// Processor time of a process and its children, such as nginx and its workers.
 pub(crate) fn family_time(pid: u32) -> Result<f64, Failure> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let children = children.split_whitespace().map(|child| processor_time(child.parse()?));

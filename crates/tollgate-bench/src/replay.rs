@@ -1,4 +1,4 @@
-//! `tollgate replay` over a log, beside reading alone and beside GoAccess.
+//! `tollgate replay` over a log, compared with only reading the log and with GoAccess.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ With 100 000 clients, the replay waits for memory: each request reads its client
 store and its counts in the report, and neither fits into a core's cache.";
 
 const LINES: u64 = 500_000;
-/// The rounds after which the median is written down.
+/// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 3;
 
 const LIMITS: &str = "rateLimiter:
@@ -107,7 +107,7 @@ pub(crate) fn parse(log: &str) -> Result<Vec<f64>, Failure> {
     Ok(vec![records.progress().lines as f64])
 }
 
-/// The seconds of processor time that a program takes.
+/// The processor time of a program, in seconds.
 fn processor_time(command: &[&str]) -> Result<f64, Failure> {
     let before = process::processor_time_of_children()?;
     let [program, args @ ..] = command else { return Err("no program".into()) };
@@ -128,7 +128,7 @@ fn write_log(path: &Path, clients: f64) -> Result<(), Failure> {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // The square of a square makes few clients busy.
+        // The fourth power makes a few clients busy.
         let share = (random >> 40) as f64 / (1 << 24) as f64;
         let client = (share.powi(4) * clients) as u64;
         let (second, path) = (line / 200, PATHS[(random % 5) as usize]);

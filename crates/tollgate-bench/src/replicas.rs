@@ -1,4 +1,4 @@
-//! Three replicas with one quota, asked by wrk: one of them, and all through nginx.
+//! Three replicas with a shared quota under load from wrk: a single replica, and all through nginx.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -30,13 +30,13 @@ const CONNECTIONS: u32 = 64;
 /// The limiter of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Nothing.
+    /// No limiter.
     Bare,
-    /// The store with one request in each call.
+    /// The store with one request per call.
     ScriptEach,
-    /// A middleware with a script that does no more than it must.
+    /// A middleware with a minimal script.
     LeanScript,
-    /// The store as it is.
+    /// The store with its defaults.
     Tollgate,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("replicas", METHOD, &[table])
 }
 
-/// Measures each fleet in each round. The fleets take turns, and each round begins with another
-/// fleet. The first round is not counted.
+/// Measures each fleet in each round. The fleets take turns, and each round starts with another
+/// fleet. The first round only warms up.
 fn measure(fleets: &[Fleet], asked: Asked) -> Vec<Vec<Load>> {
     let mut measured = vec![Vec::with_capacity(ROUNDS); fleets.len()];
     for round in 0..=ROUNDS {
@@ -93,14 +93,14 @@ fn measure(fleets: &[Fleet], asked: Asked) -> Vec<Vec<Load>> {
     measured
 }
 
-/// Who is asked.
+/// The target of the load.
 #[derive(Clone, Copy)]
 enum Asked {
     One,
     All,
 }
 
-/// Three replicas of a kind, and nginx before them.
+/// Three equal replicas behind nginx.
 struct Fleet {
     nginx: Nginx,
     servers: Vec<Server>,
@@ -134,11 +134,11 @@ pub(crate) async fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
     let store = match kind {
         Kind::Bare => return Ok(router.with_state(())),
         Kind::LeanScript => return crate::redis::limited(router, redis).await,
-        // As many calls as there are requests.
+        // A call per request.
         Kind::ScriptEach => store.max_batch(1).max_calls(1 << 16),
         Kind::Tollgate => store,
     };
-    // Far more than is asked for: every request is admitted.
+    // Far more than the load, so every request is admitted.
     let policy = Policy::token_bucket("global", Quota::per_second(1_000_000_000))?;
     let layer = RateLimitLayer::builder(store.connect()?).limit(Limit::global(policy)).build()?;
     Ok(router.layer(layer).with_state(()))

@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::machine;
 use crate::rounds::Spread;
 
-/// A table of one benchmark.
+/// A benchmark's table.
 pub(crate) struct Table {
     title: &'static str,
     columns: Vec<&'static str>,
@@ -56,7 +56,7 @@ impl Target {
     }
 }
 
-/// Prints tables that are not written down.
+/// Prints tables without writing a page.
 pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
     for table in tables {
         println!("{}", table.markdown());
@@ -65,7 +65,7 @@ pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the page of a benchmark and writes it to docs/benchmarks.
+/// Prints a benchmark's page and writes it to docs/benchmarks.
 pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Failure> {
     let mut page = format!("# {name}\n\n{method}\n\n{}\n", machine::describe(name)?);
     for table in tables {

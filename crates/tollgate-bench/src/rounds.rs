@@ -1,14 +1,14 @@
-//! Rounds in which peers take turns, and what is left of the noise.
+//! Rounds in which peers take turns, to cancel noise.
 
 use std::fmt;
 
-/// One peer: runs for a moment and says what it measured.
+/// A peer: runs for a moment, and returns its measurement.
 pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
 /// The measurements of each peer, one number per round.
 ///
-/// Each round begins with another peer, so that whatever one leaves behind in the caches
-/// hits all of them alike. Before the first round all run once unmeasured.
+/// Each round starts with another peer, so all peers suffer equally from the cache contents that
+/// the others leave. Before the first round, all peers run one time to warm up.
 pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>> {
     for peer in peers.iter_mut() {
         peer();
@@ -23,7 +23,7 @@ pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>>
     measured
 }
 
-/// The median of some numbers, and how far they spread.
+/// The median, minimum and maximum of some numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
@@ -50,7 +50,7 @@ impl Spread {
     }
 }
 
-/// "25.1 (24.8–31.0)", with as many digits as the formatter asks for.
+/// "25.1 (24.8–31.0)", with the formatter's precision.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(1);
@@ -71,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+    fn even_count_averages_the_middle_two() {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
         assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.5, 4.0));
         assert_eq!(format!("{spread:.1}"), "2.5 (1.0–4.0)");
     }
 
     #[test]
-    fn a_shuffle_keeps_all_numbers() {
+    fn shuffle_retains_all_numbers() {
         let mut numbers = shuffled(1_000, 7);
         assert_ne!(numbers[..3], [0, 1, 2]);
         numbers.sort_unstable();

@@ -20,7 +20,7 @@ pub(crate) fn run(
     runtime.block_on(async {
         let app = app.await?.into_make_service_with_connect_info::<SocketAddr>();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-        // The server ends when its input closes, so that it does not outlive the benchmark.
+        // Exits when its input closes, so the server does not outlive the benchmark.
         tokio::select! {
             served = async { axum::serve(listener, app).await } => served?,
             closed = tokio::task::spawn_blocking(wait_for_end_of_input) => closed?,
@@ -29,7 +29,7 @@ pub(crate) fn run(
     })
 }
 
-/// A server process, which ends when dropped.
+/// A server process, killed on drop.
 pub(crate) struct Server {
     process: Child,
     port: u16,

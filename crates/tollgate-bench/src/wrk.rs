@@ -1,4 +1,4 @@
-//! Requests over sockets, by wrk.
+//! Load over sockets, from wrk.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -7,18 +7,18 @@ use std::process::Command;
 
 use crate::{Failure, process};
 
-/// The results of one second of wrk; NaN where it failed.
+/// The results of one second of wrk. NaN if it failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// Milliseconds from request to answer.
+    /// Milliseconds from the request to its response.
     pub(crate) median: f64,
     pub(crate) p99: f64,
 }
 
-/// Says what to do where wrk is missing, and installs it where that needs no question.
+/// Installs wrk if it is missing and that needs no password.
 pub(crate) fn find() -> Result<(), Failure> {
     process::find("wrk", "wrk")
 }
@@ -36,7 +36,7 @@ impl Load {
     }
 }
 
-/// Sends about this many requests a second, for a second.
+/// Sends about this many requests per second, for one second.
 pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
     let script = format!("function delay() return math.random(1, {}) end\n", 2 * PAUSE - 1);
     let measured = tempfile::NamedTempFile::new().map_err(Failure::from).and_then(|mut file| {
@@ -47,13 +47,13 @@ pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
     measured.unwrap_or_else(Load::failed)
 }
 
-/// Milliseconds that a connection of [`paced`] pauses before a request, in the mean.
+/// The mean pause of a connection in [`paced`] before a request, in milliseconds.
 const PAUSE: u32 = 3;
 
 fn run(address: SocketAddr, connections: u32, script: Option<&Path>) -> Result<Load, Failure> {
     let mut wrk = Command::new("wrk");
     wrk.args(["--threads=1", "--latency", &format!("--connections={connections}")]);
-    // The shortest that wrk knows.
+    // The shortest duration that wrk supports.
     wrk.arg("--duration=1s");
     if let Some(script) = script {
         wrk.arg("--script").arg(script);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wrk_prints_is_read() {
+    fn reads_wrk_output() {
         let printed = "Running 1s test @ http://127.0.0.1:1/\n  1 threads and 64 connections\n  \
                        Latency Distribution\n     50%  500.00us\n     99%    1.61ms\n  1234 requests \
                        in 1.02s, 1.20MB read\nRequests/sec:   1209.80\n";

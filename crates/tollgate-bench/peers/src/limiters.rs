@@ -1,4 +1,4 @@
-//! Who decides.
+//! The limiters: limitador and throttlecrab-server.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,9 @@ use crate::redis::load::Ask;
 /// A storage of limitador.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Asks Redis for each request.
+    /// Calls Redis for each request.
     Redis,
-    /// Answers from memory and writes once a second.
+    /// Answers from memory and writes to Redis once per second.
     Cached,
 }
 
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// limitador with one limit for each user.
+/// limitador with a limit per user.
 pub(crate) struct Limitador {
     limiter: AsyncRateLimiter,
     namespace: Namespace,
@@ -37,7 +37,7 @@ pub(crate) struct Limitador {
 }
 
 impl Limitador {
-    /// `quota` is the units and the seconds of a window.
+    /// `quota` is the units per window and the window in seconds.
     pub(crate) async fn new(
         kind: Kind,
         url: &str,
@@ -61,12 +61,12 @@ impl Ask for Limitador {
         let user = HashMap::from([("user".to_owned(), address(number % self.keys))]);
         let context = Context::from(user);
         let check = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1);
-        // Its errors cannot leave their thread.
+        // Its error type is not `Send`.
         Ok(!check.await.map_err(|error| error.to_string())?.limited)
     }
 }
 
-/// throttlecrab-server, through one connection for all tasks.
+/// throttlecrab-server, with a shared connection for all tasks.
 pub(crate) struct Crab {
     connection: MultiplexedConnection,
     keys: u64,
@@ -83,14 +83,14 @@ impl Ask for Crab {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let mut command = ::redis::cmd("THROTTLE");
         let key = address(number % self.keys);
-        // A million a second and a burst of as many, as redis-cell is asked.
+        // The same quota as for redis-cell: a million per second, with an equal burst.
         let command = command.arg(key).arg(1_000_000).arg(1_000_000).arg(1);
         let answer: Vec<i64> = command.query_async(&mut self.connection.clone()).await?;
         Ok(answer.first() == Some(&1))
     }
 }
 
-/// The key of a number, the same for all limiters.
+/// The key for a number, the same for all limiters.
 fn address(number: u64) -> String {
     format!("10.0.{number:09}")
 }

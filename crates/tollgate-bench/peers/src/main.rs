@@ -1,5 +1,5 @@
-//! `tollgate-peers NAME URL KEYS`: a limiter of others, which answers `round TASKS` and `worst`
-//! on its input with numbers.
+//! `tollgate-peers NAME URL KEYS` runs a limiter from another project. It reads `round TASKS` and
+//! `worst` from stdin, and answers each line with numbers.
 
 #[path = "."]
 mod redis {
@@ -21,7 +21,7 @@ use crate::limiters::{Crab, Kind, Limitador};
 use crate::redis::load::{Ask, Round, round};
 use crate::redis::worst::{LIMIT, WINDOW, worst};
 
-/// Anything that ends a measurement early.
+/// An error that stops a measurement.
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
@@ -43,7 +43,7 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-/// Answers until the input ends.
+/// Answers lines until stdin closes.
 async fn answer<A: Ask>(limiter: A, replicas: Option<(Kind, &str)>) -> Result<(), Failure> {
     let limiter = Arc::new(limiter);
     for line in stdin().lines() {

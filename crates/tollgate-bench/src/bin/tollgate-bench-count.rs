@@ -1,7 +1,7 @@
 //! Counts allocations for `tollgate-bench`.
 //!
-//! Counting needs an allocator that counts, which costs a little at each allocation. So
-//! it is a program of its own, and nothing that is timed pays for it.
+//! The counting allocator adds a little time to each allocation. So counting has its own program,
+//! and the timed programs use the normal allocator.
 
 use std::process::ExitCode;
 

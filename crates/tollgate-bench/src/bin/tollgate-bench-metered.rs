@@ -1,7 +1,7 @@
 //! The layer with metrics, for `tollgate-bench layer`.
 //!
-//! Whether the layer counts is decided when it is built. So this is a program of its own, and
-//! takes its turn whenever it reads a line.
+//! Metrics are a build-time choice, so they need a separate program. It takes a turn for each line
+//! that it reads.
 
 use std::process::ExitCode;
 

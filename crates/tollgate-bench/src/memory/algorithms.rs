@@ -63,7 +63,7 @@ const METER: Algorithm = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
 const QUEUE: Algorithm = Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } };
 const LOG: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Auto };
 
-/// The algorithms whose state is of one size.
+/// The algorithms with a state of fixed size.
 const SMALL: [(&str, Algorithm); 6] = [
     ("token bucket, greedy", TOKENS),
     ("token bucket, interval", TOKENS_IN_INTERVALS),
@@ -75,7 +75,7 @@ const SMALL: [(&str, Algorithm); 6] = [
 
 fn allowed() -> Result<Vec<Case>, Failure> {
     let mut cases = small("10^9 per s", Quota::per_second(1_000_000_000))?;
-    // One unit per microsecond, so that each decision removes an entry and adds one.
+    // A unit per microsecond, so each decision removes an entry and adds an entry.
     cases.push(log("100 per 100 µs, an entry each", micros(100, 100))?);
     cases.push(log("1000 per 1000 µs, an entry each", micros(1_000, 1_000))?);
     let coarse = Tollgate::new(LOG, Quota::per_second(1_000_000_000), 1)?;

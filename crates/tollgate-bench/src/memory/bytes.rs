@@ -1,4 +1,4 @@
-//! Bytes of a key, each limiter in a process of its own.
+//! Bytes per key, with each limiter in its own process.
 
 use std::hint::black_box;
 
@@ -41,7 +41,7 @@ pub(super) fn table() -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// Resident bytes of a key; run in a process of its own.
+/// Resident bytes per key. Needs its own process.
 pub(crate) fn resident(side: &str) -> Result<Vec<f64>, Failure> {
     let mut grown = Ok(0.0);
     with_keys(side, |fill| {
@@ -53,7 +53,7 @@ pub(crate) fn resident(side: &str) -> Result<Vec<f64>, Failure> {
     Ok(vec![grown? / f64::from(COUNT)])
 }
 
-/// Bytes of a key on the heap, by the program that counts allocations.
+/// Heap bytes per key, measured by the counting program.
 pub(crate) fn counted(side: &str, counter: Counter) -> Result<f64, Failure> {
     let mut bytes = 0;
     with_keys(side, |fill| bytes = counter(fill).1)?;
@@ -61,7 +61,8 @@ pub(crate) fn counted(side: &str, counter: Counter) -> Result<f64, Failure> {
     Ok(bytes as f64 / f64::from(COUNT))
 }
 
-/// Hands out what fills a limiter with keys, and keeps them until that has returned.
+/// Passes a function to `measure` that fills a limiter with keys. Drops the limiter after `measure`
+/// has returned.
 fn with_keys(side: &str, measure: impl FnOnce(&mut dyn FnMut())) -> Result<(), Failure> {
     let bucket = Algorithm::TokenBucket { refill: Refill::Greedy };
     match side {
@@ -75,13 +76,13 @@ fn with_keys(side: &str, measure: impl FnOnce(&mut dyn FnMut())) -> Result<(), F
 
 fn fill<S: Side>(side: &S, measure: impl FnOnce(&mut dyn FnMut())) {
     let keys = Keys::new(COUNT);
-    // Once outside, so that the list of numbers is not taken for what the keys cost.
+    // A first insertion outside of the measurement, so the shuffled numbers do not count as keys.
     keys.insert(&Nothing);
     measure(&mut || keys.insert(side));
     black_box(side);
 }
 
-/// A limiter that keeps nothing.
+/// A limiter that stores no keys.
 struct Nothing;
 
 impl Side for Nothing {

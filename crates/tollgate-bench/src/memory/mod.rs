@@ -1,4 +1,4 @@
-//! A decision in memory: Tollgate beside governor.
+//! A decision in memory: Tollgate compared with governor.
 
 mod algorithms;
 pub(crate) mod bytes;
@@ -25,7 +25,7 @@ key. For `&String`, the string is built outside the measured time. Many keys are
 random order that differs from the insertion order. With one thread, a round counts the fastest of
 ten slices of 1 ms. Numbers are nanoseconds per decision and thread.";
 
-/// How long a peer runs within a round, and how many rounds there are.
+/// The time that a peer runs in a round, and the number of rounds.
 const SPAN: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 40;
 
@@ -92,7 +92,7 @@ fn keys() -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// A policy for all and one for each key.
+/// A global policy and a policy per key.
 fn two() -> Result<Table, Failure> {
     let mut table = Table::new(
         "Two policies per request, global and per key, one thread",
@@ -117,7 +117,7 @@ fn two() -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// Ten million decisions on one hot key, to be looked at with a profiler:
+/// Ten million decisions on a hot key, for a profiler:
 /// `valgrind --tool=callgrind target/release/tollgate-bench alone "spin tollgate"`.
 pub(crate) fn spin(side: &str) -> Result<Vec<f64>, Failure> {
     let ours = Tollgate::new(BUCKET, Bucket::ENDLESS.ours(), 1)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::rounds::{Peer, shuffled};
 
-/// A key as a request brings it: 13 bytes in the shape of an IPv4 address.
+/// A key as a request contains it: 13 bytes that look like an IPv4 address.
 pub(crate) type Text = String;
 
 /// A limiter under measurement.
@@ -16,18 +16,18 @@ pub(crate) trait Side: Sync {
     /// A buffer for the key, which a thread reuses for each decision.
     type Buffer: Default;
 
-    /// Makes a key as the limiter's API wants it and decides: whether the request may pass.
+    /// Builds the key that the limiter's API requires, and returns whether the request is allowed.
     fn decide(&self, text: &Text, buffer: &mut Self::Buffer) -> bool;
 }
 
-/// The text of key number `number`, below a hundred million.
+/// The text for key number `number`, which is below a hundred million.
 pub(crate) fn text(number: u32) -> Text {
     let mut text = Text::new();
     write_text(number, &mut text);
     text
 }
 
-/// Writes that text over another.
+/// Overwrites `text` with the text for a key number.
 pub(crate) fn write_text(number: u32, text: &mut Text) {
     text.clear();
     text.push_str("10.");
@@ -39,7 +39,7 @@ pub(crate) fn write_text(number: u32, text: &mut Text) {
     }
 }
 
-/// Which keys are asked for, and in which order.
+/// The requested keys, in order.
 pub(crate) struct Keys {
     order: Vec<u32>,
     next: AtomicUsize,
@@ -52,17 +52,17 @@ pub(crate) enum Expect {
     Denied,
 }
 
-/// Decisions between two looks at the clock. Their keys stand ready in memory that the
-/// nearest cache holds, as a request does that has just been read.
+/// Decisions between two clock readings. Their keys fit into the nearest cache, like a request that
+/// has just been read.
 const BATCH: usize = 256;
 
 impl Keys {
-    /// `count` keys in random order, which is not that of their insertion.
+    /// `count` keys in a random order, which differs from the insertion order.
     pub(crate) fn new(count: u32) -> Self {
         Self { order: shuffled(count, 0x9e37_79b9_7f4a_7c15), next: AtomicUsize::new(0) }
     }
 
-    /// Asks once for every key, in another random order than afterwards.
+    /// Requests every key one time, in a different random order.
     pub(crate) fn insert<S: Side>(&self, side: &S) {
         let count = u32::try_from(self.order.len()).unwrap_or(u32::MAX);
         let (mut key, mut buffer) = (Text::new(), S::Buffer::default());
@@ -72,7 +72,7 @@ impl Keys {
         }
     }
 
-    /// The next keys, from where the last call ended.
+    /// Writes the next keys, continuing after the previous call.
     fn fill(&self, batch: &mut [Text]) {
         let begin = self.next.fetch_add(BATCH, Ordering::Relaxed);
         for (n, text) in batch.iter_mut().enumerate() {
@@ -81,8 +81,8 @@ impl Keys {
     }
 }
 
-/// A peer that decides for `span` on `threads` threads; it measures nanoseconds a decision
-/// and thread.
+/// A peer that decides for `span` on `threads` threads. It measures nanoseconds per decision and
+/// thread.
 pub(crate) fn peer<'a, S: Side>(
     side: &'a S,
     keys: &'a Keys,
@@ -101,7 +101,7 @@ pub(crate) fn peer<'a, S: Side>(
                 Expect::Allowed => work.allowed,
                 Expect::Denied => work.decided - work.allowed,
             };
-            // The first round is there to warm up, and to use up what is to be denied.
+            // The first round warms up, and uses up the quota of limiters that must deny.
             assert!(rounds == 0 || expected == work.decided, "{} were allowed", work.allowed);
             work.nanos / work.decided
         };
@@ -127,14 +127,14 @@ fn decide_on<S: Side>(side: &S, keys: &Keys, threads: usize, span: Duration) -> 
     }
 }
 
-/// Ten million decisions on one key, and how many of them were allowed.
+/// Makes ten million decisions on one key, and returns the number of allowed requests.
 pub(crate) fn spin<S: Side>(side: &S) -> f64 {
     let (key, mut buffer) = (text(0), S::Buffer::default());
     let mut decide = || side.decide(black_box(&key), &mut buffer);
     (0..10_000_000).map(|_| f64::from(u8::from(decide()))).sum()
 }
 
-/// The work of one thread.
+/// A thread's work.
 #[derive(Default)]
 struct Work {
     decided: f64,
@@ -149,7 +149,7 @@ fn decide_for<S: Side>(side: &S, keys: &Keys, span: Duration, barrier: &Barrier)
     barrier.wait();
     let started = Instant::now();
     while started.elapsed() < span {
-        // With one key there is nothing to prepare anew, and two threads never part.
+        // A single key is already prepared, and threads without preparation contend all the time.
         if keys.order.len() > 1 {
             keys.fill(&mut batch);
         }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_its_text() {
+    fn keys_look_like_addresses() {
         assert_eq!(text(0), "10.000.000.00");
         assert_eq!(text(12_345_678), "10.123.456.78");
     }

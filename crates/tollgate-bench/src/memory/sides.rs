@@ -1,4 +1,4 @@
-//! The limiters: Tollgate as its users call it, and governor as its users do.
+//! The limiters: Tollgate and governor, through the APIs that their users call.
 
 use std::hash::Hash;
 use std::hint::black_box;
@@ -17,14 +17,14 @@ use super::side::{Side, Text};
 use crate::Failure;
 use crate::clock::Ticking;
 
-/// One policy over a store; a key is made of its text at each decision.
+/// A policy over a store. Each decision builds the key from its text.
 pub(crate) struct Tollgate<C = SystemClock> {
     store: MemoryStore<C>,
     policy: Policy,
 }
 
 impl Tollgate {
-    /// With room for `keys` in each shard, however unevenly they fall.
+    /// With room for `keys` even if the shards fill unevenly.
     pub(crate) fn new(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Self, Failure> {
         let store = MemoryStore::builder().max_keys(2 * keys).build();
         Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
@@ -48,7 +48,7 @@ impl<C: Clock> Side for Tollgate<C> {
     }
 }
 
-/// A policy for all and one for each key, decided together.
+/// A global policy and a policy per key, decided together.
 pub(crate) struct Two {
     store: MemoryStore,
     global: Policy,
@@ -82,13 +82,13 @@ impl Side for Two {
     }
 }
 
-/// Writes the whole verdict to memory, as a caller that builds a response needs it.
+/// Writes the verdict to memory, because a caller needs it there to build a response.
 #[inline]
 fn used<E>(verdict: Result<Verdict, E>) -> bool {
     verdict.is_ok_and(|verdict| black_box(&verdict).is_admitted())
 }
 
-/// governor over its default map of keys.
+/// governor over its default keyed store.
 pub(crate) struct Governor<K: Hash + Eq + Clone>(
     RateLimiter<K, DashMapStateStore<K>, DefaultClock>,
 );
@@ -99,7 +99,7 @@ impl<K: Hash + Eq + Clone> Governor<K> {
     }
 }
 
-/// The key is copied into a buffer that is there already, the least that a service can do.
+/// The key is copied into an existing buffer, which is the minimum for a service.
 impl Side for Governor<String> {
     type Buffer = String;
 
@@ -111,7 +111,7 @@ impl Side for Governor<String> {
     }
 }
 
-/// The shortest key there can be.
+/// The shortest possible key.
 impl Side for Governor<[u8; 13]> {
     type Buffer = ();
 
@@ -122,7 +122,7 @@ impl Side for Governor<[u8; 13]> {
     }
 }
 
-/// The same with keys that a service happens to have as strings of their own already.
+/// governor with keys that the service already has as strings.
 pub(crate) struct Ready(Governor<String>);
 
 impl Ready {
@@ -140,8 +140,8 @@ impl Side for Ready {
     }
 }
 
-/// Two limiters of governor one after the other: what the first took stays taken when the
-/// second denies.
+/// Two governor limiters in sequence. If the second denies, the first has still charged the
+/// request.
 pub(crate) struct TwoGovernors {
     global: DefaultDirectRateLimiter,
     each: Governor<String>,
@@ -170,12 +170,12 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Never used up, not by one key either: 10^9 per second.
+    /// Never used up, even by a single key: 10^9 per second.
     pub(crate) const ENDLESS: Self = Self { burst: 1_000_000_000, window: Duration::from_secs(1) };
     /// Always used up: 1 per hour.
     pub(crate) const SPENT: Self = Self { burst: 1, window: Duration::from_secs(3_600) };
-    /// Never used up by many keys, and refilled slowly, so that no key can be removed
-    /// while it is measured: 10^6 per 400 days, a unit per half minute.
+    /// Never used up by many keys, and refilled so slowly that no key expires during the
+    /// measurement: 10^6 per 400 days, a unit per half minute.
     pub(crate) const LASTING: Self =
         Self { burst: 1_000_000, window: Duration::from_secs(400 * 86_400) };
 

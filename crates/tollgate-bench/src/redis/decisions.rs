@@ -1,4 +1,4 @@
-//! A decision of Tollgate and of others, in turns.
+//! Decisions by Tollgate and by peers, in turns.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ struct Case {
     limits: Limits,
     tasks: usize,
     goals: Vec<Goal>,
-    /// Whether limiters of others take part.
+    /// Whether limiters from other projects take part.
     with_peers: bool,
 }
 
@@ -140,7 +140,7 @@ impl Case {
         Ok(())
     }
 
-    /// Who takes part. The first is what the others are compared with.
+    /// The contenders. The first is the reference.
     async fn sides(&self, server: &Server) -> Result<Vec<Side>, Failure> {
         let client = server.client().await?;
         let store = RedisStore::builder(&server.url())?.timeout(Duration::from_secs(5));
@@ -177,7 +177,7 @@ impl Case {
     }
 }
 
-/// Limiters of others, as far as they were built.
+/// Limiters from other projects, if they were built.
 fn others(server: &Server, client: Client, keys: u64) -> Result<Vec<Side>, Failure> {
     let mut sides = vec![Side::new("governor, in memory", Governor::new(keys)?)];
     if peers::module().is_some() {

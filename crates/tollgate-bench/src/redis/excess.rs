@@ -1,4 +1,4 @@
-//! By how much a limit is passed that two replicas share.
+//! Admitted requests above a limit that two replicas share.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) async fn table(server: &Server) -> Result<Table, Failure> {
         &["limiter", "most in 10 s", "over the limit"],
     );
     let url = server.url();
-    // All at the same time: they are asked so seldom that they do not hinder each other.
+    // All at the same time: with so few requests, they do not slow each other down.
     let mut others = Vec::new();
     for (name, kind) in
         [("limitador, Redis", "limitador"), ("limitador, write-behind cache", "limitador-cached")]

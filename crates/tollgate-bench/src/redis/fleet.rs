@@ -1,4 +1,4 @@
-//! Many replicas over one Redis, or over a Cluster of one node.
+//! Many replicas over one Redis, or over a single-node Cluster.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
     Ok((rows, goals))
 }
 
-/// The times of all scripts so far, those of the lean script among them.
+/// The durations of all scripts so far, including the lean script.
 async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
     let heads =
         ["server", "99.9th percentile, ms", "target", "met", "longest, ms", "target", "met"];
@@ -111,7 +111,7 @@ async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// The Cluster of one node beside the single server, in turns.
+/// Compares the single-node Cluster with the single server, in turns.
 async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
     let heads = ["keys", "tasks", "what", "compared with", "×", "target", "met"];
     let mut table = Table::new("A Cluster with one node", &heads);
@@ -129,7 +129,7 @@ async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
             let (asks, client) = &sides[side];
             let before = processor_time(client).await?;
             let seen = load::round(asks, 512).await?;
-            // The first round makes the keys.
+            // The first round creates the keys.
             if round > 0 {
                 rates[side].push(seen.rate);
                 times[side].push((processor_time(client).await? - before) / seen.decisions);
@@ -166,11 +166,11 @@ struct Fleet {
 
 /// The results of a round.
 struct Seen {
-    /// The part that was answered.
+    /// The share of answered requests.
     answered: f64,
-    /// Requests in a call.
+    /// Requests per call.
     batch: f64,
-    /// Redis' processor time a decision, in seconds.
+    /// Redis' processor time per decision, in seconds.
     ours: f64,
     lean: f64,
     p99: Duration,
@@ -224,7 +224,7 @@ impl Fleet {
         })
     }
 
-    /// By how much all pass a limit of half of the requests.
+    /// By how much all replicas together exceed a limit of half of the requests.
     async fn over_admission(&self, rate: u64) -> Result<u64, Failure> {
         let limit = rate * SPAN.as_secs() / 2;
         let name = format!("half {} {rate}", self.stores.len());
@@ -242,7 +242,8 @@ impl Fleet {
     }
 }
 
-/// Makes requests at a rate, and returns how long each took that was answered with yes.
+/// Sends requests at a fixed rate, and returns the time that each took, or `None` if `ask` returned
+/// false.
 async fn open_loop<F>(rate: u64, ask: impl Fn(u64) -> F) -> Vec<Option<Duration>>
 where
     F: Future<Output = bool> + Send + 'static,

@@ -15,13 +15,13 @@ pub(crate) struct Goal {
     pub(crate) target: Target,
 }
 
-/// A number of a round.
+/// A number that a round measures.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Rate,
     Median,
     P99,
-    /// Redis' time a decision.
+    /// Redis' processor time per decision.
     Redis,
 }
 
@@ -34,7 +34,7 @@ impl Goal {
         Self { of: OURS, what, against, target: Target::AtMost(bound) }
     }
 
-    /// The same for another side than Tollgate's store.
+    /// The same for another side instead of Tollgate's store.
     pub(crate) const fn of(self, of: &'static str) -> Self {
         Self { of, ..self }
     }

@@ -1,5 +1,6 @@
--- A token bucket as a team would write it for itself: one key, one request.
--- KEYS[1] the bucket; ARGV: capacity, units a second, cost. Answers admitted (1 or 0), remaining.
+-- A token bucket that a team would write for itself: one key, one request.
+-- KEYS[1]: the bucket. ARGV: capacity, units per second, cost. Returns admitted (1 or 0) and
+-- remaining.
 local capacity, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,4 +1,4 @@
-//! One hot key and three replicas: each asks Redis for all, or leases.
+//! One hot key and three replicas, which call Redis for every request or lease units.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const TASKS: usize = 192;
 const EACH: &str = "three replicas, exact";
 const LEASED: &str = "three replicas, leased";
 
-/// Stores that share a key, and are asked in turn.
+/// Stores that share a key and take turns.
 struct Replicas {
     stores: [RedisStore; 3],
     policy: Policy,

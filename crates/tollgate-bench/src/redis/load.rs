@@ -1,4 +1,4 @@
-//! Tasks that ask one after the other, and what they saw.
+//! Tasks that each send one request after the other, and their results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Asks for the decision of a number.
+/// A limiter that decides on numbered requests.
 pub(crate) trait Ask: Send + Sync + 'static {
-    /// Whether the request was allowed; an error if there was no decision.
+    /// Returns whether the request was allowed, or an error if there was no decision.
     fn ask(&self, number: u64) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
@@ -16,19 +16,19 @@ pub(crate) trait Ask: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) decisions: f64,
-    /// How many of them let the request pass.
+    /// The number of allowed requests.
     pub(crate) admitted: f64,
-    /// Decisions a second.
+    /// Decisions per second.
     pub(crate) rate: f64,
-    /// Seconds from asking to the answer.
+    /// Seconds from the request to its answer.
     pub(crate) median: f64,
     pub(crate) p99: f64,
 }
 
-/// How long all tasks send requests.
+/// The time for which all tasks send requests.
 const SPAN: Duration = Duration::from_millis(500);
 
-/// `tasks` tasks ask, each as soon as it was answered.
+/// Runs `tasks` tasks. Each sends its next request when it receives an answer.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 pub(crate) async fn round<A: Ask>(asks: &Arc<A>, tasks: usize) -> Result<Round, Failure> {
     let next = Arc::new(AtomicU64::new(0));
@@ -40,7 +40,7 @@ pub(crate) async fn round<A: Ask>(asks: &Arc<A>, tasks: usize) -> Result<Round, 
                 let mut waits = Vec::with_capacity(1 << 14);
                 let mut admitted = 0_u64;
                 while begin.elapsed() < SPAN {
-                    // An odd factor: neighbours do not ask for neighbouring keys.
+                    // The factor scatters the keys, so consecutive requests use distant keys.
                     let number = next.fetch_add(1, Ordering::Relaxed).wrapping_mul(7_654_321);
                     let asked = Instant::now();
                     admitted += u64::from(asks.ask(number).await?);

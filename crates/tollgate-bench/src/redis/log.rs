@@ -1,4 +1,4 @@
-//! A sliding window log that is full: how fast it denies, and what a long one costs.
+//! A full sliding window log: its denial rate, and the cost if it is long.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::rounds::Spread;
 const TASKS: usize = 256;
 const ROUNDS: usize = 8;
 
-/// How fast a full log denies, and what a long one costs.
+/// The tables for the denial rate and for long logs.
 pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
     Ok([denials(server).await?, bounds(&server.client().await?).await?])
 }
@@ -93,7 +93,7 @@ async fn bounds(client: &Client) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// KiB of a log at a thousandth of its window, while it fills and turns over twice.
+/// KiB per log at a thousandth of the window, while the log fills and is replaced twice.
 async fn thousandths(client: &Client) -> Result<Spread, Failure> {
     const STEP: u64 = 10_000;
     let policy = log("thousandths", 1_000_000, WINDOW, Resolution::Thousandth)?;
@@ -107,10 +107,10 @@ async fn thousandths(client: &Client) -> Result<Spread, Failure> {
     Ok(Spread::of(kib.split_off(34)))
 }
 
-/// Ahead of Redis' clock, so that nothing expires meanwhile.
+/// Ahead of Redis' clock, so no key expires during the measurement.
 const BEGIN: u64 = 2_000_000_000_000_000;
 
-/// A log that is asked at times of our own.
+/// A log with requests at injected times.
 struct Log<'a> {
     client: &'a Client,
     policy: Policy,
@@ -121,7 +121,7 @@ impl<'a> Log<'a> {
     /// Microseconds between entries.
     const STEP: u64 = 1_000;
 
-    /// Full, with an entry that ages out whenever one comes.
+    /// A full log, in which each new entry coincides with an expiring entry.
     async fn full(client: &'a Client, entries: u64) -> Result<Self, Failure> {
         let window = Duration::from_micros(entries * Self::STEP);
         let name = format!("log-{entries}");
@@ -133,7 +133,7 @@ impl<'a> Log<'a> {
         Ok(log)
     }
 
-    /// Redis' time for a call that is admitted, or denied.
+    /// Redis' processor time for an admitted or a denied call.
     async fn cost(&mut self, admitted: bool) -> Result<f64, Failure> {
         const CALLS: u32 = 400;
         let before = processor_time(self.client).await?;
@@ -143,8 +143,8 @@ impl<'a> Log<'a> {
         Ok((processor_time(self.client).await? - before) / f64::from(CALLS))
     }
 
-    /// Sends `count` requests for one unit in one pipeline. Each is dated `step` microseconds after
-    /// the previous one.
+    /// Sends `count` requests in a pipeline. Each costs a unit and is dated `step` microseconds
+    /// after the previous request.
     async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
         let mut batch = Batch::new(1);
         let (key, policy) = (self.policy.name().as_bytes(), &self.policy);

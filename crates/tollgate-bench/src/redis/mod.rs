@@ -1,16 +1,16 @@
-//! A decision in Redis: beside others, in a long log, and in a server.
+//! A decision in Redis: compared with peers, in a long log, and in a server.
 //!
-//! | file | is |
+//! | file | contains |
 //! |---|---|
-//! | `decisions.rs`, `goals.rs` | a decision of Tollgate and of others, in turns; what it is to be |
-//! | `leases.rs` | a hot key of which replicas lease units |
-//! | `excess.rs`, `worst.rs` | by how much a limit is passed |
-//! | `fleet.rs` | many replicas, and a Cluster of one node, a section of its own |
-//! | `log.rs` | a sliding window log that is full |
-//! | `overload.rs` | more requests than Redis can answer, a section of its own |
+//! | `decisions.rs`, `goals.rs` | decisions by Tollgate and by peers, in turns; their goals |
+//! | `leases.rs` | a hot key with units leased to replicas |
+//! | `excess.rs`, `worst.rs` | admitted requests above a limit |
+//! | `fleet.rs` | many replicas, and a single-node Cluster; has its own page |
+//! | `log.rs` | a full sliding window log |
+//! | `overload.rs` | more requests than Redis can answer; has its own page |
 //! | `over_http.rs` | servers that decide in Redis |
-//! | `sides.rs`, `scripts.rs`, `peers.rs` | who decides: Tollgate, scripts of one's own, others |
-//! | `turns.rs`, `load.rs`, `server.rs` | who asks, in turns, and the server |
+//! | `sides.rs`, `scripts.rs`, `peers.rs` | the limiters: Tollgate, custom scripts, peers |
+//! | `turns.rs`, `load.rs`, `server.rs` | turns, the load in a turn, and the Redis server |
 
 mod decisions;
 mod excess;
@@ -82,7 +82,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("redis", &method(), &tables)
 }
 
-/// The method of measurement, and the limiters that were not installed.
+/// The measurement method, and the limiters that were not installed.
 fn method() -> String {
     match &peers::missing()[..] {
         [] => METHOD.to_owned(),
@@ -90,7 +90,7 @@ fn method() -> String {
     }
 }
 
-/// `router` behind a middleware as a team would write it, for the servers over HTTP.
+/// `router` behind the middleware that a team would write for itself, for the servers over HTTP.
 pub(crate) async fn limited(router: Router, url: &str) -> Result<Router, Failure> {
     Ok(scripts::limited(router, server::client(url).await?).await?.with_state(()))
 }

@@ -1,4 +1,4 @@
-//! Servers that decide in Redis, asked over sockets by wrk.
+//! Servers that decide in Redis, measured over sockets with wrk.
 
 use clap::ValueEnum;
 
@@ -86,7 +86,7 @@ fn goals(apps: &[App]) -> Table {
     table
 }
 
-/// A server, and what its rounds showed.
+/// A server, and the results of its rounds.
 struct App {
     name: &'static str,
     server: Server,
@@ -95,11 +95,11 @@ struct App {
 
 struct Seen {
     load: Load,
-    /// Processor seconds of the server, a request.
+    /// The server's processor time per request, in seconds.
     processor: f64,
 }
 
-/// A number of a round.
+/// Selects a number from a round.
 type Number = fn(&Seen) -> f64;
 
 impl App {

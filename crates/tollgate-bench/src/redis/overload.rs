@@ -1,4 +1,4 @@
-//! More requests than Redis can answer: callers that do not wait for one another.
+//! More requests than Redis can answer, from callers that do not wait for earlier answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ async fn evalshas(client: &Client) -> Result<u64, Failure> {
     Ok(calls.unwrap_or(0))
 }
 
-/// Asks and says what came of it.
+/// A limiter that reports the result of each request.
 trait Tell: Send + Sync + 'static {
     fn tell(&self, number: u64) -> impl Future<Output = Told> + Send;
 }

@@ -1,5 +1,5 @@
-//! Limiters of other projects. Limiters that take long to build are in the package `peers`, which
-//! is built by hand and found next to this program. Without it, their rows are left out.
+//! Limiters from other projects. Limiters that take long to build are in the package `peers`, which
+//! must be built by hand. If it is not built, their rows are omitted.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::Failure;
 use crate::redis::load::{Ask, Round};
 use crate::redis::sides::address;
 
-/// governor in memory: what a decision costs that no other process hears of.
+/// governor in memory: a decision without any sharing between processes.
 pub(crate) struct Governor {
     limiter: DefaultKeyedRateLimiter<String>,
     keys: u64,
@@ -26,8 +26,8 @@ pub(crate) struct Governor {
 
 impl Governor {
     pub(crate) fn new(keys: u64) -> Result<Self, Failure> {
-        // With two threads, governor denies a request whose clock reading is older than another's
-        // by more than the burst. So the burst is one second.
+        // With two threads, governor denies a request if its clock reading is older than another's
+        // by more than the burst. So the burst lasts a second.
         let quota = Quota::with_period(Duration::from_nanos(1)).ok_or("a period without length")?;
         let quota = quota.allow_burst(1_000_000_000.try_into()?);
         Ok(Self { limiter: RateLimiter::keyed(quota), keys })
@@ -40,7 +40,7 @@ impl Ask for Governor {
     }
 }
 
-/// redis-cell, a module for Redis in Rust: CL.THROTTLE, a call for each request.
+/// redis-cell, a Redis module in Rust, with a CL.THROTTLE call per request.
 pub(crate) struct Cell {
     pub(crate) client: Client,
     pub(crate) keys: u64,
@@ -50,7 +50,7 @@ impl Ask for Cell {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let command = CustomCommand::new_static("CL.THROTTLE", None, false);
         let key = format!("cell:{}", address(number % self.keys));
-        // A million a second and a burst of as many: with more its sums leave 64 bits.
+        // A million per second, with an equal burst: larger values overflow its 64-bit sums.
         let args = vec![key.as_str(), "1000000", "1000000", "1"];
         let answer: Vec<i64> = self.client.custom(command, args).await?;
         Ok(answer.first() == Some(&0))
@@ -76,7 +76,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
     found.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect()
 }
 
-/// A contender in a process of its own, the program of the package `peers`.
+/// A contender in its own process, which runs the program from the package `peers`.
 pub(crate) struct Outside {
     process: Child,
     input: ChildStdin,
@@ -84,7 +84,7 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// Starts the limiter of this name with `keys` keys at `url`; `None` if it was not built.
+    /// Starts the named limiter with `keys` keys at `url`. `None` if it was not built.
     pub(crate) fn start(name: &str, url: &str, keys: u64) -> Result<Option<Self>, Failure> {
         let Some(program) = program("tollgate-peers") else { return Ok(None) };
         let mut process = Command::new(program)
@@ -95,7 +95,7 @@ impl Outside {
         let pipes = process.stdin.take().zip(process.stdout.take());
         let (input, output) = pipes.ok_or("a process without pipes")?;
         let (sender, answers) = mpsc::channel();
-        // The thread ends with the process, or when the receiver is dropped.
+        // The thread exits with the process, or when the receiver is dropped.
         thread::spawn(move || {
             BufReader::new(output).lines().try_for_each(|line| sender.send(line))
         });
@@ -115,7 +115,7 @@ impl Outside {
         Ok(*self.say("worst")?.first().ok_or("a peer has counted nothing")?)
     }
 
-    /// Waits for the numbers that answer a line.
+    /// Sends a line and waits for the numbers in the answer.
     fn say(&self, line: &str) -> Result<Vec<f64>, Failure> {
         writeln!(&self.input, "{line}")?;
         let answer = self.answers.recv_timeout(PATIENCE);
@@ -131,7 +131,7 @@ impl Drop for Outside {
     }
 }
 
-/// throttlecrab-server, which speaks the protocol of Redis and keeps its keys itself.
+/// throttlecrab-server, which uses the Redis protocol and stores its keys itself.
 pub(crate) struct Throttlecrab {
     process: Child,
     port: u16,
@@ -174,7 +174,7 @@ impl Drop for Throttlecrab {
     }
 }
 
-/// A program that `peers/install` has left.
+/// A program that `peers/install` installed.
 fn program(name: &str) -> Option<PathBuf> {
     Some(folder()?.join("bin").join(name)).filter(|path| path.is_file())
 }

@@ -1,4 +1,4 @@
-//! Scripts as teams write them, a call for each request through a plain client.
+//! Scripts that teams write for themselves, with a call per request through a plain client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::redis::load::Ask;
 use crate::redis::sides::{CAPACITY, address};
 use crate::redis::worst::{LIMIT, WINDOW};
 
-/// A token bucket that does no more than it must.
+/// A minimal token bucket.
 pub(crate) struct Lean {
     client: Client,
     sha1: String,
@@ -40,7 +40,7 @@ impl Ask for Lean {
     }
 }
 
-/// `router` behind a middleware that asks a lean script, with one bucket for all.
+/// `router` behind a middleware that calls the lean script, with one bucket for all requests.
 pub(crate) async fn limited(router: Router, client: Client) -> Result<Router, Failure> {
     let bucket = Arc::new(Lean::new(client, 1).await?);
     let ask =
@@ -55,11 +55,11 @@ pub(crate) async fn limited(router: Router, client: Client) -> Result<Router, Fa
     Ok(router.layer(from_fn_with_state(bucket, ask)))
 }
 
-/// A sliding window log that sums up its members for each decision.
+/// A sliding window log that adds up its members for each decision.
 pub(crate) struct Summing {
     client: Client,
     sha1: String,
-    /// Two members of one name would be one.
+    /// Numbers the members, because equal names would be one member.
     members: AtomicU64,
 }
 

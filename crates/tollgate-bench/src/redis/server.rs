@@ -1,4 +1,4 @@
-//! A redis-server of one's own.
+//! A redis-server for the benchmarks.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -20,12 +20,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// With redis-cell, if that was built.
+    /// Starts a server, with redis-cell if it was built.
     pub(crate) fn start() -> Result<Self, Failure> {
         Self::start_with(false)
     }
 
-    /// A Cluster of one node, which has all slots.
+    /// Starts a Cluster with a single node, which has all slots.
     pub(crate) fn start_cluster() -> Result<Self, Failure> {
         let server = Self::start_with(true)?;
         let cluster = |arguments: &[&str]| -> Result<String, Failure> {
@@ -81,13 +81,13 @@ impl Server {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// A plain client, also of a node of a Cluster.
+    /// A plain client for this node, even if it is in a Cluster.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         client(&format!("redis://127.0.0.1:{}", self.port)).await
     }
 }
 
-/// A plain client, as a service would make it.
+/// A plain client, configured as a service would.
 pub(crate) async fn client(url: &str) -> Result<Client, Failure> {
     let mut builder = Builder::from_config(Config::from_url(url)?);
     builder.with_connection_config(|connection| connection.tcp.nodelay = Some(true));
@@ -107,7 +107,7 @@ impl Drop for Server {
     }
 }
 
-/// Processor time that a server has used so far, in seconds.
+/// The server's processor time so far, in seconds.
 pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
     let info: String = client.info(Some(InfoKind::Cpu)).await?;
     let field = |name: &str| -> Option<f64> {
@@ -118,7 +118,7 @@ pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
     Ok(user + system)
 }
 
-/// Times of the scripts that a server ran so far, in milliseconds by the clock: the 99.9th
+/// Durations of the server's scripts so far, in milliseconds of wall-clock time: the 99.9th
 /// percentile, and the longest, or zero if all took less than 1 ms.
 pub(crate) async fn script_times(client: &Client) -> Result<(f64, f64), Failure> {
     let command = |name| CustomCommand::new_static(name, ClusterHash::FirstKey, false);

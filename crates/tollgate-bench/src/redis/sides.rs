@@ -1,4 +1,4 @@
-//! Who decides.
+//! The limiters: Tollgate, the same script without its store, and a bare counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use tollgate_redis::protocol::{Batch, Line, Reply, Row, SHA1, TEXT};
 use crate::Failure;
 use crate::redis::load::Ask;
 
-/// The policies of a request, and how many keys there are of each.
+/// A request's policies, each with its number of keys.
 #[derive(Clone)]
 pub(crate) struct Limits(pub(crate) Vec<(Policy, u64)>);
 
@@ -24,10 +24,10 @@ impl Limits {
     }
 }
 
-/// Of buckets: far more than is asked for, so every request is admitted.
+/// The capacity of buckets: far more than the load, so every request is admitted.
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
 
-/// The key of a number, the same for all limiters.
+/// The key for a number, the same for all limiters.
 pub(crate) fn address(number: u64) -> String {
     format!("10.0.{number:09}")
 }
@@ -52,11 +52,11 @@ impl Ask for Tollgate {
     }
 }
 
-/// The same script, a call for each request, through a plain client.
+/// The same script with a call per request, through a plain client.
 pub(crate) struct OneEach {
     pub(crate) client: Client,
     pub(crate) limits: Limits,
-    /// Whether each policy is a call of its own.
+    /// Whether each policy has its own call.
     pub(crate) apart: bool,
     nonce: AtomicU64,
 }

@@ -1,7 +1,7 @@
--- A weighted sliding window log as it is often published: a member per request whose name ends
--- in its cost, and a sum over all of them for each decision.
--- KEYS[1] the log; ARGV: limit, window in microseconds, cost, a name for the member. Answers
--- admitted (1 or 0), remaining.
+-- A weighted sliding window log as often published: a member per request, with the cost at the end
+-- of the name, and a sum over all members for each decision.
+-- KEYS[1]: the log. ARGV: limit, window in microseconds, cost, member name. Returns admitted (1 or
+-- 0), remaining.
 local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

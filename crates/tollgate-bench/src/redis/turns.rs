@@ -15,7 +15,7 @@ use crate::rounds::Spread;
 
 const ROUNDS: usize = 6;
 
-/// Fills the sides with what they show, each turn beginning with another one.
+/// Measures the sides in turns, and stores their results. Each turn starts with another side.
 pub(crate) async fn take_turns(
     sides: &mut [Side],
     tasks: usize,
@@ -34,19 +34,19 @@ pub(crate) async fn take_turns(
     Ok(())
 }
 
-/// A contender, and what its rounds showed.
+/// A contender, and the results of its rounds.
 pub(crate) struct Side {
     pub(crate) name: &'static str,
     load: Box<dyn Load>,
-    /// The server that it asks in Redis' place.
+    /// The server that it uses instead of Redis.
     crab: Option<Throttlecrab>,
     pub(crate) seen: Vec<Seen>,
 }
 
-/// The results of a round, of the tasks and of the server.
+/// The results of a round, from the tasks and from the server.
 pub(crate) struct Seen {
     pub(crate) round: Round,
-    /// Processor seconds of the server, a decision.
+    /// The server's processor time per decision, in seconds.
     pub(crate) server: f64,
 }
 
@@ -59,7 +59,7 @@ impl Side {
         Self { name, load: Box::new(peer), crab: None, seen: Vec::new() }
     }
 
-    /// The same with a server of its own.
+    /// Sets the server that the contender uses instead of Redis.
     pub(crate) fn with_server(mut self, crab: Throttlecrab) -> Self {
         self.crab = Some(crab);
         self
@@ -79,12 +79,12 @@ impl Side {
         }
     }
 
-    /// The requests that were not let pass, of all rounds.
+    /// The denied requests in all rounds.
     pub(crate) fn refused(&self) -> f64 {
         self.seen.iter().map(|seen| seen.round.decisions - seen.round.admitted).sum()
     }
 
-    /// A number of each round, in units of `unit`.
+    /// The spread of a number over all rounds, in units of `unit`.
     pub(crate) fn spread(&self, what: What, unit: f64) -> Spread {
         Spread::of(self.seen.iter().map(|seen| what.of(seen) / unit))
     }
@@ -97,7 +97,7 @@ impl Side {
     }
 }
 
-/// A round of any contender.
+/// Runs a round, for any contender.
 trait Load: Send {
     fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>>;
 }

@@ -1,4 +1,4 @@
-//! By how much a limit is passed.
+//! Admitted requests above a limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::redis::load::Ask;
 
-/// The quota of [`worst`]: up to `LIMIT` units per `WINDOW`.
+/// The quota in [`worst`]: up to `LIMIT` units per `WINDOW`.
 pub(crate) const LIMIT: u64 = 1_000;
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-/// The most requests that replicas with one quota surely admitted within any [`WINDOW`], with 32
-/// tasks each for a window and two seconds.
+/// The most requests that replicas with a shared quota certainly admitted within any [`WINDOW`].
+/// Each replica has 32 tasks, which run for a window and two seconds.
 ///
-/// The decision falls between the request and its answer. So a request counts only if both lie in
+/// The decision is made between the request and its answer. So a request counts only if both are in
 /// the window, and slow answers cannot look like an exceeded limit.
 pub(crate) async fn worst<A: Ask>(replicas: [Arc<A>; 2]) -> Result<usize, Failure> {
     let begin = Instant::now();
@@ -27,8 +27,8 @@ pub(crate) async fn worst<A: Ask>(replicas: [Arc<A>; 2]) -> Result<usize, Failur
                     if replica.ask(0).await? {
                         admitted.push((sent, begin.elapsed()));
                     }
-                    // Some thousand requests a second exceed the limit by far, but do not keep the
-                    // machine busy.
+                    // Several thousand requests per second are far above the limit, but leave the
+                    // machine mostly idle.
                     tokio::time::sleep(Duration::from_millis(4)).await;
                 }
                 Ok::<_, Failure>(admitted)

@@ -1,5 +1,5 @@
-//! The way of a request into the service: the limits that apply, the call of the store, and the
-//! effect of its reply.
+//! How a request gets into the service: finds the limits that apply, calls the store, and applies
+//! its reply.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::key::{KeyError, Subject, SubjectKind};
 use crate::{OnMissingKey, RequestHead};
 
 pub(super) enum Admission {
-    /// The request goes to the service. `None` if the layer has nothing to add to its response.
+    /// The request goes to the service. `None` if the layer adds no headers or state.
     Pass(Option<Passed>),
     Respond(OwnResponse),
     /// The request waits for the store, for units, or for its turn in a leaky bucket.
@@ -50,7 +50,7 @@ pub(super) fn admit<St: Store>(layer: &Arc<LayerState<St>>, head: &RequestHead<'
     }
 }
 
-/// Finds the limits that apply to a request, and its key and cost under each.
+/// Finds the limits that apply to a request, with its key and cost under each.
 #[inline]
 fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, OwnResponse> {
     if layer.exempts(head) {
@@ -75,8 +75,8 @@ fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, 
     Ok(rows)
 }
 
-/// Applies [`OnMissingKey`], also where a key source fails. `None` skips the limit. A shadow policy
-/// never rejects.
+/// Applies [`OnMissingKey`], and handles key sources that fail. Returns `None` to skip the limit. A
+/// shadow policy never rejects.
 #[cold]
 fn without_key<St>(
     layer: &LayerState<St>,

@@ -1,4 +1,4 @@
-//! The builder of a layer.
+//! The layer's builder.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -27,16 +27,16 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 ///
 /// | option | default | reason |
 /// |---|---|---|
-/// | [`costs`](Self::costs) | each request costs 1 | a quota of 100 is then 100 requests |
-/// | [`tiers`](Self::tiers) | required if a limit has tiers | only the program knows |
+/// | [`costs`](Self::costs) | each request costs 1 | a quota of 100 then means 100 requests |
+/// | [`tiers`](Self::tiers) | required if a limit has tiers | only the program can determine a client's tier |
 /// | [`exempt`](Self::exempt) | no request | an exemption should be explicit |
-/// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
-/// | [`grpc`](Self::grpc), [`grpc_at`](Self::grpc_at) | no service is gRPC | a client can write any content type |
-/// | [`on_missing_key`](Self::on_missing_key) | required if a key can be missing | no answer is right for all services |
-/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each request holds a connection and memory |
-/// | [`headers`](Self::headers) | two on allowed responses, all on denials | clients can stop in time |
+/// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page, a denied preflight looks like a network failure |
+/// | [`grpc`](Self::grpc), [`grpc_at`](Self::grpc_at) | no service is gRPC | a client can send any content type |
+/// | [`on_missing_key`](Self::on_missing_key) | required if a key can be missing | no default suits every service |
+/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each waiting request holds a connection and memory |
+/// | [`headers`](Self::headers) | two on allowed responses, all on denials | clients can slow down before they are denied |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
-/// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation per request |
+/// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs one allocation per request |
 /// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | labels of [metrics] |
 ///
 /// ```
@@ -64,16 +64,16 @@ pub struct RateLimitLayerBuilder<St> {
 }
 
 impl<St: Store> RateLimitLayer<St> {
-    /// A layer around a client of another service: each request costs 1 and waits for up to
+    /// Makes a layer around a client for another service: each request costs 1 and waits for up to
     /// `max_wait` until the policy allows it. The responses get no rate limit headers.
     ///
-    /// While the store cannot decide, requests get a 503 from the layer and are not sent, because the
-    /// other service would see all replicas without a limit. Over a store with
-    /// [`or_local`](crate::StoreExt::or_local), the local store decides instead. A policy with its own
-    /// [`OnStoreError`] keeps it.
+    /// While the store cannot decide, the layer responds with 503 and does not send the requests,
+    /// because the other service would otherwise receive unlimited requests from all replicas. If
+    /// the store has a local fallback ([`or_local`](crate::StoreExt::or_local)), the local store
+    /// decides instead. A policy that sets its own [`OnStoreError`] follows it.
     ///
-    /// `reqwest::Client` is a service for its own request type, and a layer needs `http::Request`. So
-    /// put the layer around a service that calls `Client::execute`:
+    /// `reqwest::Client` is a service for its own request type, but a layer needs `http::Request`.
+    /// So put the layer around a service that calls `Client::execute`:
     ///
     /// ```text
     /// let send = tower::service_fn(move |request: http::Request<reqwest::Body>| {
@@ -88,7 +88,7 @@ impl<St: Store> RateLimitLayer<St> {
     /// ```
     ///
     /// # Errors
-    /// As [`RateLimitLayerBuilder::build`].
+    /// The same as for [`RateLimitLayerBuilder::build`].
     pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
         let mut limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
         if !store.has_local_fallback() {
@@ -98,14 +98,14 @@ impl<St: Store> RateLimitLayer<St> {
         Self::builder(store).limit(limit).headers(none).build()
     }
 
-    /// A layer of several limits and options, over `store`.
+    /// Creates a builder for a layer with any limits and options, over `store`.
     pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
         RateLimitLayerBuilder::new(store)
     }
 }
 
 #[cfg(feature = "memory")]
-/// Short forms: a token bucket in memory, in which each request costs 1.
+/// Short forms: an in-memory token bucket, in which each request costs 1.
 impl RateLimitLayer<MemoryStore> {
     /// Makes a layer with one quota that all clients share.
     ///
@@ -115,11 +115,11 @@ impl RateLimitLayer<MemoryStore> {
         Self::alone(Limit::global(Policy::token_bucket("global", quota)?))
     }
 
-    /// Makes a layer with a quota for each client address: the peer of the connection, IPv6 by /64.
-    /// With axum, enable the feature `axum` and serve with
+    /// Makes a layer with a quota for each client address: the connection's peer, IPv6 by /64. With
+    /// axum, enable the feature `axum` and serve with
     /// `into_make_service_with_connect_info::<SocketAddr>()`.
     ///
-    /// The quota is checked, so the result becomes a layer with `?`. Without it the compiler reports
+    /// The quota is validated, so this returns a `Result`: add `?`. Otherwise the compiler reports
     /// that `Result<RateLimitLayer<..>, LayerError>: Layer<Route>` is not satisfied:
     ///
     /// ```compile_fail
@@ -129,16 +129,16 @@ impl RateLimitLayer<MemoryStore> {
     /// ```
     ///
     /// # Errors
-    /// As [`global`](Self::global).
+    /// The same as for [`global`](Self::global).
     pub fn per_ip(quota: Quota) -> Result<Self, LayerError> {
         Self::alone(Limit::per_ip(Policy::token_bucket("client", quota)?))
     }
 
-    /// Makes a layer with a quota for each of these API keys in `X-API-Key`. A request without one
-    /// of them gets 403.
+    /// Makes a layer with a quota for each of these API keys, which clients send in `X-API-Key`. A
+    /// request without a valid key gets 403.
     ///
     /// # Errors
-    /// As [`global`](Self::global).
+    /// The same as for [`global`](Self::global).
     pub fn per_api_key(quota: Quota, keys: ApiKeys) -> Result<Self, LayerError> {
         Self::alone(Limit::per_api_key(Policy::token_bucket("api-key", quota)?, keys))
     }
@@ -148,7 +148,7 @@ impl RateLimitLayer<MemoryStore> {
     }
 }
 
-/// Passing a builder to `.layer(..)` is a compile error that names the cure.
+/// Passing a builder to `.layer(..)` is a compile error that explains the fix.
 ///
 /// ```compile_fail
 /// use tollgate::{MemoryStore, RateLimitLayer};
@@ -165,13 +165,13 @@ impl<S, St: Built> tower_layer::Layer<S> for RateLimitLayerBuilder<St> {
     }
 }
 
-/// No type implements it.
+/// Not implemented by any type.
 #[diagnostic::on_unimplemented(
     message = "a `RateLimitLayerBuilder` is not a layer yet: call `.build()?` first",
     label = "this is a builder"
 )]
 pub trait Built {
-    /// Cannot be called.
+    /// Can never be called.
     fn unbuilt(&self) -> Infallible;
 }
 
@@ -181,14 +181,15 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         Self { store, limits, on_missing_key: None, options }
     }
 
-    /// Adds a limit. The headers name limits in this order; decisions do not depend on it.
+    /// Adds a limit. The headers list limits in the order in which they were added. Decisions do
+    /// not depend on it.
     #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
 
-    /// Sets the costs for limits without their own costs. By default each request costs 1;
+    /// Sets the costs for limits that do not set their own. By default each request costs 1;
     /// [`Costs::by_method`] makes writes more expensive.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
@@ -196,7 +197,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Short for `.costs(Costs::flat(units))`.
+    /// Shorthand for `.costs(Costs::flat(units))`.
     #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
@@ -209,23 +210,23 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets [`WaitQueue::max_requests`] of the layer's wait queue, also for other layers that share
-    /// the queue.
+    /// Sets [`WaitQueue::max_requests`] on the layer's wait queue. This also affects other layers
+    /// that share the queue.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
         self.options.queue = self.options.queue.max_requests(requests);
         self
     }
 
-    /// Sets the wait queue for limits with [`OnExceeded::Wait`]. Several layers can share a queue. An
-    /// earlier [`max_waiting`](Self::max_waiting) has no effect on it.
+    /// Sets the wait queue for limits with [`OnExceeded::Wait`]. Several layers can share a queue.
+    /// An earlier [`max_waiting`](Self::max_waiting) does not apply to it.
     #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
         self.options.queue = queue.clone();
         self
     }
 
-    /// Forwards requests for which `condition` returns `true` without calling the store.
+    /// Forwards requests for which `condition` returns `true`, without calling the store.
     #[must_use]
     pub fn exempt(
         mut self,
@@ -241,42 +242,46 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.exempt(move |head| paths.surely_contains(head.uri.path()))
     }
 
-    /// Whether [CORS preflights](RequestHead::is_preflight) pass without calling the store.
+    /// Sets whether to forward [CORS preflights](RequestHead::is_preflight) without calling the
+    /// store.
     ///
-    /// A client can send any number of preflights. A CORS layer outside of this layer answers them, so
-    /// they never arrive here. Without such a layer, set this to `false` if your service accepts no
-    /// requests of other sites: preflights then have the cost of OPTIONS.
+    /// A client can send any number of preflights. They only arrive here if no CORS layer outside
+    /// of this layer answers them. Without such a layer, set this to `false` if your service
+    /// accepts no requests from other sites: preflights then cost as much as other OPTIONS
+    /// requests.
     #[must_use]
     pub fn exempt_preflights(mut self, exempt: bool) -> Self {
         self.options.exempt_preflights = exempt;
         self
     }
 
-    /// Declares that all services inside are gRPC, or none (the default).
+    /// Declares that all inner services are gRPC, or none (the default).
     ///
     /// The denial of a gRPC call is a gRPC status with the HTTP status 200, and with
-    /// [`Costs::by_method`] a call costs 1. Requests cannot decide this, because a client can write
-    /// any content type and would get the lower cost. In a declared service a call is a POST with
-    /// the content type of gRPC. Clients of gRPC-Web read the HTTP status, so they get HTTP.
+    /// [`Costs::by_method`] a call costs 1. The layer cannot detect gRPC from the request, because
+    /// a client can send any content type and would get the lower cost. In a declared service, a
+    /// call is a POST with a gRPC content type. gRPC-Web clients read the HTTP status, so they get
+    /// HTTP responses.
     ///
-    /// Without the declaration, a gRPC client reads a denial as UNAVAILABLE.
+    /// If the service is not declared, a gRPC client interprets a denial as UNAVAILABLE.
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
         self.options.grpc = GrpcServices::all(all);
         self
     }
 
-    /// Declares that the services at these paths are gRPC, for example `/pkg.Greeter/*`, in a router
-    /// that also has other services. Otherwise equal to [`grpc`](Self::grpc), which it replaces.
+    /// Declares that the services at these paths are gRPC, for example `/pkg.Greeter/*`, in a
+    /// router that also contains other services. Otherwise it is the same as [`grpc`](Self::grpc),
+    /// which it replaces.
     #[must_use]
     pub fn grpc_at(mut self, paths: Paths) -> Self {
         self.options.grpc = GrpcServices::at(paths);
         self
     }
 
-    /// Declares that the services of requests for which `condition` returns `true` are gRPC. The
-    /// condition must not read headers, because the client writes them. Otherwise equal to
-    /// [`grpc`](Self::grpc), which it replaces.
+    /// Declares that requests for which `condition` returns `true` go to gRPC services. The
+    /// condition must not read headers, because the client controls them. Otherwise it is the same
+    /// as [`grpc`](Self::grpc), which it replaces.
     #[must_use]
     pub fn grpc_if(
         mut self,
@@ -286,24 +291,24 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets [`Limit::on_missing_key`] for limits whose key can be missing and that do not set it.
+    /// Sets a default for [`Limit::on_missing_key`], for limits that need it and do not set it.
     #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
-    /// Sets the headers of responses.
+    /// Sets which headers responses get.
     #[must_use]
     pub fn headers(mut self, headers: HeaderOptions) -> Self {
         self.options.headers = headers;
         self
     }
 
-    /// Sets the response of a denial: a text or a `Response<Bytes>`, or with the feature `axum` any
-    /// `IntoResponse`. The layer adds the headers. gRPC calls get their status as before.
+    /// Sets the response to a denied request: text or a `Response<Bytes>`, or with the feature
+    /// `axum` any `IntoResponse`. The layer adds the headers. gRPC calls still get a gRPC status.
     ///
-    /// A response with status 200 gets the [status of the denial](Denial::status). To send 200, pass a
+    /// A response with status 200 gets the [denial's status](Denial::status). To send 200, pass a
     /// [`DenialResponse`] to [`denial_response`](Self::denial_response).
     ///
     /// ```
@@ -329,24 +334,24 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.denial_response(ResponseFromFn(response, PhantomData))
     }
 
-    /// Sets the response of a denial, also to gRPC calls: a [`Problem`](crate::denial::Problem) with
-    /// more members, or a [`DenialResponse`] of your own.
+    /// Sets the response to a denied request, including gRPC calls: a
+    /// [`Problem`](crate::denial::Problem) with more members, or your own [`DenialResponse`].
     #[must_use]
     pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
         self.options.response = Arc::new(response);
         self
     }
 
-    /// Puts the decisions into the extensions of each request and response, as
-    /// [`Verdicts`](super::Verdicts), for handlers and outer layers to read.
+    /// Stores the decisions as [`Verdicts`](super::Verdicts) in the extensions of each request and
+    /// response, for handlers and outer layers.
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
         self
     }
 
-    /// Sets the observer of all decisions. Layers with clones of one observer count policies of one
-    /// name together.
+    /// Sets the observer for all decisions. If layers share an observer, policies with the same
+    /// name are counted together.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn observer(mut self, observer: &crate::observe::Observer) -> Self {
@@ -354,8 +359,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Sets the label `endpoint` of all requests in metrics. By default it is the pattern of the
-    /// matched route, or `other`.
+    /// Sets the `endpoint` label for all requests in metrics. By default it is the matched route's
+    /// pattern, or `other`.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
@@ -363,7 +368,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Checks the limits and options and builds the layer.
+    /// Checks the limits and options, and builds the layer.
     ///
     /// # Errors
     /// See [`LayerError`].

@@ -1,4 +1,4 @@
-//! The charges of a request that is dropped before it runs.
+//! Refunds requests that are dropped before they run.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::receipts::{receipts, settle};
 use super::row::Rows;
 use super::state::LayerState;
 
-/// Refunds the charges of a request that is dropped before it runs. As a future it resolves to the
+/// Refunds a request's charges if it is dropped before it runs. As a future, it resolves to the
 /// store's reply.
 pub(super) struct CancelGuard<St: Store> {
     layer: Arc<LayerState<St>>,
@@ -53,7 +53,7 @@ impl<St: Store> CancelGuard<St> {
 
     fn refund(&self, verdict: &Verdict) {
         for receipt in receipts(&self.layer.limits, &self.rows, verdict) {
-            // A penalty took nothing.
+            // A penalty did not charge any units.
             if !receipt.policy.is_penalty() && (self.refunds)(&receipt.policy) {
                 settle(&self.layer.store, receipt, Cost::ZERO, None);
             }
@@ -72,7 +72,7 @@ impl<St: Store> Future for CancelGuard<St> {
     }
 }
 
-/// The future inside is `Unpin`, and nothing else is ever pinned.
+/// `St::Future` is `Unpin`, and the other fields are never pinned.
 impl<St: Store> Unpin for CancelGuard<St> {}
 
 impl<St: Store> Drop for CancelGuard<St> {

@@ -1,4 +1,4 @@
-//! The checks of a layer before it is built.
+//! Checks a layer before it is built.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::compiled::{MAX_TIERS, tier_names};
 use super::options::Options;
 use crate::{Costs, Limit};
 
-/// Checks the limits of a layer, and gives each its default behaviour while the store fails.
+/// Checks a layer's limits, and sets each limit's default failure policy.
 pub(super) fn check(
     limits: &mut [Limit],
     store: &impl Store,
@@ -62,7 +62,7 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
     Ok(())
 }
 
-/// A policy that falls back to a local store needs one, and a local store needs such a policy.
+/// A policy with a local fallback needs a local store, and a local store needs such a policy.
 fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
     let has_local = store.has_local_fallback();
     let default = if has_local { OnStoreError::Local } else { OnStoreError::Open };
@@ -74,7 +74,7 @@ fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerErro
     }
 }
 
-/// A penalty needs strikes. A request that waits must not count as several denials.
+/// A penalty needs strikes. A waiting request must not count as several denials.
 fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     let name = || limit.policy.name().to_owned();
     let (denials, failures) = (limit.policy.counts_denials(), limit.settling.counts.is_some());
@@ -102,7 +102,7 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
 
 /// A request that costs more than the capacity would always be denied. A penalty takes no units.
 ///
-/// A condition or a closure can spare all such requests, so the layer then only warns.
+/// The layer only warns if a condition or a closure could exclude all such requests.
 fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
     if limit.policy.is_penalty() {
         return Ok(());
@@ -134,11 +134,11 @@ fn check_costs(limit: &Limit, costs: &Costs) -> Result<(), LayerError> {
     Ok(())
 }
 
-/// Why a layer cannot be built. The texts are names of policies.
+/// The error for a layer that cannot be built. Its strings are policy names.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// The quota of a short form does not fit its policy.
+    /// A short form's quota does not fit its policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 
@@ -146,15 +146,15 @@ pub enum LayerError {
     #[error("the layer has no limit: add one with `.limit(..)`")]
     NoLimit,
 
-    /// The layer has this number of limits.
+    /// The layer has this many limits.
     #[error("{0} limits are more than the {max} of one layer: nest two layers", max = Self::MAX_LIMITS)]
     TooManyLimits(usize),
 
-    /// Two policies have one name, so they would share their state.
+    /// Two policies have the same name, so they would share their state.
     #[error("two policies are named `{0}`: give each a name of its own")]
     SameName(String),
 
-    /// The key can be missing, and the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).
+    /// The key can be missing, but the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).
     #[error(
         "policy `{0}`: the key can be missing from a request; choose \
          `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
@@ -162,7 +162,8 @@ pub enum LayerError {
     )]
     MissingKeyUndecided(String),
 
-    /// The limit has an [`OnMissingKey`](crate::limit::OnMissingKey), and its key cannot be missing.
+    /// The limit has an [`OnMissingKey`](crate::limit::OnMissingKey), but its key cannot be
+    /// missing.
     #[error(
         "policy `{0}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
          in every request or fails: remove it from the limit, or put it on the layer's builder as \
@@ -170,39 +171,40 @@ pub enum LayerError {
     )]
     KeyNeverMissing(String),
 
-    /// The limit has tiers, and the layer has no source of tiers.
+    /// The limit has tiers, but the layer has no source of tiers.
     #[error(
         "policy `{0}` has quotas for tiers: add the source of the tier with \
          `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token"
     )]
     TiersUnknown(String),
 
-    /// The layer has this number of tiers.
+    /// The layer has this many tiers.
     #[error("{0} tiers are more than the {MAX_TIERS} of one layer")]
     TooManyTiers(usize),
 
-    /// A permit is returned when its request ends, so its cost cannot be corrected.
+    /// A permit is returned when its request finishes, so its cost cannot be corrected.
     #[error(
         "policy `{0}` is a concurrency limit, whose permits are returned at the end of each \
          request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind"
     )]
     SettlesInFlight(String),
 
-    /// A penalty of failures needs a condition for failures.
+    /// A penalty for failures does not define which responses are failures.
     #[error(
         "penalty `{0}` has no strikes: choose the responses that are failures with \
          `.count_only(|response| ..)`, without `.reserve(..)`, or use `Strikes::of_denials`"
     )]
     NoFailures(String),
 
-    /// The penalty counts denials, and requests that wait for the second policy are denied at first.
+    /// The penalty counts denials, but requests that wait for the second policy are denied at
+    /// first.
     #[error(
         "penalty `{0}` counts denials, and requests that wait for `{1}` are denied at first: put \
          the penalty and its limits into a layer outside of this one"
     )]
     PenaltyBesideWaiting(String, String),
 
-    /// The policy has [`OnStoreError::Local`], and the store has no local store.
+    /// The policy has [`OnStoreError::Local`], but the store has no local store.
     #[error(
         "policy `{0}` has `OnStoreError::Local`, but the store has no local fallback: give the \
          layer `store.or_local(MemoryStore::new())`, or choose `OnStoreError::Open` or \
@@ -218,11 +220,11 @@ pub enum LayerError {
     )]
     LocalStoreUnused,
 
-    /// A cost by method or by route is above the capacity of a policy, which would therefore always
-    /// deny these requests.
+    /// A cost by method or route is above a policy's capacity, so the policy would always deny
+    /// these requests.
     ///
-    /// If the limit has conditions, or a closure gives the costs, the layer builds and logs a
-    /// warning, because such a request may never reach the policy.
+    /// If the limit has conditions, or a closure sets the costs, the layer builds and logs a
+    /// warning instead, because such a request may never reach the policy.
     #[error(
         "{0}, so it would always be denied with 403: raise the limit or the burst to at least \
          {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)`",
@@ -230,7 +232,7 @@ pub enum LayerError {
     )]
     CostAboveCapacity(CostAboveCapacity),
 
-    /// Both policies would hold requests back.
+    /// Both policies would delay requests.
     #[error(
         "`{0}` and `{1}` are both leaky buckets in queue mode, and a request can wait in one queue \
          only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` with \
@@ -241,19 +243,19 @@ pub enum LayerError {
 
 tollgate_core::debug_as_display!(LayerError);
 
-/// A cost that no request can pay.
+/// A cost above a policy's capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CostAboveCapacity {
-    /// The name of the policy.
+    /// The policy's name.
     pub policy: String,
-    /// The tier with this capacity; `None` outside of tiers.
+    /// The tier with this capacity, or `None` outside of tiers.
     pub tier: Option<String>,
-    /// The requests in words, for example `a DELETE request`.
+    /// A description of the requests, for example `a DELETE request`.
     pub request: String,
-    /// Their cost.
+    /// The cost of these requests.
     pub cost: Cost,
-    /// The most units that the policy grants at the same time.
+    /// The policy's capacity in units.
     pub capacity: u64,
 }
 
@@ -270,6 +272,6 @@ impl fmt::Display for CostAboveCapacity {
 }
 
 impl LayerError {
-    /// The largest number of limits of one layer.
+    /// The maximum number of limits in a layer.
     pub const MAX_LIMITS: usize = 64;
 }

@@ -1,4 +1,4 @@
-//! The limits of a layer, prepared for requests: header fields and quotas in each tier.
+//! A layer's limits, prepared for requests: header values, and quotas for each tier.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{Costs, Limit, RequestHead};
 pub(super) struct CompiledLimit {
     pub(super) limit: Limit,
     costs: Costs,
-    /// The cost, if all requests have the same.
+    /// The cost, if it is the same for all requests.
     uniform_cost: Option<Cost>,
     base: PolicyFields,
     in_tiers: Box<[PolicyFields]>,
@@ -33,7 +33,7 @@ impl CompiledLimit {
 
     #[inline]
     pub(super) fn fields(&self, tier: TierIndex) -> &PolicyFields {
-        // A layer without tiers has an empty list, which has no entry for any index.
+        // A layer without tiers has an empty list, so every index falls back to `base`.
         self.in_tiers.get(usize::from(tier.0)).unwrap_or(&self.base)
     }
 
@@ -56,7 +56,7 @@ impl CompiledLimit {
     }
 }
 
-/// The limits of a layer.
+/// A layer's limits.
 pub(super) struct CompiledLimits(pub(super) Box<[CompiledLimit]>);
 
 impl CompiledLimits {
@@ -65,7 +65,7 @@ impl CompiledLimits {
         &self.0[usize::from(row.limit)]
     }
 
-    /// The policy of a row in the tier of its request, with its header fields.
+    /// Returns the row's policy in the request's tier, with its header values.
     #[inline]
     pub(super) fn fields(&self, row: &Row) -> &PolicyFields {
         self.of(row).fields(row.tier)
@@ -103,7 +103,7 @@ pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec
 }
 
 impl Tiers {
-    /// `None` if no limit has a tier: then the source is never called.
+    /// Returns `None` if no limit has tiers, because the source is not needed then.
     pub(super) fn new(source: Option<&Arc<dyn TierSource>>, limits: &[Limit]) -> Option<Self> {
         let names: Box<[_]> = tier_names(limits).into();
         let source = Arc::clone(source.filter(|_| !names.is_empty())?);

@@ -1,5 +1,5 @@
-//! Features that go on after the decision: corrections of the cost, permits, delays. Most layers have
-//! none of them.
+//! Features that continue after the decision: cost corrections, permits, delays. Most layers need
+//! none.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{Limit, ResponseHead};
 pub(super) struct Extras<St> {
     /// The store, if charges may be corrected when the response is known.
     settles: Option<AnyStore>,
-    /// The headers that state a cost to the layer. The layer removes them from all responses.
+    /// The headers in which services state a cost. The layer removes them from all responses.
     cost_headers: Box<[HeaderName]>,
     leases: Option<LeaseRenewer<St>>,
     /// The leaky bucket in queue mode, which may delay requests.
@@ -29,7 +29,7 @@ pub(super) struct Extras<St> {
     has_soft_limits: bool,
 }
 
-/// What the layer owes a request that passed: corrections, permits, a delay.
+/// State for a request that passed: corrections, permits, a delay.
 pub(super) struct Owed {
     /// Whether the request exceeds a soft limit.
     pub(super) exceeds: bool,
@@ -39,7 +39,7 @@ pub(super) struct Owed {
 }
 
 impl<St: Store> Extras<St> {
-    /// `None` if no limit needs any of it.
+    /// Returns `None` if no limit needs these features.
     pub(super) fn new(
         store: &St,
         limits: &[Limit],
@@ -83,7 +83,7 @@ impl<St: Store> Extras<St> {
         }
     }
 
-    /// The delay of enforced policies. The verdict's delay would include shadow policies.
+    /// The longest delay by an enforced policy. The verdict's delay would include shadow policies.
     fn delay(&self, limits: &CompiledLimits, rows: &[Row]) -> Micros {
         if self.delays.is_none() {
             return Micros::ZERO;
@@ -126,7 +126,8 @@ impl<St> Extras<St> {
 }
 
 impl Owed {
-    /// Corrects the charges by the response, and the rows for its headers. Returns the permits.
+    /// Corrects the charges according to the response, and the rows for its headers. Returns the
+    /// permits.
     pub(super) fn settle<B>(
         self,
         limits: &CompiledLimits,

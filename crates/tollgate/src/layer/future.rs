@@ -1,4 +1,4 @@
-//! The future of a response, and requests that wait before they reach the service.
+//! The response future, and requests that wait before they reach the service.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ pin_project! {
 }
 
 pin_project! {
-    /// Most requests run immediately. A request that waits is in a box, because this future is moved
-    /// and allocated for each request.
+    /// Most requests run immediately. A waiting request is boxed, because this future is moved and
+    /// allocated for each request.
     #[project = StageProjection]
     enum Stage<S, St, B>
     where
@@ -45,7 +45,7 @@ pin_project! {
     }
 }
 
-/// What the layer does with the response.
+/// The state that the layer needs for the response.
 type ResponseWork<St> = (Arc<LayerState<St>>, Option<Passed>);
 
 struct HeldRequest<S, St: Store, B> {
@@ -139,7 +139,8 @@ where
             let next = match stage.as_mut().project() {
                 StageProjection::Running { future, work } => {
                     let mut response = ready!(future.poll(cx));
-                    // Taken first: the permits of a request that failed are returned now.
+                    // Taken before the result is checked, so that a failed request returns its
+                    // permits now.
                     let work = work.take();
                     let mut in_flight = InFlight::default();
                     if let (Ok(response), Some((layer, passed))) = (&mut response, work) {
@@ -165,5 +166,5 @@ where
 
 debug_fields!([S: Service<Request<B>>, St: Store, M, B] ResponseFuture<S, St, M, B>);
 
-/// A future must not be polled after it was ready; its response has been taken.
+/// A future must not be polled after it was ready, because its response has been taken.
 const POLLED_AGAIN: &str = "`ResponseFuture` polled after completion";

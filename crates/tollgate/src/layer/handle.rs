@@ -1,4 +1,4 @@
-//! A layer without its types, for the admin router and metrics.
+//! A type-erased layer, for the admin router and metrics.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,61 +17,61 @@ use crate::key::SubjectName;
 use crate::observe::{Inspect, ObservedPolicy, StoreReport};
 use crate::tier::Tier;
 
-/// A [`RateLimitLayer`](super::RateLimitLayer) without its types, for admin tools. Clones are
-/// handles of one layer.
+/// A type-erased [`RateLimitLayer`](super::RateLimitLayer), for admin tools. Clones are handles to
+/// the same layer.
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
-    /// A handle of this layer.
+    /// Returns a handle to this layer.
     pub fn handle(&self) -> LayerHandle {
         LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
 }
 
 impl<S, St: Inspect, M> RateLimit<S, St, M> {
-    /// A handle of the layer around this service.
+    /// Returns a handle to the layer around this service.
     pub fn handle(&self) -> LayerHandle {
         LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
 }
 
 impl LayerHandle {
-    /// Returns the limits of the layer, in their order.
+    /// Returns the layer's limits, in the order in which they were added.
     pub fn limits(&self) -> Vec<&Limit> {
         self.0.view().limits.iter().collect()
     }
 
-    /// Returns the report of the layer's store.
+    /// Returns the report from the layer's store.
     pub fn store(&self) -> StoreReport {
         self.0.inspect()
     }
 
-    /// Returns the counts of the limits' policies, in the order of the limits.
+    /// Returns the counts for the limits' policies, in the order of the limits.
     pub fn counts(&self) -> impl Iterator<Item = &ObservedPolicy> {
         self.0.view().telemetry.policies()
     }
 
-    /// The decision for `key` under a limit, without a charge. The state is one for all tiers, and the
-    /// remainder depends on the quota.
+    /// Returns the decision for `key` under a limit, without charging it. All tiers share the same
+    /// state, but the remaining units depend on the tier's quota.
     pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Reply<Boxed<Verdict>> {
         let charge = limit.charge(key, Cost::ZERO);
         self.0.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }])
     }
 
-    /// The tier of a subject, if the source of tiers finds it without a request.
+    /// Returns a subject's tier, if the tier source can find it without a request.
     pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
         self.0.view().tiers?.named(name)
     }
 
-    /// Forgets the used units of `key` under a limit.
+    /// Resets the used units of `key` under a limit.
     pub fn reset(&self, limit: &Limit, key: &Key) -> Reply<Boxed<()>> {
         self.0.store().reset(limit.policy(), key)
     }
 
-    /// Corrects a charge, see [`Store::settle`](crate::Store::settle).
+    /// Corrects a charge. See [`Store::settle`](crate::Store::settle).
     pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Boxed<Settlement>> {
         self.0.store().settle(receipt, actual)
     }
@@ -83,7 +83,7 @@ trait AnyLayer: Send + Sync {
     fn inspect(&self) -> StoreReport;
 }
 
-/// The parts of a layer that do not depend on its store.
+/// The parts of a layer that do not depend on its store type.
 struct View<'a> {
     limits: &'a CompiledLimits,
     telemetry: &'a Telemetry,

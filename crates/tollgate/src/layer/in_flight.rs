@@ -1,4 +1,4 @@
-//! Permits of concurrency limits: renewed while their request runs, and returned after it.
+//! Permits of concurrency limits: renewed during their request, and returned after it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -13,11 +13,11 @@ use tollgate_core::{Cost, Policy, Receipt, Store};
 use super::receipts::settle;
 use crate::body::InFlight;
 
-/// Renews the permits that the requests of a layer hold.
+/// Renews the permits that a layer's requests hold.
 ///
-/// One task renews each permit when a quarter of its time to live is over, or half at the latest.
-/// The rest is a reserve for a store that is down. Most requests end earlier, so they cost an entry
-/// in a map and no timer.
+/// A single task renews each permit after a quarter of its time to live, or half at the latest. The
+/// rest is a reserve in case the store is down. Most requests finish earlier, so they only cost a
+/// map entry and no timer.
 pub(super) struct LeaseRenewer<St>(Arc<Shared<St>>);
 
 struct Shared<St> {
@@ -36,14 +36,15 @@ struct Register {
 struct Permits {
     receipts: Receipts,
     since: Instant,
-    /// The store has the receipts now. Its answer returns the permits if the request has ended.
+    /// The store is currently renewing the receipts. When it replies, the renewal task returns the
+    /// permits if the request has finished.
     renewing: bool,
 }
 
 type Receipts = SmallVec<[Receipt; 1]>;
 
 impl<St: Store> LeaseRenewer<St> {
-    /// `None` if no policy is a concurrency limit.
+    /// Returns `None` if no policy is a concurrency limit.
     pub(super) fn new<'a>(store: &St, policies: impl Iterator<Item = &'a Policy>) -> Option<Self> {
         let in_flight = policies.filter(|policy| policy.is_concurrency());
         let shortest = in_flight.map(|policy| Duration::from(policy.window())).min()?;
@@ -97,11 +98,11 @@ fn give_back<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Handle>
     }
 }
 
-/// The task that renews. It is dropped unfinished when its runtime ends.
+/// The renewal task. It is dropped unfinished when its runtime shuts down.
 struct RenewTask<St>(Weak<Shared<St>>);
 
 impl<St> Drop for RenewTask<St> {
-    /// The next request starts another task.
+    /// Lets the next request start another task.
     fn drop(&mut self) {
         if let Some(shared) = self.0.upgrade() {
             shared.register.lock().runtime = None;
@@ -115,8 +116,8 @@ async fn renew_all<St: Store>(mut task: RenewTask<St>, every: Duration) {
         let Some(shared) = task.0.upgrade() else { return };
         let mut register = shared.register.lock();
         if register.requests.is_empty() {
-            // Under the lock, so that the next request starts another task. The end of this task
-            // must not clear the handle of that one.
+            // Cleared under the lock, so the next request starts another task. When this task is
+            // dropped, it must not clear the new task's handle.
             register.runtime = None;
             task.0 = Weak::new();
             return;
@@ -125,7 +126,7 @@ async fn renew_all<St: Store>(mut task: RenewTask<St>, every: Duration) {
         for (request, permits) in &mut register.requests {
             if !permits.renewing && now.saturating_duration_since(permits.since) >= every {
                 permits.renewing = true;
-                // All at once, so that the store can carry them in one call.
+                // Renew all permits concurrently, so the store can batch them into one call.
                 tokio::spawn(renew(Arc::clone(&shared), *request, permits.receipts.clone()));
             }
         }
@@ -138,7 +139,7 @@ async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: R
     for receipt in &mut receipts {
         match shared.store.renew(receipt).await {
             Ok(Some(renewed)) => *receipt = renewed,
-            // The permit was settled: there is nothing to renew.
+            // The permit was already settled, so it needs no renewal.
             Ok(None) => {}
             Err(error) => {
                 all = false;
@@ -159,5 +160,5 @@ async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: R
     }
 }
 
-/// A timer ticks no faster.
+/// tokio's timers have a resolution of 1 ms.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);

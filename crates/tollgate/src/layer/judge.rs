@@ -1,4 +1,4 @@
-//! The effect of the store's reply on a request.
+//! Applies the store's reply to a request.
 
 use http::Extensions;
 use tollgate_core::{Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
@@ -9,19 +9,19 @@ use super::state::LayerState;
 use super::telemetry::DecisionTimer;
 
 pub(super) enum Judgement {
-    /// `None` if the layer has nothing to add to the response.
+    /// `None` if the layer adds no headers or state to the response.
     Pass(Option<Passed>),
     Reject(Rejection),
 }
 
-/// A request that passes, until its response is there.
+/// A request that passed, until its response is known.
 pub(super) struct Passed {
     pub(super) decided: Decided,
     pub(super) owed: Option<Box<Owed>>,
 }
 
 impl Passed {
-    /// Gives the handler what it may use of the decision.
+    /// Gives the handler access to the decision.
     #[inline]
     pub(super) fn prepare<St: Store>(&self, layer: &LayerState<St>, extensions: &mut Extensions) {
         if let (Some(extras), Some(owed)) = (&layer.extras, &self.owed) {
@@ -29,7 +29,7 @@ impl Passed {
         }
     }
 
-    /// The limit that delays the request, and for how long.
+    /// Returns the limit that delays the request, and the delay.
     pub(super) fn delay<St>(&self, layer: &LayerState<St>) -> Option<(usize, Micros)> {
         let delay = self.owed.as_ref()?.delay;
         let limit = layer.extras.as_ref()?.delays?;
@@ -86,7 +86,7 @@ fn remaining(rows: &[Row]) -> Option<u64> {
     decided.map(|row| row.decision.remaining).min()
 }
 
-/// Applies the failure policies of a request that the store could not decide.
+/// Applies the failure policies to a request that the store could not decide.
 #[cold]
 fn fail<St>(layer: &LayerState<St>, rows: Rows, error: StoreError) -> Judgement {
     let passes = failing_closed(layer, &rows, &error).next().is_none();
@@ -99,9 +99,9 @@ fn fail<St>(layer: &LayerState<St>, rows: Rows, error: StoreError) -> Judgement 
     Judgement::Reject(Rejection::Undecided(rows, error))
 }
 
-/// The rows whose policies reject a request that the store could not decide. A policy with a local
-/// fallback rejects too, because its local store could not decide either. Beside a closed policy the
-/// local store was not called, so then only closed policies reject.
+/// Returns the rows with policies that reject a request that the store could not decide. This
+/// includes policies with a local fallback, because their local store could not decide either. But
+/// if another policy fails closed, the local store was not called, so only closed policies reject.
 pub(super) fn failing_closed<'a, St>(
     layer: &'a LayerState<St>,
     rows: &'a [Row],

@@ -1,11 +1,10 @@
-//! The lanes of the wait queue: for each key, the waiting requests by their arrival.
+//! The wait queue's lanes: for each key, the waiting requests in the order of arrival.
 //!
 //! A request waits for a key while the store denies it there, or while an earlier request waits for
-//! the key. It is in the lanes of these keys only, so it delays no request at another key. It calls
-//! the store when it waits for no key, and stays in the last lanes until the answer.
+//! the key. It is only in the lanes of these keys, so it does not delay requests at other keys.
+//! When it waits for no key, it calls the store, and remains in its last lanes until the reply.
 //!
-//! The earliest request is never behind another, so requests cannot wait for each other in a
-//! circle.
+//! The earliest request is never behind another request, so requests cannot deadlock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +20,7 @@ pub(super) struct LaneKey {
     pub(super) key: Key,
 }
 
-/// State belongs to the name of a policy: a reload may change its quota.
+/// State belongs to the policy's name, because a reload may change its quota.
 impl PartialEq for LaneKey {
     fn eq(&self, other: &Self) -> bool {
         self.policy.name() == other.policy.name() && self.key == other.key
@@ -39,20 +38,19 @@ impl Hash for LaneKey {
 
 pub(super) type ArrivalNumber = u64;
 
-/// All lanes. None of them is empty.
+/// All lanes. Empty lanes are removed.
 #[derive(Default)]
 pub(super) struct Lanes(HashMap<LaneKey, Lane>);
 
-/// The requests that wait for a key: how to wake each, and its cost there.
+/// The requests that wait for a key: how to wake each request, and its cost under this key.
 type Lane = BTreeMap<ArrivalNumber, (Arc<Notify>, u64)>;
 
 pub(super) struct Member {
     pub(super) arrival: ArrivalNumber,
-    /// The keys of its charges. The bits below are numbers of these.
+    /// The keys of its charges. The bits below are indices into this list.
     pub(super) keys: Box<[LaneKey]>,
     pub(super) costs: Box<[u64]>,
-    /// The keys that it may wait for: not those of limits that reject, and not those without a
-    /// cost.
+    /// The keys that it may wait for. Excludes keys of limits that reject, and keys with cost 0.
     pub(super) may_wait: u64,
     /// The keys that it waits for, or waited for last.
     pub(super) joined: u64,
@@ -78,8 +76,8 @@ impl Lanes {
     }
 
     /// Moves a request into the lanes of the keys that it waits for: the `denying` keys, and each
-    /// key that an earlier request waits for. Returns `false` without such a key: then it may call
-    /// the store.
+    /// key that an earlier request waits for. Returns `false` if there is no such key. The request
+    /// may then call the store.
     pub(super) fn place(&mut self, member: &mut Member, denying: u64) -> bool {
         let waits_for = denying | self.behind(member);
         if waits_for == 0 {
@@ -94,7 +92,7 @@ impl Lanes {
         true
     }
 
-    /// Removes a request from the lanes of these keys, and wakes the next request of each.
+    /// Removes a request from the lanes of these keys, and wakes the next request in each lane.
     pub(super) fn leave(&mut self, member: &Member, keys: u64) {
         for number in bits(keys) {
             let Entry::Occupied(mut lane) = self.0.entry(member.keys[number].clone()) else {
@@ -114,7 +112,7 @@ impl Lanes {
 pub(super) fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let lowest = bits.trailing_zeros();
-        // `bits` without its lowest bit.
+        // `bits` without its lowest set bit.
         bits &= bits.wrapping_sub(1);
         (lowest < u64::BITS).then_some(lowest as usize)
     })

@@ -1,31 +1,31 @@
 //! The Tower layer, its builder and its service.
 //!
 //! [`RateLimitLayer`] has short forms ([`per_ip`](RateLimitLayer::per_ip),
-//! [`global`](RateLimitLayer::global)) and a [builder](RateLimitLayer::builder) for any store, policy,
-//! key and cost. A handler corrects the cost of its request with a [`Reservation`].
+//! [`global`](RateLimitLayer::global)) and a [builder](RateLimitLayer::builder) for any store,
+//! policy, key and cost. Handlers use a [`Reservation`] to correct a request's cost.
 //!
 //! # The source
 //!
-//! A request goes through these functions, in this order:
+//! A request passes through these functions, in this order:
 //!
-//! 1. `service.rs`: `RateLimit::call` reads the head of the request and calls `admit`.
-//! 2. `admit.rs`: `classify` finds the limits that apply, and the key and cost under each: the rows of
-//!    the request. Then it calls the store.
-//! 3. `judge.rs`: `judge` writes the decisions of the store into the rows. A request that passes goes
-//!    to the service.
-//! 4. `respond.rs`: `finish` adds the headers of the rows to the response. `reject` makes the
-//!    response of a request that does not pass.
+//! 1. `service.rs`: `RateLimit::call` reads the request head and calls `admit`.
+//! 2. `admit.rs`: `classify` finds the limits that apply, with the key and cost under each. These
+//!    are the request's rows. `admit` then calls the store.
+//! 3. `judge.rs`: `judge` writes the store's decisions into the rows. Allowed requests continue to
+//!    the service.
+//! 4. `respond.rs`: `finish` adds headers from the rows to the response. `reject` makes the
+//!    response to a rejected request.
 //!
-//! `wait.rs` has the requests that wait: for the reply of the store, in the wait queue, or for their
-//! turn in a leaky bucket. `future.rs` holds them, and then goes on as above.
+//! `wait.rs` handles requests that wait for the store's reply, in the wait queue, or for their turn
+//! in a leaky bucket. `future.rs` holds these requests until they can continue as above.
 //!
-//! | file | types that other files of the folder use |
+//! | file | types used by other files in this folder |
 //! |---|---|
 //! | `row.rs` | `Row`, `Rows`: a limit that applies to a request; `Decided`; `Rejection` |
-//! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer as data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
-//! | `extras.rs` | `Extras`: features that go on after the decision; `Owed`: their part of a request |
-//! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a place in the wait queue; `Waiter`, `Denied` |
-//! | `cancel.rs`, `receipts.rs` | `CancelGuard`: refunds the charges of a request that is dropped; `settle` |
+//! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
+//! | `extras.rs` | `Extras`: features that continue after the decision; `Owed`: their state for a request |
+//! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a position in the wait queue; `Waiter`, `Denied` |
+//! | `cancel.rs`, `receipts.rs` | `CancelGuard`: refunds the charges when a request is dropped; `settle` |
 //! | `in_flight.rs`, `settlement.rs` | `LeaseRenewer`: permits; `OpenCharges`: charges that are corrected later |
 //! | `telemetry.rs`, `outage.rs` | `Telemetry`, `Observed`, `DecisionTimer`, `WaitTimer`; `Outage`, the log of failures |
 //! | `checks.rs` | `LayerError`: why a layer cannot be built |

@@ -1,4 +1,4 @@
-//! The log while the store cannot decide: few lines for any number of requests.
+//! Logs store failures: few lines for any number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tollgate_core::StoreError;
 
 /// Counts requests that the store could not decide.
 ///
-/// It logs the first failure, then every [`INTERVAL`] the number of requests that passed unlimited,
-/// and the first [`INTERVAL`] without a failure.
+/// It logs the first failure, then after every [`INTERVAL`] the number of requests that were
+/// allowed without a limit, and then the first [`INTERVAL`] without a failure.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     is_on: AtomicBool,

@@ -1,4 +1,4 @@
-//! The receipts of a request, and how to settle a receipt without waiting for the store.
+//! A request's receipts, and how to settle a receipt without waiting for the store.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,15 +13,15 @@ use tollgate_core::{Cost, Receipt, ReceiptId, Reply, Store, Verdict};
 use super::compiled::CompiledLimits;
 use super::row::Row;
 
-/// The receipts of the charges that a verdict made.
+/// Returns the receipts for a verdict's charges.
 pub(super) fn receipts(limits: &CompiledLimits, rows: &[Row], verdict: &Verdict) -> Vec<Receipt> {
     verdict.receipts(&limits.charges(rows), || next_id(verdict)).collect()
 }
 
 /// Settles a charge without waiting for the store. `runtime` is for callers outside of a runtime.
 ///
-/// Only permits are settled again after a failure: their receipts count once, and until then the
-/// permit is missing.
+/// After a failure, only permits are settled again: their receipts count only once, and the permit
+/// is missing until then.
 pub(super) fn settle<St: Store>(
     store: &St,
     receipt: Receipt,

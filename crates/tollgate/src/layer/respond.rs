@@ -1,4 +1,4 @@
-//! The way back: the response of a rejection, and the headers of the service's response.
+//! Builds the response to a rejected request, and adds headers to the service's response.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
@@ -13,7 +13,7 @@ use crate::denial::{Denial, ResponseFormat};
 use crate::headers::{self, PolicyFields};
 use crate::{Limit, RequestHead};
 
-/// A response of the layer. Boxed, because most requests have none.
+/// The layer's own response. Boxed, because most requests have none.
 pub(super) type OwnResponse = Box<Response<Bytes>>;
 
 pub(super) fn reject<St>(
@@ -30,7 +30,8 @@ pub(super) fn reject<St>(
 fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -> OwnResponse {
     let Decided { rows, at, source } = decided;
     let options = &layer.options.headers;
-    // The keys of all policies that apply, so that the seed does not depend on which policy denies.
+    // Uses the keys of all policies that apply, so that the seed does not depend on the denying
+    // policy.
     let seed = headers::seed_of(rows.iter().map(|row| &row.key));
     let enforced = shown(layer, rows, |limit| limit.enforce);
     let denial = Denial::of_verdict(*at, enforced, options, seed);
@@ -38,7 +39,7 @@ fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -
         let is_meant = |row: &&Row| layer.limit(row).policy.name() == policy;
         rows.iter().find(is_meant).map(|row| row.cost)
     });
-    // At level debug, because a client can cause any number of them. Metrics count them.
+    // At debug level, because a client can cause any number of denials. Metrics count them.
     tracing::debug!(
         target: "tollgate",
         policies = ?denial.policies(),
@@ -83,7 +84,8 @@ fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) 
     Box::new(denial.respond(format, &*layer.options.response))
 }
 
-/// The policies of some limits, and their decisions. A penalty is shown while it blocks.
+/// Returns the policies of some limits, with their decisions. A penalty is included only while it
+/// blocks.
 #[inline]
 fn shown<'a, St>(
     layer: &'a LayerState<St>,
@@ -100,8 +102,8 @@ const fn in_headers(limit: &Limit) -> bool {
     !limit.shadow
 }
 
-/// Adds the headers to the response of a request that passed. Returns its permits, which the body
-/// holds until its end.
+/// Adds the headers to the response of a request that passed. Returns the request's permits, which
+/// the body holds until it is complete.
 #[inline]
 pub(super) fn finish<St: Store, B>(
     layer: &LayerState<St>,

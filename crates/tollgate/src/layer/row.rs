@@ -1,11 +1,11 @@
-//! A request as the layer sees it: a row for each limit that applies, filled in step by step.
+//! The layer's view of a request: a row for each limit that applies, filled in step by step.
 
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Decision, Key, Source, StoreError, Timestamp, Verdict};
 
 use crate::key::SubjectKind;
 
-/// The number of a tier in `Tiers`. The last number means no tier.
+/// A tier's number in `Tiers`. The last number means no tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TierIndex(pub(super) u8);
 
@@ -15,10 +15,10 @@ impl Default for TierIndex {
     }
 }
 
-/// A limit that applies to a request: the charge, and the decision on it.
+/// A limit that applies to a request: the charge and its decision.
 #[derive(Clone)]
 pub(super) struct Row {
-    /// The number of the limit in the layer.
+    /// The limit's number in the layer.
     pub(super) limit: u8,
     pub(super) tier: TierIndex,
     pub(super) kind: SubjectKind,
@@ -31,7 +31,7 @@ pub(super) struct Row {
 /// Most layers have one limit.
 pub(super) type Rows = SmallVec<[Row; 1]>;
 
-/// The rows of a request with the decisions of the store.
+/// A request's rows with the store's decisions.
 pub(super) struct Decided {
     pub(super) rows: Rows,
     pub(super) at: Timestamp,
@@ -47,14 +47,14 @@ impl Decided {
         Self { rows, at: verdict.decided_at(), source: verdict.source() }
     }
 
-    /// The verdict of an admitted request again, for callers that keep verdicts.
+    /// Rebuilds the verdict of an admitted request, for callers that need a verdict.
     pub(super) fn verdict(&self) -> Verdict {
         let decisions = self.rows.iter().map(|row| row.decision);
         Verdict::new(true, self.at, decisions).with_source(self.source)
     }
 }
 
-/// The reason why the layer rejects a request after the store replied.
+/// Why the layer rejects a request after the store replied.
 pub(super) enum Rejection {
     Denied(Decided),
     /// The store could not decide, and a policy fails closed.

@@ -1,4 +1,4 @@
-//! The layer and its service: the first step of a request.
+//! The layer and its service, which is the first step for a request.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,37 +18,39 @@ use super::wait::Waiting;
 use crate::body::{AnyBody, BodyMode, SameBody};
 use crate::{Limit, RequestHead};
 
-/// Tower layer that limits the requests to the services inside.
+/// Tower layer that limits the requests to its inner service.
 ///
 /// **Clones of a layer, and all its services, share their limits**, because the state is in the
-/// store. Two layers over one store share the state of policies with the same name, and charge a
-/// request twice.
+/// store. Two layers over the same store share the state of policies with the same name, and charge
+/// a request twice.
 ///
 /// # Decisions
 ///
 /// * The layer forwards CORS preflights and [exempt](crate::layer::RateLimitLayerBuilder::exempt)
 ///   requests without calling the store.
 /// * Each [`Limit`] that applies has a key and a cost. The store decides all limits in one step: if
-///   one denies, none is charged.
-/// * A denied request gets a response of the layer ([`denial`](crate::denial)). Errors of the
-///   service are unchanged.
-/// * A leaky bucket in queue mode, and a limit with [`OnExceeded::Wait`](crate::limit::OnExceeded), hold
-///   requests back. This needs a tokio runtime with its timer enabled.
+///   any limit denies the request, none is charged.
+/// * The layer itself responds to denied requests ([`denial`](crate::denial)). It passes on the
+///   service's errors unchanged.
+/// * A leaky bucket in queue mode, and a limit with
+///   [`OnExceeded::Wait`](crate::limit::OnExceeded), delay requests. This needs a tokio runtime
+///   with its timer enabled.
 /// * A request holds its permits
-///   ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)) until its response has
-///   ended, is dropped, or fails. A task renews them. A request that upgrades its connection (a
-///   WebSocket) ends with the response, unless the handler keeps its
+///   ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)) until its response
+///   completes, fails or is dropped. A task renews them. If a request upgrades its connection (a
+///   WebSocket), its permits are returned with the response, unless the handler holds its
 ///   [`InFlight`](crate::body::InFlight).
-/// * While the store cannot decide, each policy follows its [`OnStoreError`](crate::policy::OnStoreError).
+/// * While the store cannot decide, each policy follows its
+///   [`OnStoreError`](crate::policy::OnStoreError).
 ///
 /// # Deployment
 ///
-/// * Put CORS *outside* of this layer (in axum: added after it), so that denials have CORS headers.
+/// * Put CORS *outside* of this layer (in axum: added after it), so denials have CORS headers.
 ///   It must expose the [rate limit headers](crate::headers::EXPOSED) to scripts.
-/// * Put authentication for [`key::FromExtension`](crate::key::FromExtension) outside too, and a limit by
-///   address outside of that.
-/// * Nested layers decide one after the other: a charge of the outer layer stands if the inner
-///   layer denies. Put policies that must be all or none into one layer.
+/// * Put authentication for [`key::FromExtension`](crate::key::FromExtension) outside, too, and a
+///   limit by address outside of the authentication.
+/// * Nested layers decide independently: the outer layer's charge is not refunded if the inner
+///   layer denies the request. Put policies that must be charged together into the same layer.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -72,9 +74,9 @@ impl<St: Store> RateLimitLayer<St> {
         Self { state: Arc::new(state), mode: PhantomData }
     }
 
-    /// The same layer for services whose body does not implement
+    /// Returns the same layer for services with a body type that does not implement
     /// [`HoldPermits`](crate::body::HoldPermits), such as hyper's `Incoming`. Responses then have a
-    /// [`Body`](crate::body::Body) around the body of the service.
+    /// [`Body`](crate::body::Body) around the service's body.
     #[must_use]
     pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {
         RateLimitLayer { state: self.state, mode: PhantomData }
@@ -82,12 +84,12 @@ impl<St: Store> RateLimitLayer<St> {
 }
 
 impl<St: Store, M> RateLimitLayer<St, M> {
-    /// Returns the store of the layer, to read, reset or settle.
+    /// Returns the layer's store, to read, reset or settle.
     pub fn store(&self) -> &St {
         &self.state.store
     }
 
-    /// Returns the limits of the layer, in their order.
+    /// Returns the layer's limits, in the order in which they were added.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.state.limits.iter()
     }
@@ -101,7 +103,8 @@ impl<S, St: Store, M> Layer<S> for RateLimitLayer<St, M> {
     }
 }
 
-/// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
+/// Implemented by hand, because a derived `Clone` would require `St: Clone` just to clone a
+/// pointer.
 impl<St, M> Clone for RateLimitLayer<St, M> {
     fn clone(&self) -> Self {
         Self { state: Arc::clone(&self.state), mode: PhantomData }
@@ -118,7 +121,7 @@ impl<St: Store, M> fmt::Debug for RateLimitLayer<St, M> {
 
 /// Tower service behind a [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// Clones share one limit with each other and with the layer.
+/// Clones share the same limits with each other and with the layer.
 pub struct RateLimit<S, St, M = SameBody> {
     inner: S,
     pub(super) state: Arc<LayerState<St>>,
@@ -130,17 +133,17 @@ impl<S, St, M> RateLimit<S, St, M> {
         Self { inner, state, mode: PhantomData }
     }
 
-    /// Returns the service inside the layer.
+    /// Returns a reference to the inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// Returns the service inside the layer, to change it.
+    /// Returns a mutable reference to the inner service.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// Removes the layer and returns the service inside.
+    /// Removes the layer and returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -183,8 +186,8 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     where
         S: Service<Request<B>>,
     {
-        // The request takes the instance that is ready. If it may wait for long, the place in the
-        // service is free for other requests, and it takes another instance.
+        // The request takes the ready instance. But if it may wait for long, release the capacity
+        // that this instance reserved for other requests, and take another instance later.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
         let is_ready = !self.state.may_wait();
@@ -195,7 +198,8 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     }
 }
 
-/// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
+/// Implemented by hand, because a derived `Clone` would require `St: Clone` just to clone a
+/// pointer.
 impl<S: Clone, St, M> Clone for RateLimit<S, St, M> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), Arc::clone(&self.state))

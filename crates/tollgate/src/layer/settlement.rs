@@ -1,4 +1,4 @@
-//! Charges that are open until the response is known.
+//! Charges that remain open until the response is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::row::Row;
 use crate::settling::Reserve;
 use crate::{Limit, ResponseHead};
 
-/// The estimated charges of a request, for its handler to correct.
+/// A request's estimated charges, which its handler can correct.
 ///
-/// With the feature `axum` it is an extractor for every handler, otherwise it is in the extensions
-/// of requests that were charged. If no limit with [`reserve`](crate::Limit::reserve) was charged,
-/// it is empty, and settling it has no effect.
+/// With the feature `axum` it is an extractor for every handler; otherwise it is in the extensions
+/// of requests that were charged. It is empty if no limit with [`reserve`](crate::Limit::reserve)
+/// was charged, and settling it then has no effect.
 ///
-/// Clones are one reservation, and the first settlement counts. In nested layers it has the charges
-/// of all layers.
+/// Clones share the same reservation, and the first settlement counts. In nested layers it contains
+/// the charges of all layers.
 ///
 /// ```
 /// use tollgate::layer::Reservation;
@@ -37,22 +37,22 @@ use crate::{Limit, ResponseHead};
 ///
 /// # Another process
 ///
-/// If another process finds the cost, send it the [`receipts`](Self::receipts): any process may
-/// pass them to [`Store::settle`](crate::Store::settle), and the store takes each receipt once.
-/// `store::SentReceipt` (feature `serde`) is the message.
+/// If another process determines the cost, send it the [`receipts`](Self::receipts). Any process
+/// may pass them to [`Store::settle`](crate::Store::settle), and the store accepts each receipt
+/// only once. `store::SentReceipt` (feature `serde`) is the message format.
 #[derive(Clone, Default)]
 pub struct Reservation(SmallVec<[Arc<OpenCharges>; 1]>);
 
 impl Reservation {
-    /// Corrects the estimate: the request has cost `actual` units. See [`Reserve`] for the effect.
+    /// Corrects the estimate to the `actual` cost. See [`Reserve`] for the effect.
     ///
-    /// This does not wait for the store. If the store fails, the estimate stands, and an event of
-    /// the target `tollgate` reports it.
+    /// This does not wait for the store. If the store fails, the estimate becomes final, and a
+    /// `tollgate` event reports the failure.
     pub fn settle(&self, actual: impl Into<Cost>) {
         self.settle_where(actual.into(), |charge| charge.reserve.is_some());
     }
 
-    /// Corrects the estimate for one policy, as [`settle`](Self::settle) does for all.
+    /// Like [`settle`](Self::settle), but corrects the estimate only for this policy.
     pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
         self.settle_where(actual.into(), is_meant);
@@ -64,7 +64,7 @@ impl Reservation {
         }
     }
 
-    /// Returns the receipts of charges that are not settled. This reservation can still settle
+    /// Returns the receipts of charges that are not settled yet. This reservation can still settle
     /// them: the first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
         let mut receipts = Vec::new();
@@ -83,7 +83,7 @@ impl Reservation {
     }
 }
 
-/// Never fails.
+/// Infallible.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
     type Rejection = std::convert::Infallible;
@@ -98,7 +98,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
 
 struct OpenCharge {
     receipt: Receipt,
-    /// If handlers and services may settle it: until when.
+    /// Set if handlers and services may settle the charge. It contains the deadline.
     reserve: Option<Reserve>,
     actual: Option<Cost>,
 }
@@ -114,7 +114,7 @@ impl OpenCharge {
     }
 }
 
-/// The charges of a request that are settled later.
+/// A request's charges that are settled later.
 pub(super) struct OpenCharges {
     store: AnyStore,
     made: Instant,
@@ -126,8 +126,8 @@ impl OpenCharges {
     fn settle(&self, actual: impl Fn(&OpenCharge) -> Option<Cost>) {
         let age = self.made.elapsed();
         let mut settled = Vec::new();
-        // Marked under the lock, so that each is settled once. The lock is released before the
-        // store is called.
+        // Marks the charges under the lock, so that each is settled only once. The lock is released
+        // before the store is called.
         for charge in self.charges.lock().iter_mut().filter(|charge| charge.is_open(age)) {
             if let Some(actual) = actual(charge) {
                 charge.actual = Some(actual);
@@ -139,7 +139,7 @@ impl OpenCharges {
         }
     }
 
-    /// Corrects the decisions of settled charges.
+    /// Updates the decisions of settled charges.
     pub(super) fn correct(&self, limits: &CompiledLimits, rows: &mut [Row]) {
         for charge in &*self.charges.lock() {
             let is_meant = |row: &&mut Row| charge.is_of(limits.of(row).limit.policy.name());
@@ -182,7 +182,7 @@ pub(super) fn settle_by_response<'a>(
         };
         if let Some(counts) = &settling.counts {
             match (limit.policy.is_penalty(), counts(head)) {
-                // A penalty takes a settlement to more than its charge as a strike.
+                // A penalty interprets a settlement above its charge as a strike.
                 (true, true) => settle(&|charged| charged.plus(Cost::ONE)),
                 (false, false) => settle(&|_| Cost::ZERO),
                 _ => {}
@@ -198,7 +198,7 @@ fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {
     let (estimate, actual) = (estimate.get(), actual.get());
     let returned = decision.remaining.saturating_add(estimate.saturating_sub(actual));
     let remaining = returned.saturating_sub(actual.saturating_sub(estimate)).min(decision.limit);
-    // No other request has used any of it: the quota is whole already.
+    // The quota is already full, because no other request has used units from it.
     let reset_after = if remaining == decision.limit { Micros::ZERO } else { decision.reset_after };
     Decision { remaining, reset_after, ..decision }
 }

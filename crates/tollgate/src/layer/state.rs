@@ -10,7 +10,7 @@ use super::wait_queue::WaitQueue;
 use crate::key::FaultLog;
 use crate::{Limit, RequestHead};
 
-/// A layer, compiled: the limits and options that decide about each request.
+/// A compiled layer: the limits and options that apply to each request.
 pub(super) struct LayerState<St> {
     pub(super) store: St,
     pub(super) limits: CompiledLimits,
@@ -68,7 +68,7 @@ impl<St> LayerState<St> {
         self.extras.as_ref().is_some_and(|extras| extras.has_cost_headers())
     }
 
-    /// Whether requests may wait for long, so that they must not hold a ready service.
+    /// Whether requests may wait for long. If so, they must not occupy a ready service.
     pub(super) fn may_wait(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.may_wait())
     }

@@ -10,13 +10,13 @@ use tollgate_core::Cost;
 use super::settlement::Reservation;
 use crate::body::is_last;
 
-/// Counts the cost of a request and settles its [`Reservation`] when it is dropped: at the end of a
-/// streamed response, or when the client leaves.
+/// Counts a request's cost and settles its [`Reservation`] when dropped: when a streamed response
+/// is complete, or when the client disconnects.
 ///
-/// If the client leaves before anything was counted, the estimate stands, because the service has
-/// already worked on the request. A client could otherwise send any number of expensive requests and
-/// abort each of them. With [`at_least`](Self::at_least) the request costs this minimum instead,
-/// also if the client leaves later.
+/// If the client disconnects before any units were counted, the estimate becomes final, because the
+/// service has already worked on the request. Otherwise a client could send any number of expensive
+/// requests and abort each. With [`at_least`](Self::at_least), the request costs this minimum
+/// instead, even if the client disconnects later.
 ///
 /// Move it into the stream, or let it count a body:
 ///
@@ -26,9 +26,9 @@ use crate::body::is_last;
 /// use tollgate::layer::Reservation;
 ///
 /// fn answer(reservation: Reservation) -> impl http_body::Body<Data = Bytes> {
-///     // A unit for each token, as many as words here.
+///     // One unit per token. In this example, each word is a token.
 ///     let body = Full::new(Bytes::from("forty two"));
-///     // The prompt has cost 40 units, even if the client does not wait for the answer.
+///     // The prompt costs 40 units, even if the client does not wait for the answer.
 ///     let tally = reservation.tally().at_least(40);
 ///     tally.body(body, |data| data.split(|byte| *byte == b' ').count() as u64)
 /// }
@@ -42,7 +42,7 @@ pub struct Tally {
 }
 
 impl Reservation {
-    /// Counts the cost from zero and settles at the end.
+    /// Counts the cost from zero and settles it when dropped.
     pub fn tally(self) -> Tally {
         Tally {
             reservation: self,
@@ -54,14 +54,14 @@ impl Reservation {
 }
 
 impl Tally {
-    /// Sets the minimum cost of the request, for example the cost of its prompt.
+    /// Sets the request's minimum cost, for example the cost of its prompt.
     #[must_use]
     pub fn at_least(mut self, units: impl Into<Cost>) -> Self {
         self.least = Some(units.into());
         self
     }
 
-    /// Adds units to the cost of the request. `add(0)` states that the request costs nothing more.
+    /// Adds units to the request cost. `add(0)` marks the request as counted, without more units.
     pub fn add(&self, units: u64) {
         let add = |sum: u64| Some(sum.saturating_add(units));
         let _ = self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -75,7 +75,7 @@ impl Tally {
         F: FnMut(&Bytes) -> u64,
     {
         let tally = if body.is_end_stream() {
-            // A server does not poll an empty body.
+            // Servers do not poll an empty body.
             self.add(0);
             None
         } else {
@@ -95,7 +95,7 @@ impl Drop for Tally {
 }
 
 pin_project! {
-    /// A body that counts what it costs. Made by [`Tally::body`].
+    /// A body that counts its cost. Created by [`Tally::body`].
     pub struct TalliedBody<B, F> {
         #[pin]
         body: B,
@@ -122,10 +122,10 @@ where
         if let Some(tally) = this.tally {
             match &frame {
                 Some(Ok(frame)) => {
-                    // Trailers cost nothing, and a server may poll no further.
+                    // Trailers are free, and the server may not poll after this frame.
                     tally.add(frame.data_ref().map_or(0, |data| (this.units)(data)));
                 }
-                // An empty body has ended as well, so its cost is known.
+                // An empty body is complete, so its cost is known.
                 None => tally.add(0),
                 Some(Err(_)) => {}
             }

@@ -1,5 +1,5 @@
-//! Metrics and spans of decisions. Without the feature `metrics`, and while no subscriber wants
-//! spans, nothing is recorded.
+//! Metrics and spans for decisions. Records metrics only with the feature `metrics`, and spans only
+//! while a subscriber is interested.
 
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Telemetry {
     observer: Observer,
     #[cfg(feature = "metrics")]
     policies: Box<[Arc<ObservedPolicy>]>,
-    /// Of all requests, if it does not depend on their route.
+    /// The endpoint for all requests, if it does not depend on their route.
     #[cfg(feature = "metrics")]
     endpoint: Option<usize>,
     #[cfg(feature = "metrics")]
@@ -39,7 +39,7 @@ pub(super) struct Observed {
 
 #[derive(Default)]
 pub(super) struct DecisionTimer {
-    /// Whether the request waited in the queue: then its time is not that of the store.
+    /// Whether the request waited in the queue. If so, its duration is not the store's duration.
     pub(super) has_waited: bool,
     spans: Option<Box<Spans>>,
     #[cfg(feature = "metrics")]
@@ -59,7 +59,7 @@ pub(super) struct WaitTimer {
 }
 
 impl WaitTimer {
-    /// The request waits no longer.
+    /// Stops the timer, because the request no longer waits.
     pub(super) fn stop(self) {}
 }
 
@@ -95,7 +95,7 @@ impl Telemetry {
         #[cfg(feature = "metrics")]
         {
             timer.endpoint = self.endpoint_of(head);
-            // Last, so that its own work is not counted as the store's.
+            // Started last, so that other work here is not measured.
             timer.started = self.timer.start();
         }
         timer
@@ -122,7 +122,7 @@ impl Telemetry {
         };
         for (place, limit) in applied().enumerate() {
             let (word, decision, source) = Self::read(place, limit, answer);
-            // A rejected request did not fail open: another policy has rejected it.
+            // The request was rejected by another policy, so this policy did not fail open.
             let word = word.filter(|word| !(is_rejected && *word == Answer::FailedOpen));
             #[cfg(feature = "metrics")]
             {
@@ -192,7 +192,7 @@ impl Telemetry {
             let pattern = crate::key::route::pattern(head.extensions);
             pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
         });
-        // There are some hundreds at the most.
+        // There are at most a few hundred endpoints.
         endpoint as u32
     }
 }
@@ -227,7 +227,7 @@ impl Spans {
     ) {
         let Some(span) = self.spans.get(place) else { return };
         span.record("outcome", word.map_or("pass", Answer::as_str));
-        // A policy that did not decide has only placeholder numbers.
+        // An undecided policy has only placeholder numbers.
         if let Some(decision) = decision.filter(|it| it.outcome != Outcome::Undecided) {
             span.record("remaining", decision.remaining);
         }
@@ -239,5 +239,5 @@ impl Spans {
     }
 }
 
-/// The target of the spans, apart from that of the events, so that a filter can sample them.
+/// The target of the spans. It differs from the events' target, so that a filter can sample spans.
 const SPANS: &str = "tollgate::decision";

@@ -1,4 +1,4 @@
-//! Properties that a test cannot see from outside.
+//! Tests properties that are invisible from outside.
 
 use std::collections::HashSet;
 
@@ -10,8 +10,8 @@ use crate::RequestHead;
 use crate::headers::seed_of;
 
 #[test]
-fn the_jitter_of_a_key_is_the_same_on_all_replicas_and_of_all_versions() {
-    // FNV-1a as its authors published it.
+fn jitter_seed_is_stable_across_versions() {
+    // Published test vectors for FNV-1a.
     for (key, expected) in [
         ("", 0xcbf2_9ce4_8422_2325),
         ("a", 0xaf63_dc4c_8601_ec8c),
@@ -22,13 +22,13 @@ fn the_jitter_of_a_key_is_the_same_on_all_replicas_and_of_all_versions() {
 }
 
 #[test]
-fn clients_are_told_apart_behind_a_limit_that_all_share() {
+fn jitter_seed_differs_between_clients() {
     let seed = |client: &str| seed_of([Key::GLOBAL, Key::from(client)].iter());
     assert_ne!(seed("a"), seed("b"));
 }
 
 #[test]
-fn receipts_have_names_of_their_own_in_all_threads() {
+fn receipt_ids_are_unique_across_threads() {
     let decision = Decision::undecided(1);
     let names = move || {
         let verdict = Verdict::single(true, Timestamp::EPOCH, decision);
@@ -41,7 +41,7 @@ fn receipts_have_names_of_their_own_in_all_threads() {
 }
 
 #[test]
-fn only_a_whole_preflight_is_one() {
+fn preflight_needs_method_and_headers() {
     for (method, headers, expected) in [
         ("OPTIONS", &["origin", "access-control-request-method"][..], true),
         ("OPTIONS", &["origin"], false),

@@ -7,14 +7,15 @@ use super::compiled::CompiledLimits;
 use super::row::Decided;
 use crate::headers;
 
-/// The decisions on a request, by policy: those of the outermost layer first, and each layer's in the
-/// order of its limits.
+/// The decisions on a request, by policy. The outermost layer's decisions are first, and each
+/// layer's decisions are in the order of its limits.
 ///
-/// With the feature `axum` it is an extractor for every handler, otherwise it is in the extensions of
-/// requests and responses. It has the decisions of layers with
-/// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts), and of each layer with
-/// a [soft limit](crate::OnExceeded::Annotate) that the request exceeds. Otherwise it is empty. The
-/// response has the numbers after a [`Reservation`](super::Reservation) is settled.
+/// With the feature `axum` it is an extractor for every handler; otherwise it is in the extensions
+/// of requests and responses. It contains the decisions of layers with
+/// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts), and of each layer
+/// with a [soft limit](crate::OnExceeded::Annotate) that the request exceeds. Otherwise it is
+/// empty. On the response, the numbers include the settlement of a
+/// [`Reservation`](super::Reservation).
 ///
 /// ```
 /// use tollgate::layer::Verdicts;
@@ -31,7 +32,7 @@ use crate::headers;
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts(Vec<LimitVerdict>);
 
-/// The decision of one limit on a request.
+/// A limit's decision on a request.
 #[derive(Clone, Debug)]
 pub struct LimitVerdict {
     policy: Policy,
@@ -43,8 +44,8 @@ pub struct LimitVerdict {
 }
 
 impl Verdicts {
-    /// Returns the decision of the policy with this name. If nested layers have the same policy, it is
-    /// the decision of the innermost layer.
+    /// Returns the decision of the policy with this name. If nested layers have policies with the
+    /// same name, it returns the innermost layer's decision.
     pub fn get(&self, policy: &str) -> Option<&LimitVerdict> {
         self.0.iter().rfind(|verdict| verdict.policy.name() == policy)
     }
@@ -59,19 +60,19 @@ impl Verdicts {
         self.0.iter().filter(|verdict| verdict.is_soft && verdict.is_exceeded())
     }
 
-    /// Returns the value of [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED) for a
-    /// request to another service, `None` if no soft limit is exceeded.
+    /// Returns the [`X-RateLimit-Exceeded`](crate::headers::X_RATELIMIT_EXCEEDED) value for a
+    /// request to another service, or `None` if no soft limit is exceeded.
     pub fn exceeded_header(&self) -> Option<HeaderValue> {
         headers::names(self.exceeded().map(|verdict| verdict.policy.name()))
     }
 
-    /// For a request, which meets the outer layer first.
+    /// For a request, which reaches the outer layer first.
     pub(super) fn push(extensions: &mut Extensions, limits: &CompiledLimits, decided: &Decided) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
         verdicts.extend(of_rows(limits, decided));
     }
 
-    /// For a response, which meets the inner layer first.
+    /// For a response, which reaches the inner layer first.
     pub(super) fn push_outer(
         extensions: &mut Extensions,
         limits: &CompiledLimits,
@@ -97,7 +98,7 @@ fn of_rows(limits: &CompiledLimits, decided: &Decided) -> impl Iterator<Item = L
 }
 
 impl LimitVerdict {
-    /// Returns the policy, with the quota in the tier of the request.
+    /// Returns the policy, with the quota for the request's tier.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -107,7 +108,7 @@ impl LimitVerdict {
         &self.decision
     }
 
-    /// Whether the request exceeds the quota. A shadow or soft limit lets it pass nevertheless.
+    /// Whether the request exceeds the quota. A shadow or soft limit allows it nevertheless.
     pub const fn is_exceeded(&self) -> bool {
         self.decision.denies()
     }
@@ -127,13 +128,13 @@ impl LimitVerdict {
         self.decided_at
     }
 
-    /// Returns what decided: the store, or for example its local fallback.
+    /// Returns which store decided, for example the local fallback.
     pub const fn source(&self) -> Source {
         self.source
     }
 }
 
-/// Never fails.
+/// Infallible.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for Verdicts {
     type Rejection = std::convert::Infallible;

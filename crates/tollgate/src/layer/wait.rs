@@ -1,4 +1,4 @@
-//! Requests that wait: for the reply of the store, in the wait queue, or for their turn in a leaky
+//! Requests that wait for the store's reply, in the wait queue, or for their turn in a leaky
 //! bucket.
 
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use super::wait_queue::{Arrival, Ticket, WaitQueue};
 use super::waiter::{Denied, Waiter};
 use crate::RequestHead;
 
-/// A request that waits. It resolves when the request may go to the service, or is rejected.
+/// A waiting request. It resolves when the request may go to the service or is rejected.
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Judgement> + Send>>;
 
-/// Waits for the reply of the store.
+/// Waits for the store's reply.
 #[cold]
 pub(super) fn for_store<St: Store>(
     layer: &Arc<LayerState<St>>,
@@ -35,7 +35,7 @@ pub(super) fn for_store<St: Store>(
     })
 }
 
-/// Clients that leave before the reply would otherwise fill a concurrency limit.
+/// Otherwise clients that disconnect before the reply would fill a concurrency limit.
 fn guarded<St: Store>(
     layer: &Arc<LayerState<St>>,
     rows: &Rows,
@@ -65,7 +65,7 @@ async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -
     judgement
 }
 
-/// Starts the delay of a request. If the request is dropped before the delay ends, even unpolled, its
+/// Starts a request's delay. If the request is dropped before its delay is over, even unpolled, its
 /// charges are refunded.
 fn turn<St: Store>(
     layer: &Arc<LayerState<St>>,
@@ -73,7 +73,7 @@ fn turn<St: Store>(
 ) -> Option<impl Future<Output = ()> + Send + use<St>> {
     let (limit, delay) = passed.delay(layer)?;
     let Passed { decided, .. } = passed;
-    // The permits are refunded with `Passed`.
+    // `Passed` already refunds the permits.
     let refunds = |policy: &Policy| !policy.is_concurrency();
     let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(), refunds);
     let timer = layer.telemetry.start_waiting(limit);
@@ -89,7 +89,7 @@ fn turn<St: Store>(
 /// if the store denies it.
 ///
 /// # Errors
-/// The future of a request that waits.
+/// The future of a waiting request.
 #[inline(never)]
 pub(super) fn for_units<St: Store>(
     layer: &Arc<LayerState<St>>,
@@ -158,7 +158,7 @@ fn in_queue<St: Store>(
     })
 }
 
-/// The wait queue has no room for the request.
+/// The wait queue is full.
 fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: u64) -> Waiting {
     timer.has_waited = true;
     Box::pin(async move {

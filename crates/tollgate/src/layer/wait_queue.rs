@@ -1,4 +1,4 @@
-//! The wait queue of a layer: its bounds, and how requests enter and leave it.
+//! A layer's wait queue: its bounds, and how requests enter and leave it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +15,19 @@ use crate::RequestHead;
 
 /// The wait queue for limits with [`OnExceeded::Wait`](crate::limit::OnExceeded), and its bounds.
 ///
-/// **Clones are one queue** with one set of bounds. A new bound applies to later requests. Layers
-/// with one `WaitQueue` have one order, see [`OnExceeded::Wait`](crate::limit::OnExceeded).
+/// **Clones share the same queue** and bounds. A new bound applies to later requests. Layers with
+/// the same `WaitQueue` serve their requests in a common order, see
+/// [`OnExceeded::Wait`](crate::limit::OnExceeded).
 ///
 /// # Memory
 ///
-/// Up to 1024 requests and 64 MiB by default. A full queue rejects requests. A waiting request
-/// counts with its headers, 1 KiB for its state, and its `Content-Length`, or
-/// [`body_window`](Self::body_window) (1 MiB) for a body of unknown or greater length.
+/// By default up to 1024 requests and 64 MiB. A full queue rejects requests. The size of a waiting
+/// request includes its headers, 1 KiB for its state, and its `Content-Length`. A body with unknown
+/// length, or longer than [`body_window`](Self::body_window) (1 MiB), counts as `body_window`.
 ///
-/// The requests of one key, for example of one client, take up to half of the places and of the
-/// bytes, and at least one place. The key of [`Limit::global`](crate::Limit::global) takes all.
+/// Requests with the same key, for example from one client, may use up to half of the queue's
+/// places and bytes, but at least one place. Requests under
+/// [`Limit::global`](crate::Limit::global) may use the entire queue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,12 +63,12 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Held,
-    /// The part of each key that is not global.
+    /// How much of the queue each non-global key holds.
     by_key: HashMap<LaneKey, Held>,
     lanes: Lanes,
 }
 
-/// The places and bytes that waiting requests take.
+/// How many places and bytes waiting requests hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     requests: usize,
@@ -74,7 +76,7 @@ struct Held {
 }
 
 impl Held {
-    /// Adds a request, unless that exceeds a bound.
+    /// Adds a request, unless that would exceed a bound.
     fn with(self, bytes: usize, most: Self) -> Option<Self> {
         let held = Self { requests: self.requests + 1, bytes: self.bytes.checked_add(bytes)? };
         (held.requests <= most.requests && held.bytes <= most.bytes).then_some(held)
@@ -87,15 +89,15 @@ impl Held {
 
 /// A request that may have to wait.
 pub(super) struct Arrival {
-    /// The number of the request in the order of arrival.
+    /// The request's number in arrival order.
     pub(super) number: ArrivalNumber,
-    /// The bytes that the request holds while it waits.
+    /// The number of bytes that the request holds while it waits.
     pub(super) bytes: usize,
     /// Whether other requests wait now.
     pub(super) others_wait: bool,
 }
 
-/// The place of a request in the wait queue. The request leaves the queue when this is dropped.
+/// A request's position in the wait queue. When this is dropped, the request leaves the queue.
 pub(super) struct Ticket {
     shared: Arc<Shared>,
     bytes: usize,
@@ -116,23 +118,23 @@ impl WaitQueue {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Sets how many requests can wait at once.
+    /// Sets how many requests can wait at the same time.
     #[must_use]
     pub fn max_requests(self, requests: usize) -> Self {
         self.shared.max_requests.store(requests, Ordering::Relaxed);
         self
     }
 
-    /// Sets how many bytes the waiting requests can hold together.
+    /// Sets the total number of bytes that waiting requests can hold.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.shared.max_bytes.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// Sets how many bytes of a body the server holds before the service reads it: the buffer of a
-    /// connection, the window of a stream. If the server reads whole bodies first, use
-    /// `usize::MAX`.
+    /// Sets how many bytes of a body the server buffers before the service reads it: the
+    /// connection's buffer or the stream's window. Use `usize::MAX` if the server first reads the
+    /// entire body.
     #[must_use]
     pub fn body_window(self, bytes: usize) -> Self {
         self.shared.body_window.store(bytes, Ordering::Relaxed);
@@ -146,7 +148,8 @@ impl WaitQueue {
         let stated = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
         let body = match headers.get(CONTENT_LENGTH) {
             Some(length) => stated(length).unwrap_or(usize::MAX).min(body_window),
-            // A request over HTTP/1 then has no body. Later versions can send a body all the same.
+            // Without these headers, an HTTP/1 request has no body. Later versions can still send a
+            // body.
             None if head.version <= Version::HTTP_11
                 && !headers.contains_key(TRANSFER_ENCODING) =>
             {
@@ -164,12 +167,12 @@ impl WaitQueue {
         Arrival { number, bytes: self.bytes_of(head), others_wait }
     }
 
-    /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. `None` if it
-    /// waits for no key.
+    /// Enters the lanes of the keys that the request waits for; see [`Lanes::place`]. Returns
+    /// `None` if it waits for no key.
     ///
     /// # Errors
-    /// The queue is full, or the part of one of its keys is. The value has the keys that it would
-    /// wait for.
+    /// The queue is full, or one of its keys has used its part. The value contains the keys that
+    /// the request would have waited for.
     pub(super) fn enter(
         &self,
         bytes: usize,
@@ -189,8 +192,8 @@ impl WaitQueue {
         let waiting = queue.waiting.with(bytes, most).ok_or(waits_for)?;
         let part = Held { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| queue.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
-        // The limit of a client admits each of many requests at once while it has a unit. If they
-        // all wait for a limit that is shared, they must not take every place.
+        // A client's own limit admits many concurrent requests while it has a unit left. If they
+        // all wait for a shared limit, they must not take every place.
         if own_keys(&member).any(is_full) {
             return Err(waits_for);
         }
@@ -213,12 +216,12 @@ impl Shared {
     }
 }
 
-/// The keys of a request that not all clients share.
+/// The request's keys, except keys that all clients share.
 fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
     member.keys.iter().filter(|it| it.key != Key::GLOBAL)
 }
 
-/// For the target, the futures and the connection of a request.
+/// An estimate for a request's target, futures and connection.
 const REST: usize = 1024;
 
 impl Ticket {

@@ -20,7 +20,7 @@ pub(super) struct Waiter<St> {
     pub(super) rows: Rows,
 }
 
-/// When each charge that was denied may pass. There is one entry for each charge.
+/// When each denied charge may be allowed. There is one entry per charge.
 #[derive(Default)]
 pub(super) struct Denied(Box<[Option<Instant>]>);
 
@@ -39,25 +39,25 @@ impl Denied {
 }
 
 impl<St: Store> Waiter<St> {
-    /// A bit for each row that the request may wait for.
+    /// Returns a bit for each row that the request may wait for.
     pub(super) fn may_wait(&self) -> u64 {
         bits_where(self.rows.len(), |number| {
             self.max_wait_of(number).is_some() && self.rows[number].cost > Cost::ZERO
         })
     }
 
-    /// How long the request waits for a row. `None` if a denial is final.
+    /// How long the request may wait for a row. `None` if a denial is final.
     fn max_wait_of(&self, number: usize) -> Option<Duration> {
         self.layer.limit(&self.rows[number]).max_wait()
     }
 
-    /// The first limit that the request may wait for. Its wait is counted there.
+    /// Returns the first limit that the request may wait for. Metrics count the wait there.
     pub(super) fn first_limit(&self) -> usize {
         usize::from(self.rows[self.may_wait().trailing_zeros() as usize].limit)
     }
 
-    /// Whether a charge costs more than its policy ever grants. The store then denies the request
-    /// however many units are left, so waiting does not help.
+    /// Whether a charge costs more than its policy's capacity. The store then denies the request
+    /// regardless of the remaining units, so waiting does not help.
     pub(super) fn never_passes(&self) -> bool {
         self.charges().iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
     }
@@ -87,7 +87,7 @@ impl<St: Store> Waiter<St> {
         queue.enter(arrival.bytes, member, denying)
     }
 
-    /// Enters the queue after a denial. `None` if the denial is final or the queue is full.
+    /// Enters the queue after a denial. Returns `None` if the denial is final or the queue is full.
     pub(super) fn after_denial(
         &self,
         queue: &WaitQueue,
@@ -104,11 +104,11 @@ impl<St: Store> Waiter<St> {
 
     fn max_wait(&self) -> Duration {
         let max_waits = (0..self.rows.len()).filter_map(|number| self.max_wait_of(number));
-        // So that no sum with it overflows. No request takes longer to pass.
+        // Capped so that no sum overflows. No request takes longer than this to be allowed.
         max_waits.min().unwrap_or_default().min(Policy::MAX_WINDOW)
     }
 
-    /// When the denied charges may pass. `None` if the denial is final.
+    /// Returns when the denied charges may be allowed, or `None` if the denial is final.
     pub(super) fn denied(&self, verdict: &Verdict) -> Option<Denied> {
         self.denied_within(verdict, self.max_wait())
     }
@@ -120,11 +120,11 @@ impl<St: Store> Waiter<St> {
             self.charges().iter().zip(verdict.decisions()).enumerate()
         {
             if decision.denies() && charge.enforce {
-                // One final denial is enough.
+                // A single final denial is enough.
                 self.max_wait_of(number)?;
                 let mut wait = decision.retry_after()?;
                 if charge.policy.is_concurrency() {
-                    // Requests mostly end long before their permits expire.
+                    // Most requests finish long before their permits expire.
                     wait = wait.min(ASK_AGAIN);
                 }
                 let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
@@ -135,7 +135,7 @@ impl<St: Store> Waiter<St> {
     }
 
     /// Waits until no key denies the request and no earlier request waits for its keys. Then it
-    /// calls the store, until the store admits the request or it is too late. `denial` is the
+    /// calls the store until the store admits the request or `max_wait` is over. `denial` is the
     /// verdict so far.
     pub(super) async fn wait(
         &self,
@@ -145,12 +145,13 @@ impl<St: Store> Waiter<St> {
         let until = Instant::now() + self.max_wait();
         let (verdict, mut denied) = match denial {
             Some((verdict, denied)) => (Some(verdict), denied),
-            // A store that fails may decide by the time that the request asks again.
+            // Even if the store fails now, it may decide when the request calls it again.
             None => {
                 let verdict = self.decide(Charge::dry).await.ok();
-                // A limit that rejects its excess does so at once, also while other requests wait.
+                // A limit that rejects must do so immediately, even while other requests wait.
                 let denied = match &verdict {
-                    // A dry charge is always admitted, so the decisions count and not the verdict.
+                    // Dry charges are always admitted, so check the decisions instead of the
+                    // verdict.
                     Some(verdict) => match self.denied(verdict) {
                         Some(denied) => denied,
                         None => return Ok(denied_under(0, verdict, |_, it| it.reset_after)),
@@ -185,7 +186,7 @@ impl<St: Store> Waiter<St> {
         }
     }
 
-    /// The rejection, if the requests that wait before this one would make it too late. Otherwise
+    /// Returns the rejection if the requests ahead would make this request too late, otherwise
     /// `None`.
     fn too_late(&self, verdict: &Verdict, ticket: &Ticket) -> Option<Verdict> {
         let max_wait = Micros::from(self.max_wait());
@@ -200,8 +201,9 @@ impl<St: Store> Waiter<St> {
         (keys != 0).then(|| denied_under(keys, verdict, retry_after))
     }
 
-    /// Denies the request under these keys without a charge, so that earlier requests keep their
-    /// units. `Retry-After` is when the quota is whole again: an earlier time is not known.
+    /// Denies the request under these keys without charging it, so earlier requests get their
+    /// units. `Retry-After` is the time until the quota is full again, because no earlier time is
+    /// known.
     pub(super) async fn reject(&self, keys: u64) -> Result<Verdict, StoreError> {
         let peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
@@ -230,9 +232,9 @@ impl<St: Store> Waiter<St> {
     }
 }
 
-/// The earliest time at which a charge can pass after `ahead` units of earlier requests. `None` if
-/// only the end of other requests decides, or if the policy did not decide: its numbers are
-/// placeholders.
+/// Returns the earliest time at which a charge can be allowed after `ahead` units of earlier
+/// requests. Returns `None` for a concurrency limit, where only the end of other requests matters,
+/// and for an undecided policy, because its numbers are placeholders.
 fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
     let (wait, units) = match decision.outcome {
         _ if policy.is_concurrency() => return None,
@@ -280,7 +282,7 @@ fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
     (0..len).filter(|number| is_set(*number)).fold(0, |bits, number| bits | 1 << number)
 }
 
-/// How often the first waiter for a concurrency limit asks.
+/// How often the first waiter for a concurrency limit calls the store.
 const ASK_AGAIN: Micros = Micros::new(25_000);
 
 #[cfg(test)]
@@ -289,9 +291,9 @@ mod tests {
 
     use super::*;
 
-    /// A Cluster, or a remembered denial, decides only some policies of a denied request.
+    /// A Redis Cluster, or a remembered denial, decides only some policies of a denied request.
     #[test]
-    fn an_undecided_policy_makes_no_request_too_late() {
+    fn undecided_policies_do_not_reject_waiters() {
         let policy = Policy::token_bucket("slow", Quota::per_minute(1)).unwrap();
         let earliest = |decision| earliest(&policy, Cost::ONE, &decision, 0);
         let undecided = Decision::undecided(1);

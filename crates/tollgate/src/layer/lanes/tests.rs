@@ -12,7 +12,7 @@ fn member(arrival: ArrivalNumber, names: &[&str]) -> Member {
 }
 
 impl Member {
-    /// Whether it has been woken since this was asked last.
+    /// Whether it was woken since the last call.
     fn is_woken(&self) -> bool {
         let mut woken = std::pin::pin!(self.first.notified());
         woken.as_mut().enable()
@@ -20,22 +20,22 @@ impl Member {
 }
 
 #[test]
-fn a_later_request_is_behind_and_an_earlier_one_is_not() {
+fn later_requests_wait_behind_earlier() {
     let mut lanes = Lanes::default();
     let [mut first, mut second, mut third] = [1, 2, 3].map(|it| member(it, &["a"]));
     assert!(lanes.place(&mut second, 0b1));
-    assert!(!lanes.place(&mut first, 0), "it came earlier");
+    assert!(!lanes.place(&mut first, 0), "it arrived earlier");
     assert!(lanes.place(&mut third, 0));
     lanes.leave(&second, second.joined);
     assert!(third.is_woken());
-    assert!(!lanes.place(&mut third, 0), "its turn");
-    assert_eq!((lanes.len(), third.joined), (1, 0b1), "which lasts until it leaves");
+    assert!(!lanes.place(&mut third, 0), "it is first in its lane");
+    assert_eq!((lanes.len(), third.joined), (1, 0b1), "it remains first until it leaves");
     lanes.leave(&third, third.joined);
     assert_eq!(lanes.len(), 0);
 }
 
 #[test]
-fn a_request_leaves_the_lanes_of_keys_that_it_does_not_wait_for() {
+fn requests_leave_lanes_they_do_not_need() {
     let mut lanes = Lanes::default();
     let mut first = member(1, &["shared", "own"]);
     let mut second = member(2, &["shared"]);
@@ -44,7 +44,7 @@ fn a_request_leaves_the_lanes_of_keys_that_it_does_not_wait_for() {
     assert!(lanes.place(&mut first, 0b10));
     assert!(second.is_woken());
     assert!(!lanes.place(&mut second, 0));
-    // It takes its place again, in front of the second.
+    // It takes its place again, in front of the second request.
     assert!(lanes.place(&mut first, 0b1));
     assert!(lanes.place(&mut second, 0));
     lanes.leave(&first, first.joined);
@@ -54,7 +54,7 @@ fn a_request_leaves_the_lanes_of_keys_that_it_does_not_wait_for() {
 }
 
 #[test]
-fn a_request_that_is_behind_in_one_lane_is_not_the_first_of_another() {
+fn blocked_requests_do_not_block_other_lanes() {
     let mut lanes = Lanes::default();
     let [mut own, mut shared] = [member(1, &["own"]), member(2, &["shared"])];
     let mut both = member(3, &["shared", "own"]);
@@ -69,7 +69,7 @@ fn a_request_that_is_behind_in_one_lane_is_not_the_first_of_another() {
 }
 
 #[test]
-fn only_the_first_of_a_lane_makes_way_for_the_next() {
+fn only_first_request_wakes_next() {
     let mut lanes = Lanes::default();
     let mut members = [1, 2, 3].map(|it| member(it, &["a"]));
     for member in &mut members {
@@ -83,9 +83,9 @@ fn only_the_first_of_a_lane_makes_way_for_the_next() {
 }
 
 #[test]
-fn only_units_of_earlier_requests_for_the_same_key_are_ahead() {
+fn only_earlier_units_are_ahead() {
     let mut lanes = Lanes::default();
-    // Each costs as many units as its arrival.
+    // Each request costs as many units as its arrival number.
     let mut members = [(1, "a"), (2, "b"), (4, "a")].map(|(it, name)| member(it, &[name]));
     for member in &mut members {
         assert!(lanes.place(member, 0b1));
@@ -96,7 +96,7 @@ fn only_units_of_earlier_requests_for_the_same_key_are_ahead() {
 }
 
 #[test]
-fn a_key_that_the_request_may_not_wait_for_has_no_lane() {
+fn unwaitable_keys_are_ignored() {
     let mut lanes = Lanes::default();
     let mut first = member(1, &["a", "b"]);
     let mut second = Member { may_wait: 0b10, ..member(2, &["a", "b"]) };

@@ -5,12 +5,12 @@ use super::*;
 
 type Entry = Result<Option<Ticket>, u64>;
 
-/// A request for one key arrives, and is denied.
+/// A request for this key arrives, and is denied.
 fn deny(queue: &WaitQueue, name: &str, bytes: usize) -> Entry {
     enter(queue, name, bytes, 0b1)
 }
 
-/// A request for one key arrives, and has not asked the store yet.
+/// A request for this key arrives, and has not called the store yet.
 fn arrive(queue: &WaitQueue, name: &str) -> Entry {
     enter(queue, name, 1, 0)
 }
@@ -32,7 +32,7 @@ fn waiting(entry: Entry) -> Ticket {
 }
 
 #[test]
-fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
+fn lanes_last_while_requests_wait() {
     let queue = WaitQueue::new().max_requests(3);
     let is_free = |name| matches!(arrive(&queue, name), Ok(None));
     assert!(is_free("a"));
@@ -52,7 +52,7 @@ fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
 }
 
 #[test]
-fn a_key_takes_up_to_half_of_the_queue_and_at_least_one_place() {
+fn keys_are_capped_at_half_the_queue() {
     let queue = WaitQueue::new().max_requests(5).max_bytes(100);
     let large = waiting(deny(&queue, "a", 80));
     assert!(deny(&queue, "a", 1).is_err(), "more than 50 bytes");
@@ -66,7 +66,7 @@ fn a_key_takes_up_to_half_of_the_queue_and_at_least_one_place() {
 }
 
 #[test]
-fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
+fn clones_share_bounds() {
     let queue = WaitQueue::new();
     let clone = queue.clone().max_requests(1).max_bytes(10).body_window(5);
     let first = waiting(deny(&queue, "a", 10));
@@ -84,7 +84,7 @@ fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
 }
 
 #[test]
-fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
+fn body_bytes_are_capped_at_window() {
     let queue = WaitQueue::new().body_window(10_000);
     let bytes = |version, fields: &[(&'static str, &str)]| {
         let mut request = http::Request::new(());
@@ -108,7 +108,7 @@ fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
 }
 
 #[test]
-fn no_more_bytes_are_held_than_there_is_room_for() {
+fn total_bytes_are_bounded() {
     let queue = WaitQueue::new().max_bytes(10);
     let first = waiting(deny(&queue, "a", 6));
     assert!(deny(&queue, "b", 5).is_err());
@@ -120,12 +120,12 @@ fn no_more_bytes_are_held_than_there_is_room_for() {
 }
 
 #[test]
-fn an_arrival_needs_no_lock() {
+fn arrivals_take_no_lock() {
     let queue = WaitQueue::new();
     let lock = queue.shared.queue.lock();
     let (arrived, seen) = std::sync::mpsc::channel();
     let clone = queue.clone();
-    // In another thread, so that the test fails instead of blocking if an arrival takes the lock.
+    // Runs in another thread, so the test fails instead of blocking if an arrival takes the lock.
     std::thread::spawn(move || arrived.send(arrival(&clone).others_wait));
     let others_wait = seen.recv_timeout(std::time::Duration::from_secs(30));
     assert_eq!(others_wait, Ok(false));
@@ -137,7 +137,7 @@ fn an_arrival_needs_no_lock() {
 }
 
 #[test]
-fn huge_bodies_fill_the_queue_without_overflow() {
+fn huge_bodies_do_not_overflow() {
     let queue = WaitQueue::new().max_bytes(usize::MAX);
     let first = waiting(deny(&queue, "a", usize::MAX));
     assert!(deny(&queue, "b", usize::MAX).is_err(), "no bytes remain");

@@ -1,5 +1,5 @@
-//! Calendars for [`Quota::per_calendar`](tollgate_core::Quota::per_calendar): the days,
-//! weeks and months of a time zone.
+//! Calendars for [`Quota::per_calendar`](tollgate_core::Quota::per_calendar): days, weeks and
+//! months in a time zone.
 //!
 //! ```
 //! use tollgate_core::{Policy, Quota};
@@ -13,15 +13,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A period begins at the first instant of its first day. This is usually midnight; where clocks
-//! skip midnight, the period begins right after the skipped time. A day has 23, 24 or 25
-//! hours. A day that a time zone skipped has no period. A week begins on Monday, as in ISO 8601.
+//! A period starts at the first instant of its first day. This is usually midnight; where clocks
+//! skip midnight, it is right after the skipped time. A day has 23, 24 or 25 hours. If a time zone
+//! skipped a day, that day has no period. Weeks start on Monday, following ISO 8601.
 //!
-//! The time zone database is compiled into this crate, and the machine's own database is
-//! ignored, so replicas of one build agree. New daylight saving rules need a new build. While
-//! old and new builds run side by side, each key finishes its current period.
+//! The time zone database is compiled into this crate and the machine's own database is ignored, so
+//! replicas running the same build agree. New daylight saving rules need a new build. While old and
+//! new builds run side by side, each key finishes its current period.
 //!
-//! A calendar of days takes 0.8 MB, once per zone and process.
+//! A day calendar takes 0.8 MB per zone and process.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -30,7 +30,7 @@ use jiff::civil::{Date, date};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use tollgate_core::{Calendar, CalendarError, Timestamp};
 
-/// The unit of a calendar: day, week or month.
+/// A calendar period's length: day, week or month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unit {
@@ -38,26 +38,26 @@ pub enum Unit {
     Day,
     /// From Monday to Monday.
     Week,
-    /// From the first day of a month to the first day of the next.
+    /// From the first day in a month to the first day in the next month.
     Month,
 }
 
-/// Returns the days of a time zone of the IANA database, such as `Europe/Berlin`.
+/// Returns the days in a time zone, given by its IANA name such as `Europe/Berlin`.
 pub fn day(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Day, zone)
 }
 
-/// Returns the weeks of a time zone, from Monday to Monday.
+/// Returns the weeks in a time zone, from Monday to Monday.
 pub fn week(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Week, zone)
 }
 
-/// Returns the months of a time zone.
+/// Returns the months in a time zone.
 pub fn month(zone: &str) -> Result<Calendar, ZoneError> {
     calendar(Unit::Month, zone)
 }
 
-/// Returns the days, weeks or months of a time zone.
+/// Returns the days, weeks or months in a time zone.
 pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     let unknown = |_| ZoneError::Unknown { zone: zone.to_owned() };
     let zone = ZONES.get(zone).map_err(unknown)?;
@@ -73,21 +73,21 @@ pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     Ok(calendar)
 }
 
-/// Returns whether a time zone has this name; upper and lower case are the same.
+/// Returns whether a time zone has this name, ignoring case.
 pub fn has_zone(zone: &str) -> bool {
     ZONES.get(zone).is_ok()
 }
 
-/// Returns the names of all time zones.
+/// Returns all time zone names.
 pub fn zones() -> impl Iterator<Item = String> {
     ZONES.available().map(|name| name.as_str().to_owned())
 }
 
 impl Unit {
-    /// All units of a calendar.
+    /// All units.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
-    /// Returns the name of the unit, as configuration spells it.
+    /// Returns the unit's name in configuration files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -96,9 +96,9 @@ impl Unit {
         }
     }
 
-    /// The first days of its periods, from one before the epoch on.
+    /// Returns the first day of each period, starting before the epoch.
     fn first_days(self) -> impl Iterator<Item = Date> {
-        // The first date is a Monday, the second the first of a month.
+        // The first date is a Monday, the second the first day of a month.
         let (monday, first) = (date(1969, 12, 29), date(1969, 12, 1));
         match self {
             Self::Day => monday.series(1.day()),
@@ -108,7 +108,7 @@ impl Unit {
     }
 }
 
-/// The error of a calendar that cannot be built.
+/// Error returned when a calendar cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZoneError {
@@ -121,18 +121,18 @@ pub enum ZoneError {
         /// The name that was given.
         zone: String,
     },
-    /// The periods do not make a valid [`Calendar`].
+    /// The periods do not form a valid [`Calendar`].
     #[error(transparent)]
     Calendar(#[from] CalendarError),
 }
 
-/// This crate's calendars. A program can give other periods such a name, so [`Calendar::named`] does
-/// not suffice.
+/// The calendars created by this crate. [`Calendar::named`] does not suffice, because a program can
+/// create its own calendar with such a name and different periods.
 static MADE: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// The first instant of each period, from the Unix epoch to the last year of the calendar.
+/// Returns the first instant of each period, from the Unix epoch to the last representable year.
 fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let starts = unit.first_days().map_while(|day| {
         // Where clocks skip midnight, this is the first instant after the skipped time.
@@ -140,8 +140,8 @@ fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
         (start < LAST).then_some(start)
     });
     let mut latest = 0;
-    // A `Timestamp` cannot be before the epoch. A day that the zone skipped starts at the same
-    // instant as the next day, so only one of the two is kept.
+    // A `Timestamp` cannot be before the epoch. A day that the zone skipped would start at the same
+    // instant as the following day, so drop duplicates.
     starts.filter_map(move |start| {
         let start = u64::try_from(start).ok().filter(|start| *start > latest)?;
         latest = start;

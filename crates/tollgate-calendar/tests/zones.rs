@@ -25,23 +25,23 @@ fn days_follow_the_local_clock() {
     is(berlin, "2026-03-29T00:59:59Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z");
     is(berlin, "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z");
     assert_eq!(berlin.longest(), Micros::new(25 * HOUR));
-    // The database lists years only up to a point; from there on a rule applies.
+    // The database lists individual years only up to a point, followed by a rule.
     is(berlin, "2200-07-01T12:00:00Z", "2200-06-30T22:00:00Z", "2200-07-01T22:00:00Z");
 }
 
 #[test]
-fn a_day_starts_late_if_midnight_is_skipped_and_never_if_the_day_is_skipped() {
+fn days_handle_skipped_midnights_and_days() {
     let cairo = day("Africa/Cairo").unwrap();
-    // On 2024-04-26 the clocks of Cairo went from midnight to one.
+    // On 2024-04-26, clocks in Cairo went from midnight to one.
     is(cairo, "2024-04-26T01:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z");
-    // Apia went from the 29th to the 31st of December 2011.
+    // Apia went directly from December 29 to December 31, 2011.
     let apia = day("Pacific/Apia").unwrap();
     is(apia, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z");
     is(apia, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z");
 }
 
 #[test]
-fn weeks_begin_on_monday_and_months_on_the_first() {
+fn weeks_and_months_start_on_first_day() {
     let tokyo = week("Asia/Tokyo").unwrap();
     is(tokyo, "2026-11-21T12:00:00Z", "2026-11-15T15:00:00Z", "2026-11-22T15:00:00Z");
     let new_york = month("America/New_York").unwrap();
@@ -60,7 +60,7 @@ fn periods_cover_every_timestamp() {
 }
 
 #[test]
-fn periods_have_the_length_of_real_days_weeks_and_months() {
+fn periods_have_realistic_lengths() {
     for zone in ["Africa/Casablanca", "America/Asuncion", "Asia/Gaza", "Australia/Lord_Howe"] {
         for (unit, least, most) in [(Unit::Day, 23, 25), (Unit::Month, 28 * 24 - 1, 31 * 24 + 1)] {
             let calendar = calendar(unit, zone).unwrap();
@@ -76,7 +76,7 @@ fn periods_have_the_length_of_real_days_weeks_and_months() {
 }
 
 #[test]
-fn the_name_of_a_zone_ignores_case() {
+fn zone_names_ignore_case() {
     let (one, other) = (day("europe/berlin").unwrap(), day("Europe/Berlin").unwrap());
     assert_eq!(one, other);
     assert_eq!(one.name(), "day in Europe/Berlin");
@@ -87,7 +87,7 @@ fn the_name_of_a_zone_ignores_case() {
     assert!(zones().any(|zone| zone == "Europe/Berlin"));
 }
 
-/// Other tests use other zones, because a process has one table for each name.
+/// Other tests use different zones, because a process has a single table for each name.
 #[test]
 fn occupied_name_is_an_error() {
     let foreign = Calendar::new("day in Asia/Kathmandu", [1, 2].map(Timestamp::from_micros));

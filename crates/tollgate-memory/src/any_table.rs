@@ -1,4 +1,4 @@
-//! A table of any algorithm.
+//! A table for any algorithm.
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
@@ -14,10 +14,10 @@ use tollgate_core::{AnyRule, Key, Policy, Timestamp};
 
 use crate::table::Table;
 
-/// Generates the enum of tables and its methods from one list of variants.
+/// Generates the enum of tables and its methods from a single list of variants.
 macro_rules! any_table {
     ($($rule:ident),*) => {
-        /// A table of any algorithm.
+        /// A table for any algorithm.
         #[derive(Debug)]
         pub(crate) enum AnyTable {
             $($rule(Table<$rule>)),*
@@ -64,7 +64,7 @@ macro_rules! any_table {
                 with_table!(self, table => table.sweep(buckets, now));
             }
 
-            /// The state of `key`, as `rule` reads it at `now`.
+            /// The state of `key` at `now`, converted to `rule`.
             pub(crate) fn read_as<R: Kind>(
                 &self,
                 rule: &R,
@@ -98,7 +98,7 @@ macro_rules! any_table {
     };
 }
 
-/// Calls `$body` with `$table` bound to the table inside an [`AnyTable`].
+/// Evaluates `$body` with `$table` bound to the table inside an [`AnyTable`].
 macro_rules! with_table {
     ($any:expr, $table:ident => $body:expr) => {
         match $any {

@@ -1,4 +1,4 @@
-//! Bounds and clock of a store.
+//! The store's builder.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::settled::Settled;
 use crate::shard::{Bounds, Shard};
 use crate::{Clock, Inner, MemoryStore, Padded, SystemClock};
 
-/// Bounds and clock of a [`MemoryStore`].
+/// Configures the bounds and the clock of a [`MemoryStore`].
 ///
 /// ```
 /// use tollgate_memory::MemoryStore;
@@ -34,7 +34,8 @@ impl Default for MemoryStoreBuilder {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         Self {
             clock: SystemClock::new(),
-            // Two threads then meet at a lock in one of 32 decisions on different keys.
+            // With this many shards, two threads need the same lock in 1 of 32 decisions on
+            // different keys.
             shards: threads * 16,
             max_keys: 1_000_000,
             max_bytes: 256 << 20,
@@ -44,43 +45,44 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// Sets the maximum number of keys over all policies; at least 1. Default: a million.
+    /// Sets the maximum number of keys over all policies, at least 1. The default is a million.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys.max(1);
         self
     }
 
-    /// Sets the maximum number of bytes for keys and their states. Default: 256 MiB.
+    /// Sets the maximum number of bytes for keys and their states. The default is 256 MiB.
     ///
-    /// A sliding window log counts with its largest possible size. This is 16 KiB, or at full
-    /// resolution 32 bytes per unit of its quota, rounded up to a power of two.
+    /// A sliding window log counts with its largest possible size: 16 KiB, or 32 bytes per quota
+    /// unit at full resolution, rounded up to a power of two.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Sets how many settled receipts the store remembers, to refuse a second settlement.
-    /// Default: a million, at about 64 bytes each. With 0, settling fails.
+    /// Sets how many settled receipts the store remembers, in order to reject a second settlement.
+    /// The default is a million, at about 64 bytes each. With 0, settling fails.
     ///
     /// Each receipt is remembered for [`Receipt::LIFETIME`]. When the limit is reached, the store
-    /// forgets the receipt that was settled first. Unsettled receipts of charges made before that
-    /// settlement then lapse, and their estimated cost stays. With the default and 1000
-    /// settlements a second, this affects requests that take longer than 15 minutes.
+    /// forgets the receipt that was settled first. Unsettled receipts for charges made before that
+    /// settlement then lapse, so their estimated cost is final. With the default and 1000
+    /// settlements per second, this affects requests that take longer than 15 minutes.
     ///
-    /// The same number of receipts of concurrency limits is remembered, each for the time to live
-    /// of its permit. When that limit is reached, the receipt that lapses first is forgotten, and
-    /// no receipt is refused, because permits must be returned. If a caller then settles the
-    /// forgotten receipt again, the store may return the permit of another request of the same
-    /// microsecond. The layer settles each receipt once.
+    /// The same number of concurrency limit receipts is remembered, each for its permit's time to
+    /// live. When that limit is reached, the receipt that lapses first is forgotten, but no receipt
+    /// is rejected, because permits must be returned. If a caller then settles the forgotten
+    /// receipt again, the store may return a permit that another request took in the same
+    /// microsecond. The layer settles each receipt only once.
     #[must_use]
     pub fn max_receipts(mut self, receipts: usize) -> Self {
         self.max_receipts = receipts;
         self
     }
 
-    /// Sets the number of locks, rounded up to a power of two. Default: 16 per processor.
+    /// Sets the number of shards, each with its own lock, rounded up to a power of two. The default
+    /// is 16 per processor.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = shards.max(1);
@@ -95,8 +97,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
     /// Builds the store.
     pub fn build(self) -> MemoryStore<C> {
-        // The bounds are divided among the shards. With few keys per shard, some shards would
-        // fill long before the others, so small stores have few shards.
+        // The bounds are divided among the shards. With few keys per shard, some shards would fill
+        // up long before the rest, so a small store has few shards.
         let most = (self.max_keys / KEYS_PER_SHARD).min(self.max_bytes / BYTES_PER_SHARD).max(1);
         let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
         let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
@@ -112,8 +114,9 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     }
 }
 
-/// Shards of this size fill evenly: one shard in a few hundred has 10 % more keys than the mean.
+/// Shards of this size fill evenly: only one shard in a few hundred has 10 % more keys than the
+/// mean.
 const KEYS_PER_SHARD: usize = 1_024;
 
-/// The size of the largest possible state: a log of 100 000 units at full resolution with debt.
+/// The largest possible state size: a log of 100 000 units at full resolution with a debt.
 const BYTES_PER_SHARD: usize = 8 << 20;

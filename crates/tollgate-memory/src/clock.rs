@@ -1,4 +1,4 @@
-//! Clocks of the store.
+//! Clocks for the store.
 
 use std::fmt;
 #[cfg(feature = "test-util")]
@@ -11,28 +11,28 @@ use tollgate_core::Timestamp;
 
 /// A source of the current time. Clones return the same time.
 pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The current time.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The real time. The clock reads the system's clock once, when it is created, and then counts on
-/// with the processor's cycle counter if that counter is steady.
+/// The real time. This clock reads the system clock when it is created, and then counts on with the
+/// processor's cycle counter if that counter is steady.
 ///
-/// So this clock never steps when the system's clock is changed. A read takes half the time of a
-/// read of the system's clock. Over weeks it drifts from the system's clock by a few parts per
-/// million, and it stops while the machine is suspended. Calendar windows and
-/// `X-RateLimit-Reset` are then off by the difference.
+/// It therefore never steps when the system clock is changed, and reading it takes half the time of
+/// reading the system clock. Over weeks, it drifts from the system clock by a few parts per
+/// million, and it stops while the machine is suspended. Calendar windows and `X-RateLimit-Reset`
+/// are then off by the difference.
 #[derive(Clone)]
 pub struct SystemClock {
     counter: quanta::Clock,
-    /// The value of the counter at `made_at`.
+    /// The counter's value at `made_at`.
     made: u64,
     made_at: Timestamp,
     rate: Rate,
 }
 
-/// The microseconds per tick of a counter, times 2^[`SHIFT`](Self::SHIFT) and rounded up. The
-/// division is done once, so that each read needs only a multiplication.
+/// A counter's microseconds per tick, times 2^[`SHIFT`](Self::SHIFT) and rounded up. This is
+/// computed a single time, so each read needs only a multiplication.
 #[derive(Clone, Copy)]
 struct Rate(u64);
 
@@ -49,19 +49,19 @@ impl SystemClock {
 }
 
 impl Rate {
-    /// The product has room for 16 µs per tick; real counters tick tens of times per microsecond.
-    /// For a counter with ten ticks per nanosecond the rounding error is one part in 10^12.
+    /// The product has room for 16 µs per tick, while real counters tick tens of times per
+    /// microsecond. At ten ticks per nanosecond, the rounding error is one part in 10^12.
     const SHIFT: u32 = 60;
-    /// The number of ticks whose duration gives the rate, with an error of one part in 10^11.
+    /// How many ticks are timed to determine the rate, with an error of one part in 10^11.
     const TICKS: u64 = 1 << 40;
 
-    /// The rate of a counter that ticks [`TICKS`](Self::TICKS) times in `nanos`.
+    /// Creates the rate from the time in which a counter ticks [`TICKS`](Self::TICKS) times.
     fn new(nanos: u64) -> Self {
         let ticks = u128::from(Self::TICKS) * 1_000;
         Self(saturating((u128::from(nanos) << Self::SHIFT).div_ceil(ticks)))
     }
 
-    /// The whole microseconds in this number of ticks.
+    /// Returns the number of whole microseconds in `ticks`.
     #[inline]
     fn micros(self, ticks: u64) -> u64 {
         saturating((u128::from(ticks) * u128::from(self.0)) >> Self::SHIFT)
@@ -76,7 +76,7 @@ fn saturating(number: u128) -> u64 {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        // The counter of another processor may be slightly behind the one read for `made_at`.
+        // Another processor's counter may be slightly behind the value read for `made_at`.
         let ticks = self.counter.raw().saturating_sub(self.made);
         let micros = self.made_at.as_micros().saturating_add(self.rate.micros(ticks));
         Timestamp::from_micros(micros)
@@ -129,7 +129,7 @@ impl ManualClock {
     }
 }
 
-/// A clock that shows 2024-01-01 00:00:00 UTC.
+/// A clock that is set to 2024-01-01 00:00:00 UTC.
 #[cfg(feature = "test-util")]
 impl Default for ManualClock {
     fn default() -> Self {
@@ -147,8 +147,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock for tests that follows tokio's, also while its time is paused. So requests that wait for
-/// a limit and the store agree about the time.
+/// A clock for tests that follows tokio's clock, even while tokio's time is paused. The store and
+/// the requests that wait for a limit therefore agree about the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -173,7 +173,7 @@ pub struct TokioClock {
 
 #[cfg(feature = "test-util")]
 impl TokioClock {
-    /// Creates a clock that returns `now`, and later times as tokio's time moves on.
+    /// Creates a clock that starts at `now` and advances with tokio's time.
     pub fn at(now: Timestamp) -> Self {
         Self { made: tokio::time::Instant::now(), made_at: now }
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_tokio_clock_follows_paused_time() {
+    async fn tokio_clock_follows_paused_time() {
         let clock = TokioClock::default();
         assert_eq!(clock.now(), ManualClock::default().now());
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -212,17 +212,20 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_any_counter_are_told_to_the_microsecond_for_months() {
-        // In ticks a second: the slowest that fit, those of ARM, of nanoseconds, and of x86.
+    fn tick_conversion_is_exact_to_the_microsecond() {
+        // In ticks per second: the slowest rate that fits, then ARM, nanoseconds, and x86.
         for hertz in [70_000, 1_000_000, 24_000_000, 1_000_000_000, 3_187_201_000, 10_000_000_000] {
             let nanos = u128::from(Rate::TICKS) * 1_000_000_000 / hertz;
             let rate = Rate::new(u64::try_from(nanos).unwrap());
             for exponent in 0..=17 {
                 let ticks = 10_u64.pow(exponent);
                 let exact = u128::from(ticks) * nanos / u128::from(Rate::TICKS) / 1_000;
-                let told = u128::from(rate.micros(ticks));
+                let micros = u128::from(rate.micros(ticks));
                 let slack = u128::from(ticks / 10_u64.pow(16));
-                assert!(told >= exact && told <= exact + 1 + slack, "{ticks} at {hertz}: {told}");
+                assert!(
+                    micros >= exact && micros <= exact + 1 + slack,
+                    "{ticks} at {hertz}: {micros}"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Decides one request: assesses all charges, then charges all of them or none.
+//! Decides a request by assessing all charges first, then charging all or none.
 
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
@@ -7,40 +7,40 @@ use crate::known::Locked;
 use crate::shard::Seat;
 use crate::{Clock, Inner, NAME};
 
-/// The sum of a request's charges to one key under one policy.
+/// A request's total charge to a key under a policy.
 struct Sum<'a> {
     charge: Charge<'a>,
     hash: u64,
-    /// The number of the shard.
+    /// The shard's index.
     shard: usize,
 }
 
-/// The sums of a request, and for each charge the index of its sum.
+/// A request's sums, and the index into them for each charge.
 type Sums<'a> = (SmallVec<[Sum<'a>; 4]>, SmallVec<[usize; 4]>);
 
-/// An entry of a shard, and what the request takes of it.
+/// A shard's entry, and the cost that the request charges to it.
 struct Taken<'a> {
     seat: Seat<'a>,
     shard: usize,
     cost: Cost,
     enforce: bool,
-    /// It is only looked at: see [`Policy::is_penalty`].
+    /// If so, it is only assessed, never charged. See [`Policy::is_penalty`].
     is_penalty: bool,
     dry: bool,
     decision: Decision,
 }
 
 impl<C: Clock> Inner<C> {
-    /// Decides one request of any number of charges, for known and new keys.
-    // Not inlined, so that the code for a single charge stays small enough to be inlined.
+    /// Decides a request with any number of charges, for known and new keys.
+    // Not inlined, to keep the code for a single charge small enough for inlining.
     #[inline(never)]
     pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
         let mut shards = Locked::default();
         self.lock_in_order(sums.iter().map(|sum| sum.shard), &mut shards);
         let now = self.clock.now();
-        // All tables are created before the seats, which hold indices of tables: a new table may
-        // replace an idle one.
+        // Create all tables before the seats, because seats contain table indices and a new table
+        // may replace an idle table.
         for sum in &sums {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
@@ -56,7 +56,7 @@ impl<C: Clock> Inner<C> {
         for entry in taken.iter_mut().filter(|entry| !entry.dry && entry.decision.allows()) {
             let shard = shards.of(entry.shard);
             if !admitted {
-                // Nothing is taken, so what is left is what a request for nothing sees.
+                // A denied request is not charged, so report the units that remain without it.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
                 entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             } else if entry.cost > Cost::ZERO && !entry.is_penalty {
@@ -78,7 +78,7 @@ impl<C: Clock> Inner<C> {
         Ok(Verdict::new(admitted, now, decisions))
     }
 
-    /// Adds up the charges to one key under one policy.
+    /// Adds up the charges to the same key under the same policy.
     fn sums<'a>(&self, charges: &[Charge<'a>]) -> Result<Sums<'a>, StoreError> {
         let (mut sums, mut sum_of) = (SmallVec::<[Sum<'a>; 4]>::new(), SmallVec::new());
         for charge in charges {
@@ -109,8 +109,8 @@ impl<C: Clock> Inner<C> {
     }
 }
 
-/// Adds a charge to other charges of the same entry. A shadow charge adds no cost to an enforced
-/// charge, because a shadow policy must not cause a denial.
+/// Adds a charge to an entry's other charges. A shadow charge adds no cost to an enforced charge,
+/// because a shadow policy must not cause a denial.
 fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
     match (*enforce, charge.enforce) {
         (true, false) => {}
@@ -119,7 +119,7 @@ fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
     }
 }
 
-/// Adds a strike to the penalties of keys that another policy denies, and assesses the penalties
+/// Adds a strike to the penalties for keys that another policy denies, and assesses these penalties
 /// again. A key in an overflow entry gets no strike, because that would block unrelated keys.
 fn strike(
     sums: &[Sum<'_>],
@@ -149,8 +149,8 @@ fn strike(
     }
 }
 
-/// Finds the entries of a request, and for each sum the index of its entry. Keys in one overflow
-/// entry are assessed with their total cost.
+/// Finds a request's entries, and the index into them for each sum. Keys in the same overflow entry
+/// are assessed with their total cost.
 fn seats<'a>(
     sums: &[Sum<'a>],
     shards: &mut Locked<'_>,

@@ -1,4 +1,4 @@
-//! The fast path, for requests whose keys are all in the store.
+//! The fast path for requests with keys that are already in the store.
 
 use std::mem::needs_drop;
 
@@ -15,21 +15,21 @@ use crate::{Clock, Inner};
 /// Requests with more charges take the slow path.
 const MOST: usize = 4;
 
-/// A charge, and the place of its key.
+/// A charge and its key's location.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     charge: &'a Charge<'a>,
     hash: u64,
-    /// The number of the shard.
+    /// The shard's index.
     shard: usize,
     table: usize,
     bucket: usize,
 }
 
 impl<C: Clock> Inner<C> {
-    /// Decides one charge on a key that is known: the path of nearly every request.
-    // Always inlined: a returned decision would be written and at once read in other widths, which
-    // stalls the processor and takes a quarter of the whole time.
+    /// Decides a single charge to a known key, the path that nearly every request takes.
+    // Always inlined: a returned decision would be written and then immediately read at a different
+    // width, which stalls the processor and takes a quarter of the total time.
     #[inline(always)]
     pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
         let Charge { policy, key, cost, .. } = *charge;
@@ -39,11 +39,11 @@ impl<C: Clock> Inner<C> {
         with_rule!(policy.rule(), rule => decide_by(rule, shard, spot, cost, &self.clock))
     }
 
-    /// Decides a few charges on keys that are all in the store.
+    /// Decides a few charges to keys that are all in the store.
     ///
-    /// Returns `None` without any change if the request needs [`decide_all`](Self::decide_all).
-    /// This is the case if a key is new, two charges have the same policy and may have to be
-    /// added, a denial may cause a strike, or a charge is dry.
+    /// Returns `None` without changing state if the request needs [`decide_all`](Self::decide_all).
+    /// This is the case if a key is new, if two charges have the same policy and may have to be
+    /// summed, if a denial may cause a strike, or if a charge is dry.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
         if charges.len() > MOST || !charges.iter().all(is_plain) || names_a_policy_twice(charges) {
@@ -64,9 +64,9 @@ impl<C: Clock> Inner<C> {
         Some(decide_known(&known, &mut shards, self.clock.now()))
     }
 
-    /// Locks shards in the order of their numbers, so that no two requests can wait for
-    /// each other. They are pushed, one by one, to where they are to stay, which is empty: what
-    /// has just been written in words and is moved in wider ones waits for the writes.
+    /// Locks shards in index order, so requests cannot deadlock. The guards are pushed individually
+    /// to their final place, which is empty: moving values that were just written at a different
+    /// width would stall until the writes complete.
     pub(crate) fn lock_in_order<'a>(
         &'a self,
         numbers: impl Iterator<Item = usize>,
@@ -76,7 +76,7 @@ impl<C: Clock> Inner<C> {
         for number in numbers {
             order.push(number);
         }
-        // Mostly there are two, and in order every other time.
+        // There are usually two, which are already sorted half of the time.
         if !order.is_sorted_by(|a, b| a < b) {
             order.sort_unstable();
             order.dedup();
@@ -87,7 +87,7 @@ impl<C: Clock> Inner<C> {
     }
 }
 
-/// Charges all that may pass, or none if an enforced one may not.
+/// Makes every allowed charge, or none if an enforced policy denies.
 fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) -> Verdict {
     let admitted = known.iter().all(|&Known { charge, shard, table, bucket, .. }| {
         !charge.enforce || shards.of(shard).own.assess(table, bucket, charge.cost, now).allows()
@@ -101,15 +101,15 @@ fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) ->
         if decision.denies() {
             return decision;
         }
-        // Nothing is taken, so what is left is what a request for nothing sees.
+        // A denied request is not charged, so report the units that remain without it.
         let untouched = part.assess(table, bucket, Cost::ZERO, now);
         Decision { outcome: Outcome::WouldAllow, ..untouched }
     });
-    // It takes each of them, in their order; so each is charged.
+    // `Verdict::new` consumes the entire iterator in order, so every charge is made.
     Verdict::new(admitted, now, decisions)
 }
 
-/// Decides on a key that is known, and charges it if `cost` may pass.
+/// Decides on a known key, and charges it if `cost` is allowed.
 #[inline(always)]
 fn decide_by<R: Kind>(
     rule: &R,
@@ -119,26 +119,26 @@ fn decide_by<R: Kind>(
     clock: &impl Clock,
 ) -> Option<(Decision, Timestamp)> {
     let state = shard.own.state_mut::<R>(spot)?;
-    // Under the lock, so that time does not step back from one decision to the next; and after
-    // the search, which would wait for it.
+    // Read the clock under the lock, so time does not step back between decisions, and after the
+    // search, which would otherwise wait for the clock.
     let now = clock.now();
     if needs_drop::<R::State>() {
         return Some((decide(rule, state, cost, now), now));
     }
-    // A copy of a state without heap data is cheap. Only the charge needs the lock; the details of
-    // the decision are computed from the copy after the lock is released.
+    // Copying a state without heap data is cheap. Only the charge needs the lock; the decision's
+    // details are computed from the copy after the lock is released.
     let before = state.clone();
     decide(rule, state, cost, now);
     drop(shard);
     Some((rule.assess(rule.refresh(&before, now), now, cost), now))
 }
 
-/// The shards of a request, locked, each with its number.
+/// A request's locked shards, with their indices.
 #[derive(Default)]
 pub(crate) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); MOST]>);
 
 impl Locked<'_> {
-    /// The shard of this number, which is among them.
+    /// Returns the shard with this index, which must be locked.
     #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut Shard {
         let shard = self.0.iter_mut().find(|(locked, _)| *locked == number);

@@ -1,8 +1,8 @@
-//! The in-memory store of Tollgate, for limits of one process.
+//! Tollgate's in-memory store, for limits within a single process.
 //!
-//! [`MemoryStore`] keeps all keys in this process, in shards with a lock each. A decision takes tens
-//! of nanoseconds. A decision over several policies locks the shards of their keys in a fixed order,
-//! so it is also exact.
+//! [`MemoryStore`] holds all keys in this process, in shards that each have a lock. A decision
+//! takes tens of nanoseconds. A decision over several policies locks its keys' shards in a fixed
+//! order, so it is exact too.
 //!
 //! ```
 //! use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
@@ -52,16 +52,16 @@ pub use self::clock::{ManualClock, TokioClock};
 use self::settled::Settled;
 use self::shard::Shard;
 
-/// The store that keeps all keys in this process. Clones share all state.
+/// A store that holds all keys in this process. Clones share all state.
 ///
 /// # Memory
 ///
 /// [`max_keys`](MemoryStoreBuilder::max_keys) and [`max_bytes`](MemoryStoreBuilder::max_bytes)
-/// limit the memory, whatever the traffic. The store removes a key when its state equals that of
-/// an unused key. Each insertion checks a few other keys for removal, so there is no background
-/// task. If the store is full and finds no key to remove, *new* keys share one overflow entry per
-/// policy and shard. So an attacker who sends many keys evicts no other client's key, and does
-/// not get a new quota for each key.
+/// bound the memory under any traffic. The store removes a key when its state equals an unused
+/// key's state. Each insertion checks a few other keys for removal, so no background task is
+/// needed. If the store is full and finds no key to remove, *new* keys share one overflow entry per
+/// policy and shard. So an attacker who sends many keys can neither evict other clients' keys nor
+/// get a new quota for each key.
 ///
 /// # Time
 ///
@@ -69,16 +69,16 @@ use self::shard::Shard;
 ///
 /// # Errors
 ///
-/// The store has no outages. It returns an error only for a call that is wrong:
+/// The store has no outages. It returns an error only if it is called incorrectly:
 ///
-/// * [`decide`](Store::decide) if one request names a policy and key under two quotas;
+/// * [`decide`](Store::decide) if a request charges the same policy and key under two quotas;
 /// * [`renew`](Store::renew) if the policy is not a concurrency limit;
 /// * [`settle`](Store::settle) if the store was built with
 ///   [`max_receipts(0)`](MemoryStoreBuilder::max_receipts) and the policy is not a concurrency
 ///   limit.
 ///
-/// A store that has settled more receipts than `max_receipts` forgets the first of them. It then
-/// answers older receipts with [`Settlement::Lapsed`], which is not an error.
+/// A store that has settled more than `max_receipts` receipts forgets the earliest settlements.
+/// Older receipts then get [`Settlement::Lapsed`], which is not an error.
 ///
 /// ```
 /// use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
@@ -102,16 +102,15 @@ struct Inner<C> {
     clock: C,
     hasher: RandomState,
     shards: Box<[Padded]>,
-    /// Settled receipts, sharded by their random ids, so that the receipts of one busy key spread
-    /// evenly.
+    /// Settled receipts, sharded by their random IDs, so receipts for a busy key spread evenly.
     settled: Box<[Mutex<Settled>]>,
 }
 
-/// A shard on cache lines of its own (pairs of lines are fetched together).
+/// A shard on its own cache lines. Processors fetch lines in pairs, hence 128 bytes.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// The name of this store in errors.
+/// This store's name in errors.
 const NAME: &str = "memory store";
 
 impl MemoryStore {
@@ -120,7 +119,7 @@ impl MemoryStore {
         Self::builder().build()
     }
 
-    /// Configures the bounds and the clock of a store.
+    /// Returns a builder to configure the bounds and the clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::default()
     }
@@ -133,13 +132,13 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Returns the clock of this store.
+    /// Returns the store's clock.
     pub fn clock(&self) -> &C {
         &self.0.clock
     }
 
     /// Returns a number that is equal for all clones of a store and different for any other live
-    /// store. Callers that add up several handles use it to count each store once.
+    /// store. Callers that aggregate several handles use it to count each store a single time.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -164,7 +163,7 @@ pub struct MemoryStats {
     pub keys: usize,
     /// The bytes of the tables, plus the largest possible size of each state outside them.
     pub bytes: usize,
-    /// The number of charges so far, allowed or denied, that went to an overflow entry because the
+    /// The number of charges so far, allowed or denied, that used an overflow entry because the
     /// store was full.
     pub overflowed: u64,
 }
@@ -215,8 +214,8 @@ impl<C: Clock> Inner<C> {
         self.decide_all(charges)
     }
 
-    /// Returns the hash of a key and the number of its shard. All global policies have the same key, so
-    /// their names decide the shard; otherwise they would share a lock.
+    /// Returns a key's hash and its shard index. All global policies have the same key, so their
+    /// names select the shard. Otherwise, they would all share a lock.
     #[inline]
     fn locate(&self, policy: &Policy, key: &Key) -> (u64, usize) {
         let hash = self.hasher.hash_one(key);
@@ -231,14 +230,14 @@ impl<C: Clock> Inner<C> {
     }
 }
 
-/// The number of the shard of a key, of `shards`, a power of two.
+/// Returns a key's shard index. `shards` is a power of two.
 ///
-/// It depends on all bits of the hash. In one process of a few hundred, any few bits are the same
-/// for nearly all addresses of a network, because the seed of the hash is an unlucky one.
+/// The index depends on all bits of the hash. With an unlucky hash seed, which one process in a few
+/// hundred gets, any few bits are the same for nearly all addresses in a network.
 #[inline]
 const fn shard_number(hash: u64, shards: usize) -> usize {
     // Multiplicative hashing by 2^64 over the golden ratio (Knuth, The Art of Computer Programming,
-    // volume 3, section 6.4), whose highest bits are the best. They become the lowest.
+    // volume 3, section 6.4). Its highest bits are the best, so rotate them to the bottom.
     let mixed = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(16);
     mixed as usize & (shards - 1)
 }
@@ -283,9 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn shards_fill_evenly_under_seeds_that_make_bits_of_the_hash_alike() {
+    fn shards_fill_evenly_under_bad_seeds() {
         const SHARDS: usize = 8;
-        // Found by a search: with the first, bits 32 to 34 have two values for all these keys.
+        // Found by a search. With the first seed, bits 32 to 34 have only two values for all these
+        // keys.
         static SEEDS: [SharedSeed; 4] = [
             SharedSeed::from_u64(0),
             SharedSeed::from_u64(1126),

@@ -1,4 +1,4 @@
-//! Tables of several policies, and where a key is among them.
+//! Tables for several policies, and where to find a key in them.
 
 use std::hash::BuildHasher;
 
@@ -7,37 +7,37 @@ use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, Kind, with_table};
 
-/// One table per policy, because each algorithm has its own type of state. A policy whose quota
-/// changed has one table per version, and a key moves to the new table with its next charge.
+/// One table per policy, because each algorithm has its own state type. If a policy's quota
+/// changes, each version has a table, and a key moves to the new table with its next charge.
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
-    /// For each table its policy's name hash, side by side for a fast search.
+    /// The name hashes of the tables' policies, contiguous for a fast search.
     names: Vec<u64>,
     hasher: RandomState,
 }
 
-/// A key under a policy, with the table of that policy.
+/// A key under a policy, with the policy's table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) key: &'a Key,
     pub(crate) hash: u64,
-    /// The table of the policy.
+    /// The index of the policy's table.
     pub(crate) table: usize,
 }
 
-/// Where the state of a key is.
+/// Where a key's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the table of its policy.
+    /// In its policy's table.
     Here,
-    /// In the table of another version of its policy.
+    /// In another version's table.
     Moved {
-        /// That table.
+        /// That table's index.
         from: usize,
     },
-    /// Nowhere yet.
+    /// The key has no state yet.
     New,
 }
 
@@ -46,11 +46,11 @@ impl Part {
         Self { tables: Vec::new(), names: Vec::new(), hasher }
     }
 
-    /// The table of `policy`, if there is one.
+    /// Returns the table for `policy`, if there is one.
     ///
-    /// The search compares name hashes first, so it mostly compares a single policy. Addresses would
-    /// not do: a reload builds equal policies at other addresses, and each layer of a store can have
-    /// its own copy.
+    /// The search compares name hashes first, so it usually compares only a single policy.
+    /// Comparing addresses is not enough: a reload builds equal policies at new addresses, and each
+    /// layer on a store may have its own copy.
     #[inline]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let name = policy.name_hash();
@@ -59,8 +59,8 @@ impl Part {
         found.map(|(index, _)| index)
     }
 
-    /// The table of `policy`, created if necessary. A new table replaces an empty table that
-    /// `charges` do not use.
+    /// Returns the table for `policy`, creating it if necessary. A new table replaces an empty
+    /// table that is not used by `charges`.
     pub(crate) fn table(&mut self, policy: &Policy, charges: &[Charge<'_>]) -> usize {
         if let Some(index) = self.known_table(policy) {
             return index;
@@ -80,13 +80,13 @@ impl Part {
         }
     }
 
-    /// The bucket of a key in the table of its policy, valid until the table changes.
+    /// Returns a key's bucket in its policy's table, valid until the table changes.
     #[inline]
     pub(crate) fn bucket(&self, table: usize, hash: u64, key: &Key) -> Option<usize> {
         with_table!(&self.tables[table], table => table.bucket(hash, key))
     }
 
-    /// Decides on the key in a bucket, and charges it if `cost` may pass.
+    /// Decides on the key in a bucket, and charges it if `cost` is allowed.
     #[inline]
     pub(crate) fn decide(
         &mut self,
@@ -98,7 +98,7 @@ impl Part {
         with_table!(&mut self.tables[table], table => table.decide(bucket, cost, now))
     }
 
-    /// The decision on `cost` for the key in a bucket, without a charge.
+    /// Returns the decision on `cost` for the key in a bucket, without charging it.
     #[inline]
     pub(crate) fn assess(
         &self,
@@ -110,7 +110,7 @@ impl Part {
         with_table!(&self.tables[table], table => table.assess(bucket, cost, now))
     }
 
-    /// Where the state of a key is.
+    /// Where a key's state is.
     pub(crate) fn find(&self, spot: Spot<'_>) -> Place {
         let contains = |table: &AnyTable| table.contains(spot.hash, spot.key);
         if contains(&self.tables[spot.table]) {
@@ -123,18 +123,18 @@ impl Part {
         }
     }
 
-    /// The state of a key in the table of its policy.
+    /// Returns a key's state in its policy's table.
     pub(crate) fn state<R: Kind>(&self, spot: Spot<'_>) -> Option<&R::State> {
         R::table(&self.tables[spot.table])?.find(spot.hash, spot.key)
     }
 
-    /// The state of a key in the table of its policy, to change it.
+    /// Returns a key's state in its policy's table, mutably.
     #[inline]
     pub(crate) fn state_mut<R: Kind>(&mut self, spot: Spot<'_>) -> Option<&mut R::State> {
         R::table_mut(&mut self.tables[spot.table])?.find_mut(spot.hash, spot.key)
     }
 
-    /// The state of a key under any version of its policy, as `rule` reads it.
+    /// Returns a key's state under any version of its policy, converted to `rule`.
     pub(crate) fn read<R: Kind>(
         &self,
         rule: &R,
@@ -147,8 +147,8 @@ impl Part {
         versions.into_iter().find_map(|table| table.read_as(rule, hash, key, now))
     }
 
-    /// Inserts the state of a key into the table of its policy, and removes the key from the table
-    /// of another version.
+    /// Inserts a key's state into its policy's table, and removes the key from the table for
+    /// another version.
     pub(crate) fn put<R: Kind>(
         &mut self,
         spot: Spot<'_>,
@@ -172,7 +172,7 @@ impl Part {
         }
     }
 
-    /// Whether the state of a key in this table equals that of an unused key.
+    /// Whether a key's state in this table equals an unused key's state.
     pub(crate) fn is_fresh(&self, table: usize, spot: Spot<'_>, now: Timestamp) -> bool {
         self.tables[table].is_fresh(spot.hash, spot.key, now)
     }
@@ -182,26 +182,27 @@ impl Part {
         self.tables[table].remove(spot.hash, spot.key);
     }
 
-    /// Checks the next `buckets` buckets of each table and removes keys that are as good as unused.
+    /// Checks the next `buckets` buckets in each table and removes keys that are as good as unused.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         for table in &mut self.tables {
             table.sweep(buckets, now);
         }
     }
 
-    /// Frees the memory of tables that are mostly empty.
+    /// Frees memory in tables that are mostly empty.
     pub(crate) fn shrink(&mut self) {
         for table in &mut self.tables {
             table.shrink(&self.hasher);
         }
     }
 
-    /// The policy of a table.
+    /// Returns a table's policy.
     pub(crate) fn policy(&self, table: usize) -> &Policy {
         self.tables[table].policy()
     }
 
-    /// A hash of key and policy name, the same for all versions of the policy.
+    /// Returns a hash over the key and the policy name, which is the same for all versions of the
+    /// policy.
     pub(crate) fn slot(&self, policy: &Policy, key: &Key) -> u64 {
         self.hasher.hash_one((policy.name(), key))
     }
@@ -210,12 +211,12 @@ impl Part {
         self.tables.iter().map(AnyTable::len).sum()
     }
 
-    /// The bytes in use, plus the largest possible growth of the states.
+    /// Returns the bytes in use, plus the largest possible growth of the states.
     pub(crate) fn bytes(&self) -> usize {
         self.tables.iter().map(AnyTable::bytes).sum()
     }
 
-    /// Bytes that the key would take if it were added.
+    /// Returns the bytes that the key would take if it were added.
     pub(crate) fn bytes_of(&self, spot: Spot<'_>) -> usize {
         with_table!(&self.tables[spot.table], table => table.bytes_of_one_more(spot.key))
     }
@@ -225,7 +226,7 @@ impl Part {
     }
 }
 
-/// Whether a table has the states of this policy.
+/// Whether a table contains this policy's states.
 #[inline]
 fn is_of(table: &AnyTable, policy: &Policy) -> bool {
     #[cfg(test)]
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// The number of policies that were compared in this thread.
+        /// How many policies this thread has compared.
         pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -251,15 +252,15 @@ mod tests {
     }
 
     #[test]
-    fn equal_policies_find_their_table_at_once() {
+    fn lookup_compares_only_one_policy() {
         let mut part = Part::new(RandomState::default());
         let policies: Vec<_> = (0..30).map(policy).collect();
         let charge = |policy| Charge::new(policy, &Key::GLOBAL, Cost::ONE);
-        // Tables of these charges are not replaced, although they are empty.
+        // The tables for these charges are not replaced, even though they are empty.
         let charges: Vec<_> = policies.iter().map(charge).collect();
         let tables: Vec<_> = policies.iter().map(|it| part.table(it, &charges)).collect();
         assert_eq!(tables, (0..30).collect::<Vec<_>>());
-        // As after a reload: equal policies at other addresses.
+        // Like after a reload: equal policies at different addresses.
         for (number, table) in (0..30).zip(tables) {
             COMPARED.set(0);
             assert_eq!(part.known_table(&policy(number)), Some(table));
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_table_has_its_new_name() {
+    fn replaced_table_has_new_name() {
         let mut part = Part::new(RandomState::default());
         let first = part.table(&policy(1), &[]);
         assert_eq!(part.table(&policy(2), &[]), first, "an empty table is replaced");

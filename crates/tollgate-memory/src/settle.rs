@@ -1,4 +1,4 @@
-//! Settles a charge once.
+//! Settles charges and renews permits.
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
@@ -7,7 +7,7 @@ use crate::settled::Entered;
 use crate::{Clock, Inner, NAME};
 
 impl<C: Clock> Inner<C> {
-    /// Settles a receipt while holding the locks of its key and of its id.
+    /// Settles a receipt while holding the locks for its key and its ID.
     pub(crate) fn settle(&self, receipt: &Receipt, actual: Cost) -> Result<Settlement, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let (hash, shard) = self.locate(policy, key);
@@ -32,7 +32,7 @@ impl<C: Clock> Inner<C> {
         shard.finish();
         let (cost, actual) = (charged.cost.get(), actual.get());
         if actual > cost {
-            // Additional units are charged under the current quota, not under the receipt's.
+            // Additional units are charged under the current quota, not the receipt's quota.
             let held = shard.holder(&seat).unwrap_or(policy).clone();
             let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
             shard.finish();
@@ -45,10 +45,10 @@ impl<C: Clock> Inner<C> {
             });
             return Ok(Settlement::Charged { units });
         }
-        // If the key is not found, its charges have expired. In an overflow entry, after a change
-        // of the quota or after a reset, the charge cannot be distinguished from other charges, so
-        // no units are refunded. Permits are distinguished by their dates.
-        let Some(held) = shard.teller(&seat, receipt).cloned() else {
+        // If the key is not found, its charges have expired. In an overflow entry, after a quota
+        // change or after a reset, the charge cannot be told apart from other charges, so no units
+        // are refunded. Permits are identified by their timestamps.
+        let Some(held) = shard.charged_version(&seat, receipt).cloned() else {
             return Ok(Settlement::Returned { units: 0 });
         };
         let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
@@ -76,7 +76,7 @@ impl<C: Clock> Inner<C> {
         }
         let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
         shard.finish();
-        let is_known = shard.teller(&seat, receipt).is_some();
+        let is_known = shard.charged_version(&seat, receipt).is_some();
         let charged_at = shard.change(rule, &seat, now, |state| {
             if is_known {
                 rule.give_back(state, charged, charged.cost.get(), now);

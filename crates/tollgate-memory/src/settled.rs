@@ -1,30 +1,30 @@
-//! Remembers settled receipts, so that no receipt is settled twice.
+//! Remembers settled receipts, so each receipt is settled at most once.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use tollgate_core::{Receipt, ReceiptId, Timestamp};
 
-/// Remembers each settled receipt until it lapses. There is room for up to `capacity` receipts of
-/// rate limits, and for as many of concurrency limits.
+/// Remembers each settled receipt until it lapses, up to `capacity` receipts for rate limits and as
+/// many for concurrency limits.
 ///
-/// When the room is used up, the store forgets a receipt rather than reject new settlements.
-/// Otherwise a busy service would get no refunds, and a policy that counts only failures would
-/// deny clients whose requests succeed.
+/// When the capacity is reached, the store forgets a receipt rather than reject new settlements.
+/// Otherwise a busy service would get no refunds, and a policy that counts only failures would deny
+/// clients although their requests succeed.
 ///
-/// For rate limits the store forgets the receipt that was settled first. From then on, receipts
-/// of charges up to that instant count as lapsed. So no receipt is settled twice, but a slow
-/// request may keep its estimated cost.
+/// For rate limits, the store forgets the receipt that was settled first. From then on, receipts
+/// for charges up to that instant count as lapsed. So receipts are never settled twice, but a slow
+/// request may be charged its estimated cost.
 ///
-/// A permit must be returned however long its request took. So for concurrency limits the store
-/// forgets the receipt that lapses first, and no receipt counts as lapsed. If a caller settles
-/// the forgotten receipt again, the store may return a permit that another request of the same
-/// key took in the same microsecond.
+/// A permit must be returned however long its request took. For concurrency limits, the store
+/// therefore forgets the receipt that lapses first, and no receipt counts as lapsed. If a caller
+/// settles the forgotten receipt again, the store may return a permit that another request for the
+/// same key took in the same microsecond.
 #[derive(Debug)]
 pub(crate) struct Settled {
     of_rates: Receipts,
     in_flight: Receipts,
-    /// A receipt of a rate limit charged up to this instant is remembered or counts as lapsed.
+    /// Rate limit receipts charged up to this instant are remembered or count as lapsed.
     lapsed_to: Option<Timestamp>,
 }
 
@@ -59,8 +59,8 @@ impl Settled {
         receipts.ids.contains(&receipt.id)
     }
 
-    /// Remembers a receipt that is settled at `now`. The caller has checked that the receipt is
-    /// not remembered yet.
+    /// Remembers a receipt that is settled at `now`. The caller must have checked that the receipt
+    /// is not remembered yet.
     pub(crate) fn enter(&mut self, receipt: &Receipt, now: Timestamp) -> Entered {
         if receipt.policy.is_concurrency() {
             self.in_flight.make_room(now);
@@ -76,8 +76,8 @@ impl Settled {
             return Entered::Lapsed;
         }
         if !self.of_rates.has_room(now) {
-            // A receipt charged before the first remembered settlement would itself be the one to
-            // forget.
+            // A receipt charged before the first remembered settlement would be the next to be
+            // forgotten.
             let first = self.of_rates.first_settled_at();
             if has_lapsed(first) {
                 return Entered::Lapsed;
@@ -95,7 +95,7 @@ impl Receipts {
         Self { ids: HashSet::new(), queue: BinaryHeap::new(), capacity }
     }
 
-    /// Removes lapsed receipts and returns whether there is room for one more.
+    /// Removes lapsed receipts and returns whether there is room for another.
     fn has_room(&mut self, now: Timestamp) -> bool {
         while self.queue.peek().is_some_and(|Reverse((lapses_at, _))| *lapses_at <= now) {
             self.forget_first();
@@ -103,13 +103,13 @@ impl Receipts {
         self.ids.len() < self.capacity
     }
 
-    /// The time at which the first remembered receipt of a rate limit was settled. The receipt was
-    /// charged at that time or earlier.
+    /// When the first remembered rate limit receipt was settled. It was charged at that time or
+    /// earlier.
     fn first_settled_at(&self) -> Option<Timestamp> {
         self.queue.peek().map(|Reverse((lapses_at, _))| *lapses_at - Receipt::LIFETIME)
     }
 
-    /// Makes room for one more receipt, unless the capacity is 0.
+    /// Makes room for another receipt, unless the capacity is 0.
     fn make_room(&mut self, now: Timestamp) {
         if !self.has_room(now) {
             self.forget_first();
@@ -122,14 +122,14 @@ impl Receipts {
         }
     }
 
-    /// Remembers a receipt settled at `now` until it has certainly lapsed. If the clock has
-    /// stepped back, the charge may be dated later than `now`. Receipts settled after it are then
+    /// Remembers a receipt settled at `now` until it has certainly lapsed. If the clock has stepped
+    /// back, the charge may be dated later than `now`. Receipts settled after it are then
     /// remembered slightly longer than necessary.
     fn insert(&mut self, receipt: &Receipt, now: Timestamp) {
         if self.capacity > 0 && self.ids.insert(receipt.id) {
             let from = now.max(receipt.charged.charged_at);
-            // Rate limits all use the same lifetime, so that the queue keeps the order of
-            // settlement.
+            // Rate limits all use the same lifetime, which preserves the order of settlement in the
+            // queue.
             let in_flight = receipt.policy.is_concurrency();
             let lifetime = if in_flight { receipt.lifetime() } else { Receipt::LIFETIME };
             self.queue.push(Reverse((from + lifetime, receipt.id)));

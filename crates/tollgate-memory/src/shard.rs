@@ -1,4 +1,4 @@
-//! One part of the keys behind one lock, within its bounds.
+//! A part of the keys, with its own lock and bounds.
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
@@ -8,32 +8,33 @@ use crate::any_table::Kind;
 use crate::part::{Part, Place, Spot};
 use crate::voided::Voided;
 
-/// One part of the keys behind one lock, within its bounds.
+/// A part of the keys, with its own lock and bounds.
 ///
-/// Keys without room share one overflow entry per policy. While that entry is live, a new key
-/// with room starts with a copy of its state; otherwise a client counted in the overflow entry
-/// would get a new quota. Each shard has its own overflow entries. So a flood of keys takes no
-/// common lock, and a full shard does not affect new keys of other shards.
+/// Keys without room share one overflow entry per policy. While that entry is live, a new key that
+/// does find room starts with a copy of its state. Otherwise, a client already counted in the
+/// overflow entry would get a new quota. Each shard has its own overflow entries, so a flood of
+/// keys does not contend for a common lock, and a full shard does not affect new keys in other
+/// shards.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) own: Part,
     shared: Part,
     bounds: Bounds,
-    /// The number of new keys of the current request for which room is reserved.
-    coming: usize,
+    /// The number of new keys for which the current request has reserved room.
+    reserved: usize,
     /// The number of charges so far that found no room.
     pub(crate) overflowed: u64,
     voided: Voided,
 }
 
-/// The maximum size of a shard.
+/// A shard's maximum size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) keys: usize,
     pub(crate) bytes: usize,
 }
 
-/// The entry of one key under one policy, as found for a request.
+/// A key's entry under a policy, found for the current request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat<'a> {
     spot: Spot<'a>,
@@ -42,11 +43,11 @@ pub(crate) struct Seat<'a> {
     shared: bool,
 }
 
-/// The key of an overflow entry.
+/// The key under which overflow entries are stored.
 static SHARED: Key = Key::GLOBAL;
 
-/// The number of buckets of each table that are checked for removal when the shard is full. It
-/// limits how long a request with a new key holds the lock.
+/// How many buckets in each table are checked for removal when the shard is full. This bounds how
+/// long a request with a new key holds the lock.
 const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
@@ -56,14 +57,14 @@ impl Shard {
             own: part(),
             shared: part(),
             bounds,
-            coming: 0,
+            reserved: 0,
             overflowed: 0,
             voided: Voided::default(),
         }
     }
 
-    /// Finds the entry of a charge's key, or the place for a new one. `charges` are all charges of
-    /// the request.
+    /// Finds the entry for a charge's key, or the place for a new entry. `charges` are all charges
+    /// in the request.
     pub(crate) fn seat<'a>(
         &mut self,
         charge: &Charge<'a>,
@@ -77,20 +78,20 @@ impl Shard {
         if let Place::Moved { from } = place
             && self.own.is_fresh(from, spot, now)
         {
-            // The result must be the same as if this key had been swept already.
+            // The result must be the same as if this key had already been swept.
             self.own.forget_in(from, spot);
             place = Place::New;
         }
-        // Overflow entries are few, so all of them are checked for removal.
+        // Check all overflow entries for removal. There are few.
         self.shared.sweep(usize::MAX, now);
         let fits = match place {
             Place::Here => true,
-            // The key leaves its old table, but may need more room in the new one.
+            // The key leaves its old table, but may need more room in the new table.
             Place::Moved { .. } => self.makes_room(spot, 0, now),
             Place::New => self.makes_room(spot, 1, now),
         };
         if fits {
-            self.coming += usize::from(place == Place::New);
+            self.reserved += usize::from(place == Place::New);
             return Seat { spot, place, shared: false };
         }
         self.overflowed += u64::from(charge.cost > Cost::ZERO);
@@ -99,12 +100,12 @@ impl Shard {
         Seat { spot, place: self.shared.find(spot), shared: true }
     }
 
-    /// Ends the reservations of the current request.
+    /// Clears the current request's reservations.
     pub(crate) fn finish(&mut self) {
-        self.coming = 0;
+        self.reserved = 0;
     }
 
-    /// Whether there is room for this number of new keys. If not, removes expired keys first.
+    /// Whether there is room for this number of new keys, removing expired keys first if necessary.
     fn makes_room(&mut self, spot: Spot<'_>, keys: usize, now: Timestamp) -> bool {
         if !self.has_room(spot, keys) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
@@ -114,11 +115,11 @@ impl Shard {
     }
 
     fn has_room(&self, spot: Spot<'_>, keys: usize) -> bool {
-        self.own.keys() + self.coming + keys <= self.bounds.keys
+        self.own.keys() + self.reserved + keys <= self.bounds.keys
             && self.own.bytes() + self.own.bytes_of(spot) <= self.bounds.bytes
     }
 
-    /// The version of the policy under which the key has its own state, if any.
+    /// Returns the version of the policy under which the key has its own state, if any.
     pub(crate) fn holder<'a>(&'a self, seat: &Seat<'a>) -> Option<&'a Policy> {
         match seat.place {
             _ if seat.shared => None,
@@ -128,11 +129,15 @@ impl Shard {
         }
     }
 
-    /// The version of the policy under which the charge of a receipt can be found, or `None` if
-    /// the charge cannot be distinguished from others. Charges to a rate limit are found only in
-    /// their own version. Permits keep their dates in a new version and in an overflow entry, and
-    /// permits of one date are interchangeable.
-    pub(crate) fn teller<'a>(&'a self, seat: &Seat<'a>, receipt: &Receipt) -> Option<&'a Policy> {
+    /// Returns the version of the policy under which the receipt's charge can be found, or `None`
+    /// if it cannot be told apart from other charges. Charges to a rate limit can only be found in
+    /// their own version. Permits retain their timestamps in a new version and in an overflow
+    /// entry, and permits with the same timestamp are interchangeable.
+    pub(crate) fn charged_version<'a>(
+        &'a self,
+        seat: &Seat<'a>,
+        receipt: &Receipt,
+    ) -> Option<&'a Policy> {
         let in_flight = receipt.policy.is_concurrency();
         let held = match seat.place {
             _ if seat.shared && !in_flight => return None,
@@ -144,19 +149,19 @@ impl Shard {
         (tells && !self.is_void(receipt)).then_some(held)
     }
 
-    /// Removes the state of a key. Earlier receipts become void.
+    /// Removes a key's state. Earlier receipts become void.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         self.own.forget(policy, key);
         self.voided.insert(self.own.slot(policy, key), now);
     }
 
-    /// Whether the charge of a receipt can no longer be distinguished from others.
+    /// Whether a receipt's charge can no longer be told apart from other charges.
     pub(crate) fn is_void(&self, receipt: &Receipt) -> bool {
         let slot = self.own.slot(&receipt.policy, &receipt.key);
         self.voided.contains(slot, receipt.charged.charged_at)
     }
 
-    /// The decision on `cost`, without a charge.
+    /// Returns the decision on `cost`, without charging it.
     pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
         with_rule!(seat.spot.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
     }
@@ -171,7 +176,7 @@ impl Shard {
         let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
         match self.part(seat).state::<R>(seat.spot) {
             Some(state) => assess(state),
-            None => assess(&self.elsewhere(rule, seat, now)),
+            None => assess(&self.inherited_state(rule, seat, now)),
         }
     }
 
@@ -182,14 +187,14 @@ impl Shard {
         });
     }
 
-    /// Adds one strike to a penalty.
+    /// Adds a strike to a penalty.
     pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
         with_rule!(seat.spot.policy.rule(), rule => {
             self.change(rule, seat, now, |state| rule.owe(state, 1, now));
         });
     }
 
-    /// Changes the state of a key and stores it in the table of its policy.
+    /// Changes a key's state and stores it in its policy's table.
     pub(crate) fn change<R: Kind, T>(
         &mut self,
         rule: &R,
@@ -197,11 +202,11 @@ impl Shard {
         now: Timestamp,
         change: impl FnOnce(&mut R::State) -> T,
     ) -> T {
-        // The state may have been swept since it was found; then the key is new.
+        // If the state has been swept since it was found, the key is new.
         if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.spot) {
             return change(state);
         }
-        let mut state = self.elsewhere(rule, seat, now);
+        let mut state = self.inherited_state(rule, seat, now);
         let result = change(&mut state);
         if let Place::Moved { from } = seat.place
             && !(seat.spot.policy.is_concurrency() && self.part(seat).policy(from).is_concurrency())
@@ -212,8 +217,9 @@ impl Shard {
         result
     }
 
-    /// The state of a key that is not in the table of its policy.
-    fn elsewhere<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
+    /// Returns the state for a key that is not in its policy's table: converted from another
+    /// version, copied from the overflow entry, or unused.
+    fn inherited_state<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
         let Spot { policy, key, hash, .. } = seat.spot;
         let found = self.part(seat).read(rule, policy, hash, key, now);
         let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);
@@ -235,12 +241,12 @@ impl Seat<'_> {
         self.place == Place::Here && !self.shared
     }
 
-    /// Whether the entry belongs to this key alone.
+    /// Whether the entry belongs only to this key.
     pub(crate) const fn is_own(&self) -> bool {
         !self.shared
     }
 
-    /// Whether both are the same overflow entry. Other entries appear only once in a request.
+    /// Whether both are the same overflow entry. Any other entry appears at most once per request.
     pub(crate) fn shares_entry_with(&self, other: &Self) -> bool {
         self.shared && other.shared && self.spot.policy.name() == other.spot.policy.name()
     }

@@ -1,4 +1,4 @@
-//! The keys of one policy within one shard.
+//! The keys for a policy in a shard.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -6,8 +6,8 @@ use std::hash::BuildHasher;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Cost, Decision, Key, Policy, Timestamp};
 
-/// The keys of one policy within one shard, each next to its state. So a decision touches one
-/// cache line besides the table's control bytes.
+/// The keys for a policy in a shard, each stored next to its state, so a decision touches a single
+/// cache line in addition to the table's control bytes.
 #[derive(Debug)]
 pub(crate) struct Table<R: Rule> {
     pub(crate) policy: Policy,
@@ -15,7 +15,7 @@ pub(crate) struct Table<R: Rule> {
     entries: HashTable<Entry<R::State>>,
     /// The bucket at which the next sweep starts.
     cursor: usize,
-    /// The largest possible number of bytes that the entries use outside the table.
+    /// The largest number of bytes that the entries may use outside the table.
     promised: usize,
 }
 
@@ -25,14 +25,14 @@ struct Entry<S> {
     state: S,
 }
 
-/// The number of buckets that each insertion checks for removal. With four, the whole table has
-/// been checked before a quarter of it is new.
+/// How many buckets each insertion checks for removal. With four, the entire table has been checked
+/// before a quarter of it is new.
 const SWEEP: usize = 4;
 
-/// Why a bucket is not empty.
+/// The reason that a bucket cannot be empty.
 const FOUND: &str = "a bucket is used under the lock under which it was found";
 
-/// Decides on a state, and charges it if `cost` may pass.
+/// Decides on a state, and charges it if `cost` is allowed.
 #[inline(always)]
 pub(crate) fn decide<R: Rule>(
     rule: &R,
@@ -52,20 +52,20 @@ impl<R: Rule> Table<R> {
         Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
     }
 
-    /// The bucket of a key, valid until the table changes.
+    /// Returns a key's bucket, valid until the table changes.
     #[inline]
     pub(crate) fn bucket(&self, hash: u64, key: &Key) -> Option<usize> {
         self.entries.find_bucket_index(hash, |entry| entry.key == *key)
     }
 
-    /// Decides on the key in a bucket, and charges it if `cost` may pass.
+    /// Decides on the key in a bucket, and charges it if `cost` is allowed.
     #[inline(always)]
     pub(crate) fn decide(&mut self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
         let entry = self.entries.get_bucket_mut(bucket).expect(FOUND);
         decide(&self.rule, &mut entry.state, cost, now)
     }
 
-    /// The decision on `cost` for the key in a bucket, without a charge.
+    /// Returns the decision on `cost` for the key in a bucket, without charging it.
     #[inline(always)]
     pub(crate) fn assess(&self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
         let entry = self.entries.get_bucket(bucket).expect(FOUND);
@@ -93,7 +93,7 @@ impl<R: Rule> Table<R> {
     ) {
         self.sweep(SWEEP, now);
         if self.is_at_capacity() {
-            // Growing visits every entry, so expired keys are removed first.
+            // Growing the table visits every entry, so remove expired keys first.
             self.forget_fresh(now);
         }
         self.promised += self.promise(&key);
@@ -107,7 +107,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Checks the next `buckets` buckets and removes keys whose state equals that of an unused key.
+    /// Checks the next `buckets` buckets and removes keys that are as good as unused.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         let end = self.entries.num_buckets();
         for _ in 0..buckets.min(end) {
@@ -122,8 +122,8 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Frees memory if three quarters of the table are empty. The table keeps twice the space that
-    /// its keys need, so that it seldom has to shrink or grow again.
+    /// Frees memory if three quarters of the table are empty. The table retains twice the space
+    /// that its keys need, so it rarely has to shrink or grow again.
     pub(crate) fn shrink(&mut self, hasher: &RandomState) {
         if self.entries.len() < self.entries.capacity() / 4 {
             let keep = 2 * self.entries.len();
@@ -132,7 +132,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Removes all keys whose state equals that of an unused key.
+    /// Removes all keys that are as good as unused.
     fn forget_fresh(&mut self, now: Timestamp) {
         let Self { entries, rule, promised, .. } = self;
         let per_state = rule.max_heap_bytes();
@@ -149,13 +149,14 @@ impl<R: Rule> Table<R> {
         self.entries.len()
     }
 
-    /// The bytes in use, plus the largest possible growth of the states.
+    /// Returns the bytes in use, plus the largest possible growth of the states.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.allocation_size() + self.promised
     }
 
-    /// Bytes that one more key would take. A full table doubles; an empty one begins
-    /// with four entries and a group of control bytes, for which eight are enough.
+    /// Returns the bytes that another key would take. A full table doubles. An empty table starts
+    /// with four entries and a group of control bytes, for which eight entries are a safe upper
+    /// bound.
     pub(crate) fn bytes_of_one_more(&self, key: &Key) -> usize {
         let growth = self.entries.allocation_size().max(8 * size_of::<Entry<R::State>>());
         self.promise(key) + if self.is_at_capacity() { growth } else { 0 }
@@ -165,7 +166,7 @@ impl<R: Rule> Table<R> {
         self.entries.len() == self.entries.capacity()
     }
 
-    /// The largest possible number of bytes that a key and its state use outside the table.
+    /// Returns the largest number of bytes that a key and its state may use outside the table.
     fn promise(&self, key: &Key) -> usize {
         self.rule.max_heap_bytes() + key.heap_bytes()
     }

@@ -1,4 +1,4 @@
-//! The memory store passes the suite of all stores.
+//! Runs the conformance suite against the memory store.
 
 use tollgate_core::Micros;
 use tollgate_memory::{ManualClock, MemoryStore};
@@ -20,7 +20,7 @@ impl Harness for Memory {
     }
 }
 
-mod with_a_clock_moved_by_hand {
+mod manual_clock {
     use super::*;
     store_tests!(Memory);
 }
@@ -37,12 +37,12 @@ impl Harness for RealTime {
 
 #[tokio::test]
 #[should_panic(expected = "this check moves the store's clock")]
-async fn a_check_fails_if_its_clock_cannot_move() {
+async fn check_fails_if_clock_cannot_move() {
     let (harness, store) = RealTime::start().await;
     checks::settle::a_receipt_lapses(&harness, &store).await;
 }
 
-mod in_real_time {
+mod real_time {
     use super::*;
     store_tests!(RealTime, real time);
 }

@@ -1,4 +1,4 @@
-//! One program for all tests of the store: each further program is linked anew.
+//! All tests are in a single binary, because linking several is slow.
 
 mod bounds;
 mod conformance;

@@ -1,4 +1,4 @@
-//! The clock of the system, and one that steps back.
+//! The system clock, and a clock that steps back.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,14 +10,14 @@ use tollgate_store_tests::reference::Reference;
 use tollgate_store_tests::seeds;
 
 #[test]
-fn the_real_clock_shows_the_time_of_the_system() {
+fn system_clock_matches_system_time() {
     let system = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let shown = Duration::from_micros(MemoryStore::new().clock().now().as_micros());
     assert!(shown.abs_diff(system) < Duration::from_secs(60), "{shown:?} {system:?}");
 }
 
 #[test]
-fn the_real_clock_runs_as_fast_as_that_of_the_system() {
+fn system_clock_runs_at_system_rate() {
     let store = MemoryStore::new();
     let around = Instant::now();
     let begin = store.clock().now();
@@ -26,16 +26,16 @@ fn the_real_clock_runs_as_fast_as_that_of_the_system() {
     let least = within.elapsed();
     let shown = Duration::from_micros(store.clock().now().since(begin).get());
     let most = around.elapsed();
-    // Both count whole microseconds. The clock measures the rate of its counter when it is created,
-    // and a busy machine makes that less exact. A wrong unit or factor would be further off.
+    // Both count whole microseconds. The clock measures its counter's rate when it is created,
+    // which is less exact on a busy machine. A wrong unit or factor would be off by more than that.
     let slack = Duration::from_micros(2) + most / 10;
     assert!(least <= shown + slack && shown <= most + slack, "{least:?} {shown:?} {most:?}");
 }
 
-/// The counters of two processors may differ, and a test may move its clock back. All keys exist
-/// before the clock steps back, because a key swept earlier would be missing at the earlier time.
+/// Two processors' counters may differ, and a test may move its clock back. All keys exist before
+/// the clock steps back, because a key that was swept would be missing at the earlier time.
 #[test]
-fn time_that_steps_back_changes_no_answer() {
+fn step_back_changes_no_answer() {
     for seed in seeds(20) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let clock = ManualClock::default();

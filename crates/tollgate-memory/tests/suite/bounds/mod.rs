@@ -1,4 +1,4 @@
-//! The bounds of the store under a flood of keys.
+//! The store's bounds under a flood of keys.
 
 mod receipts;
 
@@ -31,7 +31,7 @@ fn per_minute(limit: u64) -> Policy {
 }
 
 #[test]
-fn a_flood_of_keys_stays_within_the_bound_and_evicts_no_live_key() {
+fn key_flood_evicts_no_live_key() {
     const MAX: usize = 10_000;
     let (store, _clock) = build(|store| store.max_keys(MAX));
     let policy = per_minute(5);
@@ -51,7 +51,7 @@ fn a_flood_of_keys_stays_within_the_bound_and_evicts_no_live_key() {
 }
 
 #[test]
-fn keys_without_room_share_one_quota_per_policy() {
+fn overflow_keys_share_one_quota() {
     let (store, _clock) = build(|store| store.max_keys(8));
     let policies =
         [per_minute(5), Policy::token_bucket("q", Quota::per_minute(7)).expect("builds")];
@@ -65,7 +65,7 @@ fn keys_without_room_share_one_quota_per_policy() {
 }
 
 #[test]
-fn a_key_from_the_overflow_entry_gets_no_new_quota_when_there_is_room() {
+fn leaving_overflow_entry_grants_no_quota() {
     let (store, clock) = build(|store| store.max_keys(8));
     let policy = Policy::sliding_window_log("p", Quota::per_minute(5)).expect("builds");
     for n in 0..8 {
@@ -76,7 +76,7 @@ fn a_key_from_the_overflow_entry_gets_no_new_quota_when_there_is_room() {
     for _ in 0..5 {
         assert!(charge(&store, &policy, &late, 1).allows());
     }
-    // The first eight have aged out, so there is room; the five units still count.
+    // The first eight keys have aged out, so there is room, but the five units still count.
     clock.advance(Micros::new(30_000_000));
     assert!(charge(&store, &policy, &late, 1).denies());
     clock.advance(Micros::new(30_000_000));
@@ -84,7 +84,7 @@ fn a_key_from_the_overflow_entry_gets_no_new_quota_when_there_is_room() {
 }
 
 #[test]
-fn two_new_keys_of_one_request_do_not_take_the_same_last_place() {
+fn new_keys_in_one_request_fit_together() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(1);
     let (a, b, c) = (numbered(1), numbered(2), numbered(3));
@@ -92,24 +92,24 @@ fn two_new_keys_of_one_request_do_not_take_the_same_last_place() {
         let charges = [Charge::new(&policy, x, Cost::ONE), Charge::new(&policy, y, Cost::ONE)];
         store.decide(&charges).into_inner().expect("decides").is_admitted()
     };
-    assert!(pair(&a, &b), "one of them goes to the overflow entry");
+    assert!(pair(&a, &b), "one key gets the overflow entry");
     assert!(store.stats().keys <= 1);
-    assert!(!pair(&c, &b), "which is spent");
+    assert!(!pair(&c, &b), "the overflow entry has no units left");
 }
 
 #[test]
-fn two_keys_without_room_are_held_against_their_shared_entry_together() {
+fn overflow_keys_in_one_request_are_summed() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(5);
     charge(&store, &policy, &numbered(0), 1);
     let (a, b) = (numbered(1), numbered(2));
     let charges = [Charge::new(&policy, &a, Cost::new(3)), Charge::new(&policy, &b, Cost::new(3))];
     assert!(!store.decide(&charges).into_inner().expect("decides").is_admitted());
-    assert_eq!(charge(&store, &policy, &a, 0).remaining, 5, "a denial changes nothing");
+    assert_eq!(charge(&store, &policy, &a, 0).remaining, 5, "a denial changes no state");
 }
 
 #[test]
-fn bytes_are_bounded_with_logs_taken_for_as_large_as_they_may_become() {
+fn byte_bound_counts_logs_at_full_size() {
     let (store, _clock) = build(|store| store.max_bytes(4 << 20));
     let policy = Policy::sliding_window_log("p", Quota::per_minute(1_000)).expect("builds");
     for n in 0..1_000 {
@@ -122,7 +122,7 @@ fn bytes_are_bounded_with_logs_taken_for_as_large_as_they_may_become() {
 }
 
 #[test]
-fn long_keys_count_against_the_bytes() {
+fn byte_bound_counts_long_keys() {
     let (store, _clock) = build(|store| store.max_bytes(1 << 20));
     let policy = per_minute(5);
     for n in 0..1_000_u64 {
@@ -135,7 +135,7 @@ fn long_keys_count_against_the_bytes() {
 }
 
 #[test]
-fn keys_that_are_whole_again_make_room_without_being_asked_for() {
+fn expired_keys_make_room() {
     let (store, clock) = build(|store| store.max_keys(10_000));
     let policy = per_minute(5);
     for round in 0..20 {
@@ -148,7 +148,7 @@ fn keys_that_are_whole_again_make_room_without_being_asked_for() {
 }
 
 #[test]
-fn peeks_and_denials_leave_no_key_behind() {
+fn peeks_and_denials_store_no_key() {
     let (store, _clock) = build(|store| store);
     let policy = per_minute(5);
     for n in 0..100 {
@@ -159,7 +159,7 @@ fn peeks_and_denials_leave_no_key_behind() {
 }
 
 #[test]
-fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
+fn racing_threads_grant_each_window_once() {
     const WINDOW: u64 = 50;
     let store = MemoryStore::builder().shards(1).build();
     let quota = Quota::new(1, Duration::from_micros(WINDOW));
@@ -175,7 +175,7 @@ fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
                 if verdict.is_admitted() {
                     windows.push((key, verdict.decided_at().as_micros() / WINDOW));
                 }
-                // Each insertion sweeps others.
+                // Each insertion sweeps other keys.
                 let other = numbered((thread + 1) << 32 | n);
                 let _ = store.charge(&policy, &other, Cost::ONE).into_inner();
             }
@@ -192,7 +192,7 @@ fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
 }
 
 #[test]
-fn a_key_that_moves_to_a_larger_state_needs_room_for_it() {
+fn moving_to_larger_state_needs_room() {
     let (store, _clock) = build(|store| store.max_bytes(1 << 20));
     let small = Policy::fixed_window_counter("p", Quota::per_day(1_000)).expect("builds");
     let large = Policy::sliding_window_log("p", Quota::per_day(1_000)).expect("builds");
@@ -205,7 +205,7 @@ fn a_key_that_moves_to_a_larger_state_needs_room_for_it() {
 }
 
 #[test]
-fn the_room_of_an_old_flood_serves_another_policy() {
+fn expired_flood_frees_room_for_other_policy() {
     let (store, clock) = build(|store| store.max_bytes(1 << 20));
     let policies = ["a", "b"]
         .map(|name| Policy::fixed_window_counter(name, Quota::per_minute(5)).expect("builds"));
@@ -218,11 +218,11 @@ fn the_room_of_an_old_flood_serves_another_policy() {
     let first = fill(&policies[0]);
     clock.advance(Micros::new(120_000_000));
     let second = fill(&policies[1]);
-    assert!(second * 2 > first, "{first} and then {second}");
+    assert!(second * 2 > first, "{first}, then {second}");
 }
 
 #[test]
-fn a_shadow_policy_without_room_causes_no_denial() {
+fn shadow_policy_without_room_never_denies() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(5);
     charge(&store, &policy, &numbered(0), 1);
@@ -233,11 +233,10 @@ fn a_shadow_policy_without_room_causes_no_denial() {
 }
 
 proptest! {
-    /// Whatever is forgotten on the way, no answer to a key that has a place changes: a
-    /// store with room for few keys and one with room for all agree on the keys that
-    /// came first.
+    /// Forgetting keys changes no answer for a key that has an entry. A store with room for few
+    /// keys agrees with a store that has room for all keys on those inserted first.
     #[test]
-    fn forgetting_changes_no_answer(
+    fn forgetting_keys_changes_no_answer(
         algorithm in (0..Algorithm::ALL.len()).prop_map(|n| Algorithm::ALL[n]),
         steps in prop::collection::vec((0..12_u64, 0..4_u64, 0..400_u64), 1..300),
     ) {
@@ -246,14 +245,14 @@ proptest! {
         let large = MemoryStore::builder().clock(clock.clone()).build();
         let quota = Quota::new(3, Duration::from_micros(500));
         let policy = Policy::new("p", quota, algorithm).expect("builds");
-        // Two keys with a place of their own: they are charged before anything else.
+        // These two keys are charged first, so they get their own entries.
         for n in 0..2 {
             charge(&small, &policy, &numbered(n), 1);
             charge(&large, &policy, &numbered(n), 1);
         }
         for (n, cost, gap) in steps {
             clock.advance(Micros::new(gap));
-            // Kept alive by a charge in every window, they never lose their place.
+            // A charge in every window keeps these keys live, so they never lose their entries.
             for kept in 0..2 {
                 prop_assert_eq!(
                     charge(&small, &policy, &numbered(kept), 1),

@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::{build, charge, numbered, per_minute};
 
 #[test]
-fn settling_without_room_for_receipts_fails_and_names_the_setting() {
+fn settling_without_capacity_names_the_setting() {
     let (store, _clock) = build(|store| store.max_receipts(0));
     let policy = per_minute(5);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
@@ -23,7 +23,7 @@ fn settling_without_room_for_receipts_fails_and_names_the_setting() {
 }
 
 #[test]
-fn rate_limits_refund_units_when_old_receipts_are_forgotten() {
+fn forgotten_rate_limit_receipts_lapse() {
     let (store, clock) = build(|store| store.max_receipts(4).shards(1));
     let rate = per_minute(3);
     let mut ids = (1..).map(ReceiptId);
@@ -48,13 +48,13 @@ fn rate_limits_refund_units_when_old_receipts_are_forgotten() {
     let again = |receipts: &[Receipt]| receipts.iter().map(settle).collect::<Vec<_>>();
     assert_eq!(again(&quick[96..]), [Settlement::Repeated; 4], "the last are remembered");
     assert_eq!(again(&quick[..96]), [Settlement::Lapsed; 96], "the other receipts refund nothing");
-    assert_eq!(settle(&slow), Settlement::Lapsed, "it cannot be told from those");
+    assert_eq!(settle(&slow), Settlement::Lapsed, "it may be a forgotten receipt");
     let left = charge(&store, &rate, &Key::GLOBAL, 0);
     assert_eq!(left.remaining, 2);
 }
 
 #[test]
-fn permits_are_returned_when_old_receipts_are_forgotten() {
+fn permits_are_returned_beyond_capacity() {
     let (store, _clock) = build(|store| store.max_receipts(4).shards(1));
     let hour = Duration::from_secs(3_600);
     let in_flight = Policy::concurrent_requests("in flight", 2, hour).expect("builds");
@@ -68,7 +68,7 @@ fn permits_are_returned_when_old_receipts_are_forgotten() {
         receipts.next().expect("an admitted charge has a receipt")
     };
     let settle = |receipt: &Receipt| store.settle(receipt, Cost::ZERO).into_inner();
-    // Those of a rate fill their room, for an hour.
+    // The rate limit receipts fill their capacity for an hour.
     let lapsed = |settled| settled == Ok(Settlement::Lapsed);
     let filled = (0..10).filter(|_| lapsed(settle(&take(&rate)).map_err(drop))).count();
     assert_eq!(filled, 6);
@@ -77,15 +77,15 @@ fn permits_are_returned_when_old_receipts_are_forgotten() {
         assert_eq!(settle(&receipt).expect("settles"), Settlement::Returned { units: 1 });
         assert_eq!(settle(&receipt).expect("settles"), Settlement::Repeated);
         let renewed = store.renew(&receipt).into_inner().expect("renews");
-        assert_eq!(renewed, None, "what was settled is not in flight");
+        assert_eq!(renewed, None, "a settled permit is not in flight");
     }
 }
 
 #[test]
-fn permits_in_an_overflow_entry_are_renewed_and_returned_under_any_limit() {
+fn overflow_permits_survive_limit_changes() {
     let (store, clock) = build(|store| store.max_keys(1));
     charge(&store, &per_minute(5), &numbered(0), 1);
-    // Each has an entry that those without room share.
+    // Each policy gets its own overflow entry.
     for name in ["a", "b", "c"] {
         let policy = Policy::fixed_window_counter(name, Quota::per_minute(9)).expect("builds");
         charge(&store, &policy, &numbered(1), 1);
@@ -109,7 +109,7 @@ fn permits_in_an_overflow_entry_are_renewed_and_returned_under_any_limit() {
 }
 
 #[test]
-fn a_receipt_dated_ahead_of_the_clock_settles_once_too() {
+fn future_receipt_settles_only_once() {
     let (store, clock) = build(|store| store.shards(1));
     let policy = Policy::sliding_window_log("p", Quota::per_day(10)).expect("builds");
     let key = numbered(0);

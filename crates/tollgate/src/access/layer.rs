@@ -1,4 +1,4 @@
-//! The layer that forbids what is on the blocklist.
+//! The layer that applies the blocklist and the allowlist.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -45,7 +45,7 @@ use crate::paths::Paths;
 /// let app = Router::new().route("/", get(|| async { "hello" }));
 /// // The layer that is added last is the outermost.
 /// let app: Router = app.layer(limit).layer(AccessLayer::new(&lists));
-/// // Later: the layer applies new lists from the next request on.
+/// // Later: new lists apply to all following requests.
 /// lists.replace(&SubjectList::new(), &SubjectList::new())?;
 /// # let _ = app;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -56,7 +56,7 @@ pub struct AccessLayer<M = SameBody> {
     mode: PhantomData<M>,
 }
 
-/// Clones share the log of faults.
+/// Clones share the fault log.
 #[derive(Clone)]
 struct AccessState {
     lists: AccessLists,
@@ -68,7 +68,7 @@ struct AccessState {
 #[derive(Clone, Copy, Debug)]
 struct Allowed;
 
-/// Whether an [`AccessLayer`] further out has found the request on its allowlist.
+/// Returns whether an outer [`AccessLayer`] found the request on its allowlist.
 pub fn is_allowed(head: &RequestHead<'_>) -> bool {
     head.extensions.get::<Allowed>().is_some()
 }
@@ -85,8 +85,8 @@ impl AccessLayer {
         Self { state: Arc::new(state), mode: PhantomData }
     }
 
-    /// The same layer for services whose body does not implement `HoldPermits`, see
-    /// [`RateLimitLayer::any_body`](crate::RateLimitLayer::any_body).
+    /// Returns the same layer for services with a body type that does not implement `HoldPermits`.
+    /// See [`RateLimitLayer::any_body`](crate::RateLimitLayer::any_body).
     #[must_use]
     pub fn any_body(self) -> AccessLayer<AnyBody> {
         AccessLayer { state: self.state, mode: PhantomData }
@@ -113,7 +113,7 @@ impl<M> AccessLayer<M> {
         self
     }
 
-    /// Declares that all services inside are gRPC, or none. See
+    /// Declares that all inner services are gRPC, or none. See
     /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {

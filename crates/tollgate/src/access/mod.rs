@@ -1,7 +1,7 @@
 //! A blocklist and an allowlist, and the layer that applies them.
 //!
-//! [`AccessLayer`] forbids clients on the blocklist with 403, and marks clients on the allowlist, to
-//! which limits further inside do not apply. A program can replace both lists while the layer serves.
+//! [`AccessLayer`] forbids clients on the blocklist with 403, and marks clients on the allowlist so
+//! that inner limits do not apply to them. A program can replace both lists while the layer serves.
 
 mod layer;
 mod networks;
@@ -21,25 +21,25 @@ use crate::head::RequestHead;
 use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 
 /// A blocklist and an allowlist. The layer forbids clients on the blocklist with 403, and applies
-/// no limit to clients on the allowlist. **Clones share both lists**, so a program can keep a clone
-/// and replace the lists while the layer serves.
+/// no limits to clients on the allowlist. **Clones share both lists**, so a program can retain a
+/// clone and replace the lists while the layer serves.
 ///
 /// # Precedence
-/// The blocklist wins over the allowlist and over exempt paths. One match is enough: a request of
-/// an allowed customer from a blocked network is forbidden.
+/// The blocklist overrides the allowlist and exempt paths. A single match suffices: a request from
+/// a blocked network is forbidden even if its customer is allowed.
 ///
 /// # How clients are found
-/// By the whole address; by an API key, which a list verifies by its digest; by the user of a key
-/// source. An address of a translator (64:ff9b::/96) is also found as the IPv4 address in it, unless
-/// [`ClientIp::nat64`] is off. The keys of limits have no effect here.
+/// A list can match a request by the client's full address, by an API key (compared by digest), or
+/// by the user that a key source finds. A NAT64 address (64:ff9b::/96) also matches as its embedded
+/// IPv4 address, unless [`ClientIp::nat64`] is off. The keys of limits have no effect here.
 ///
 /// # Attacker
-/// A client can leave out its key or token: block networks as well, or require a key. The source of
-/// users must not be [forgeable](crate::key), or the allowlist would allow all clients.
+/// A client can omit its key or token, so block networks as well, or require a key. The source of
+/// users must not be [forgeable](crate::key), or any client could claim to be on the allowlist.
 ///
 /// # Cost
-/// An address takes about 20 comparisons in 100 000 networks. The source of users is called only
-/// while a list has users, because it may verify tokens.
+/// An address takes about 20 comparisons in 100 000 networks. The source of users is only called
+/// while a list contains users, because it may verify tokens.
 ///
 /// [`AccessLayer`] has an example.
 #[derive(Clone, Default)]
@@ -50,23 +50,23 @@ pub struct AccessLists {
     listed: Arc<ArcSwap<Pair>>,
 }
 
-/// The list that the client of a request is on: block, allow, or neither.
+/// Which list a request's client is on, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Listed {
-    /// The request is on the blocklist: it is forbidden.
+    /// The request is on the blocklist and is forbidden.
     Blocked,
-    /// The request is on the allowlist: no limit applies.
+    /// The request is on the allowlist, and no limits apply.
     Allowed,
     /// The request is on neither list.
     Neither,
 }
 
-/// The error of a blocklist and an allowlist that cannot be replaced.
+/// The error for lists that cannot replace the current lists.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessListsError {
-    /// The list has entries that the layer does not look for.
+    /// The list has entries that the layer cannot match against requests.
     #[error("the list has {what}, but the layer does not look for them: add `.{cure}(..)`")]
     NobodyLooks {
         /// The kind of the entries.
@@ -75,10 +75,11 @@ pub enum AccessListsError {
         cure: &'static str,
     },
 
-    /// The source of users can never find this user: it has another issuer, for example.
+    /// The source of users can never find this user, for example because its issuer differs.
     #[error("user number {position} of the list cannot be found by the source of users")]
     NoSuchUser {
-        /// The number of the user, from 1. The name is withheld: it may be personal.
+        /// The user's number in the list, starting at 1. The name is withheld because it may be
+        /// personal.
         position: usize,
     },
 }
@@ -91,31 +92,31 @@ impl AccessLists {
         Self::default()
     }
 
-    /// Sets the source of the client address, which is compared with the networks on the lists.
+    /// Sets the source of client addresses, which are compared with the networks on the lists.
     #[must_use]
     pub fn addresses_by(mut self, source: ClientIp) -> Self {
         self.addresses = Some(Arc::new(source));
         self
     }
 
-    /// Sets the place of API keys in a request, which are compared with the keys on the lists.
+    /// Sets where requests carry API keys, which are compared with the keys on the lists.
     #[must_use]
     pub fn api_keys_in(mut self, place: UnverifiedApiKey) -> Self {
         self.api_keys = Some(Arc::new(place));
         self
     }
 
-    /// Sets the source of users, which are compared with the users on the lists.
+    /// Sets the source of users, who are compared with the users on the lists.
     #[must_use]
     pub fn users_by(mut self, source: impl KeySource) -> Self {
         self.users = Some(Arc::new(source));
         self
     }
 
-    /// Replaces the blocklist and the allowlist at once, for all clones.
+    /// Replaces both lists atomically, for all clones.
     ///
     /// # Errors
-    /// A list has an entry that no request can match. Then the lists stay as they were.
+    /// A list has an entry that no request can match. The previous lists then remain in effect.
     pub fn replace(
         &self,
         blocklist: &SubjectList,
@@ -124,17 +125,17 @@ impl AccessLists {
         let (blocklist, allowlist) = (self.prepare(blocklist)?, self.prepare(allowlist)?);
         let pair = Pair { blocklist, allowlist };
         self.listed.store(Arc::new(pair));
-        // A counter that begins at zero has a rate at its first event.
+        // Counters must start at zero so that their first event has a rate.
         for listed in [Listed::Blocked, Listed::Allowed] {
             listed.count(0);
         }
         Ok(())
     }
 
-    /// Returns the list that the client of a request is on.
+    /// Returns the list that the request's client is on.
     ///
     /// # Errors
-    /// As [`KeySource::subject`].
+    /// The same as for [`KeySource::subject`].
     pub fn find(&self, head: &RequestHead<'_>) -> Result<Listed, KeyError> {
         let pair = self.listed.load();
         let Pair { blocklist, allowlist } = &**pair;
@@ -231,7 +232,7 @@ impl Prepared {
     }
 }
 
-/// Without addresses and names, which must not be in logs.
+/// Omits addresses and names, which must not appear in logs.
 impl fmt::Debug for AccessLists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pair = self.listed.load();

@@ -1,10 +1,10 @@
-//! Many networks, with a fast search.
+//! Fast search in many networks.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Networks as sorted ranges without overlap, for a binary search. A trie would need more cache
+/// Networks as sorted ranges without overlap, for a binary search. A trie would touch more cache
 /// lines.
 #[derive(Default)]
 pub(super) struct Networks {
@@ -50,7 +50,7 @@ fn merged<T: Ord + Copy>(mut ranges: Vec<(T, T)>) -> Box<[(T, T)]> {
 
 fn is_in<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
     let after = ranges.partition_point(|(first, _)| *first <= address);
-    // Only the last that begins at or before the address can reach it.
+    // Only the last range that starts at or before the address can contain it.
     after.checked_sub(1).is_some_and(|at| address <= ranges[at].1)
 }
 

@@ -1,4 +1,4 @@
-//! A list of clients and its syntax.
+//! A list of clients, and its text syntax.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,17 +8,17 @@ use ipnet::IpNet;
 
 use crate::key::{ApiKeys, SubjectName, network};
 
-/// Networks, API keys and users for one list of [`AccessLists`](super::AccessLists).
+/// Networks, API keys and users for a list in [`AccessLists`](super::AccessLists).
 ///
-/// As a text it has one entry per line. A comment begins with `#`:
+/// The text syntax has one entry per line. Comments start with `#`:
 ///
 /// | entry | clients |
 /// |---|---|
 /// | `203.0.113.0/24`, `2001:db8::7` | in this network, or with this address |
-/// | `sha256:2c26…` | with the API key of this digest |
+/// | `sha256:2c26…` | with the API key that has this digest |
 /// | `user:mallory`, `user:https://issuer.example mallory` | this user, see [`SubjectName`] |
 ///
-/// A network with all addresses is an error.
+/// A network that contains all addresses is an error.
 ///
 /// ```
 /// use tollgate::access::SubjectList;
@@ -40,11 +40,10 @@ pub struct SubjectList {
     pub(super) users: Vec<SubjectName>,
 }
 
-/// The error of a list entry that is not valid. It does not repeat the text, which may be a key by
-/// mistake.
+/// The error for an invalid list entry. It does not repeat the text, which may be a key by mistake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubjectListError {
-    /// The line of the entry, from 1, if the list was read from a text.
+    /// The entry's line, starting at 1, if the list was parsed from text.
     pub line: Option<usize>,
     cure: String,
 }
@@ -60,13 +59,13 @@ impl SubjectList {
     /// Adds a network (`203.0.113.0/24`) or an address to the list.
     ///
     /// # Errors
-    /// It is not a network, has bits beyond its prefix, or includes all addresses.
+    /// The text is not a network, has bits beyond its prefix, or includes all addresses.
     pub fn network(mut self, network: &str) -> Result<Self, SubjectListError> {
         self.networks.push(parse(network)?);
         Ok(self)
     }
 
-    /// Adds the clients with one of these API keys.
+    /// Adds clients that have any of these API keys.
     #[must_use]
     pub fn api_keys(mut self, keys: &ApiKeys) -> Self {
         self.api_keys.extend(keys.digests());
@@ -83,7 +82,7 @@ impl SubjectList {
         Ok(self)
     }
 
-    /// Adds the entries of the other list.
+    /// Adds the entries from another list.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
@@ -92,7 +91,7 @@ impl SubjectList {
         self
     }
 
-    /// Returns the number of entries of the list.
+    /// Returns the number of entries in the list.
     pub fn len(&self) -> usize {
         self.networks.len() + self.api_keys.len() + self.users.len()
     }
@@ -146,7 +145,7 @@ fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
 }
 
 impl SubjectListError {
-    /// Returns what to write instead of the entry.
+    /// Returns how to fix the entry.
     pub fn cure(&self) -> &str {
         &self.cure
     }
@@ -167,7 +166,7 @@ impl fmt::Display for SubjectListError {
 
 impl std::error::Error for SubjectListError {}
 
-/// Numbers without names.
+/// Shows counts instead of names.
 impl fmt::Debug for SubjectList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubjectList")

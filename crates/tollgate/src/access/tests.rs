@@ -33,7 +33,7 @@ fn list(text: &str) -> SubjectList {
 }
 
 #[test]
-fn whoever_is_denied_is_denied_whatever_allows_him() {
+fn blocklist_overrides_allowlist() {
     let lists = lists();
     // The digest of `foo`.
     let foo = "sha256:2C26B46B68FFC68FF99B453C1D30413413422D706483BFA0F98A5E886266E7AE";
@@ -63,7 +63,7 @@ fn whoever_is_denied_is_denied_whatever_allows_him() {
 }
 
 #[test]
-fn lists_and_quotas_agree_on_nat64_clients() {
+fn nat64_clients_match_ipv4_entries() {
     let blocks = |source: ClientIp, list: &str, ip: &str| {
         let lists = AccessLists::new().addresses_by(source);
         lists.replace(&list.parse().unwrap(), &SubjectList::new()).unwrap();
@@ -76,7 +76,7 @@ fn lists_and_quotas_agree_on_nat64_clients() {
     for (list, ip, expected) in [
         ("203.0.113.0/24", translated, true),
         ("203.0.113.0/24", "64:ff9b::203.0.112.7", false),
-        // An entry with the translator's prefix still means its clients, and not all of IPv4.
+        // An entry with the translator's prefix still matches its clients, but not all of IPv4.
         ("64:ff9b::/96", translated, true),
         ("64:ff9b::/96", "203.0.113.7", false),
     ] {
@@ -87,7 +87,7 @@ fn lists_and_quotas_agree_on_nat64_clients() {
 }
 
 #[test]
-fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
+fn ineffective_lists_are_rejected() {
     let none = SubjectList::new();
     let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&list("192.0.2.1"), &none).unwrap();
@@ -112,7 +112,7 @@ fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
 }
 
 #[test]
-fn an_entry_that_names_nobody_is_told_with_its_line_and_not_repeated() {
+fn invalid_entries_report_line_not_text() {
     for (text, expected) in [
         ("k-7f3a", "expected a network"),
         ("192.0.2.1/33", "expected a network"),
@@ -128,13 +128,13 @@ fn an_entry_that_names_nobody_is_told_with_its_line_and_not_repeated() {
         assert!(told.starts_with("line 3: ") && told.contains(expected), "{text}: {told}");
         assert!(!told.contains("k-7f3a"), "{told}");
     }
-    // Mapped addresses are IPv4 here as everywhere.
+    // Mapped addresses count as IPv4.
     let mapped = list("::ffff:192.0.2.0/120");
     assert!(Networks::new(&mapped.networks).contain(Ipv4Addr::new(192, 0, 2, 7).into()));
 }
 
 #[test]
-fn debug_names_nobody() {
+fn debug_shows_only_counts() {
     let list = list("192.0.2.1\nuser:mallory");
     let lists = lists();
     lists.replace(&list, &SubjectList::new()).unwrap();

@@ -1,19 +1,19 @@
-//! The names of endpoints. Each name becomes series of metrics, so their number is bounded.
+//! Endpoint names. Each name becomes a metric series, so their number is bounded.
 
 use std::collections::HashMap;
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 
-/// Numbers names in the order of their arrival, up to a bound. A look-up takes no lock and
-/// allocates nothing.
+/// Numbers names in the order of their first use, up to a bound. A lookup takes no lock and does
+/// not allocate.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     numbers: ArcSwap<HashMap<Box<str>, usize, RandomState>>,
     bound: usize,
 }
 
-/// The number of all names beyond the bound.
+/// The number for all names beyond the bound.
 pub(crate) const OTHER: usize = 0;
 
 impl Endpoints {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_number_and_what_is_beyond_the_bound_is_other() {
+    fn names_beyond_bound_are_other() {
         let endpoints = Endpoints::new(3);
         let numbers: Vec<_> = ["/a", "/b", "/a", "/c", "/d", "/b", "/e", "/d"]
             .map(|name| endpoints.number(name))
@@ -82,7 +82,7 @@ mod tests {
         for (n, number) in numbers.iter().enumerate() {
             assert!(*number <= 50);
             assert!(*number == OTHER || endpoints.name(*number) == n.to_string());
-            // Without a number at first, a name may not have one later either.
+            // A name that got no number at first may get none later either.
             assert!(seen.iter().all(|seen| seen[n] == *number || seen[n] == OTHER));
         }
     }

@@ -1,18 +1,18 @@
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// The name, kind and meaning of a metric.
+/// A metric's name, kind and description.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The name of the metric in Prometheus.
+    /// The metric's name in Prometheus.
     pub name: &'static str,
-    /// The kind of the metric: counter, gauge or histogram.
+    /// The metric's kind: counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The labels of the metric, all with few values.
+    /// The metric's labels, all with few values.
     pub labels: &'static [&'static str],
-    /// The meaning of the metric.
+    /// The metric's description.
     pub help: &'static str,
-    /// The upper bounds of the buckets of a histogram.
+    /// The upper bounds of a histogram's buckets.
     pub buckets: &'static [f64],
 }
 
@@ -20,11 +20,11 @@ pub struct Metric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// It only grows.
+    /// A value that only increases.
     Counter,
-    /// It goes up and down.
+    /// A value that increases and decreases.
     Gauge,
-    /// It is counted by size.
+    /// A distribution of values, counted in buckets.
     Histogram,
 }
 
@@ -41,7 +41,7 @@ impl Metric {
         Self { name, kind: MetricKind::Gauge, labels, help, buckets: &[] }
     }
 
-    /// Describes a histogram with these labels and upper bounds of buckets.
+    /// Describes a histogram with these labels and upper bucket bounds.
     pub const fn histogram(
         name: &'static str,
         labels: Texts,
@@ -51,7 +51,7 @@ impl Metric {
         Self { name, kind: MetricKind::Histogram, labels, help, buckets }
     }
 
-    /// Sends the meaning of the metric to the recorder.
+    /// Sends the metric's description to the recorder.
     pub fn describe(&self) {
         let Self { name, kind, help, .. } = *self;
         let unit = if name.contains("_seconds") { Unit::Seconds } else { Unit::Count };
@@ -74,12 +74,12 @@ impl MetricKind {
     }
 }
 
-/// Returns the names of the histograms with the upper bounds of their buckets.
+/// Returns each histogram's name, with the upper bounds of its buckets.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
     METRICS.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }
 
-/// Sends the meanings of [`METRICS`] to the recorder. Layers call it.
+/// Sends the descriptions of [`METRICS`] to the recorder. Layers call this.
 pub fn describe() {
     METRICS.iter().for_each(Metric::describe);
 }
@@ -101,7 +101,7 @@ pub(crate) mod name {
     pub(crate) const REDIS_QUEUED: &str = "tollgate_redis_queued_requests";
 }
 
-/// From a decision in memory to one that timed out.
+/// Ranges from in-memory decisions to timeouts.
 const DECIDING: &[f64] = &[
     0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.5,
@@ -109,7 +109,7 @@ const DECIDING: &[f64] = &[
 const WAITS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// All metrics of this crate and of `tollgate-redis`.
+/// All metrics in this crate and in `tollgate-redis`.
 pub const METRICS: &[Metric] = &[
     Metric::counter(
         name::DECISIONS,

@@ -1,9 +1,9 @@
-//! Metrics of decisions, and reports of stores and policies for operators, with the feature
+//! Metrics for decisions, and reports on stores and policies for operators, with the feature
 //! `metrics`.
 //!
-//! The metrics go through the facade of the crate [`metrics`](https://docs.rs/metrics) to the
-//! recorder of the program. Counting adds about 100 ns to a request in memory. Install the recorder
-//! before the first request, and give it the `buckets` of histograms:
+//! The metrics use the facade of the crate [`metrics`](https://docs.rs/metrics), which forwards
+//! them to the program's recorder. Counting adds about 100 ns to a request in memory. Install the
+//! recorder before the first request, and configure the histogram `buckets`:
 //!
 //! ```
 //! # #[cfg(feature = "metrics")]
@@ -23,23 +23,24 @@
 //! # }
 //! ```
 //!
-//! No key, path or user becomes a label: the operator's configuration bounds the number of series.
+//! Keys, paths and users never become labels, so the operator's configuration bounds the number of
+//! series.
 //!
-//! The gauges for the size of a store and the remainder of a quota do not change by themselves.
-//! Call `refresh` before each read of the metrics. The router of `tollgate-admin` calls it.
+//! Gauges for a store's size and a quota's remaining units do not update by themselves. Call
+//! `refresh` before each read of the metrics. The `tollgate-admin` router does so.
 //!
 //! # The source
 //!
 //! | file | content |
 //! |---|---|
-//! | `metric.rs` | the metrics with their labels and meanings |
-//! | `outcome.rs` | the outcome of a request at one policy |
+//! | `metric.rs` | the metrics with their labels and descriptions |
+//! | `outcome.rs` | a request's outcome at a policy |
 //! | `observer.rs` | the counts that layers share |
-//! | `policy.rs` | the counts of one policy |
-//! | `endpoint.rs` | the names of endpoints, bounded |
+//! | `policy.rs` | a policy's counts |
+//! | `endpoint.rs` | a bounded set of endpoint names |
 //! | `top.rs` | the most denied clients |
-//! | `timer.rs` | times of decisions |
-//! | `report.rs`, `refresh.rs` | the state of stores, and their gauges |
+//! | `timer.rs` | decision durations |
+//! | `report.rs`, `refresh.rs` | store reports, and the gauges set from them |
 
 #[cfg(feature = "metrics")]
 mod endpoint;

@@ -8,18 +8,19 @@ use super::metric;
 use super::outcome::CountedOutcome;
 use super::policy::ObservedPolicy;
 
-/// Counts the decisions of layers. **Clones share their counts**, and so do layers with clones.
+/// Counts the decisions of layers. **Clones share their counts**, so layers with clones of the same
+/// observer do, too.
 ///
-/// A layer without an observer has its own. Share one between many layers, or between a layer and
-/// its replacement: a policy then continues to count under its name.
+/// By default each layer has its own observer. If many layers, or a layer and its replacement,
+/// share an observer, a policy continues to count under its name.
 ///
 /// # Metrics
-/// They go to the recorder that is installed at the first count: install it before the first
-/// request.
+/// The counts are sent to the recorder that is installed at the first count, so install it before
+/// the first request.
 ///
-/// # What bounds memory
-/// The number of policies times the bound of endpoints; other endpoints count as `other`. Nothing
-/// that a client sends becomes a label.
+/// # Memory
+/// Bounded by the number of policies times the bound on endpoints. Other endpoints count as
+/// `other`. Data from clients never becomes a label.
 #[derive(Clone)]
 pub struct Observer(Arc<Inner>);
 
@@ -34,7 +35,7 @@ impl Observer {
         Self::with_endpoints(100)
     }
 
-    /// Creates an observer with up to `endpoints` names. All others count as `other`.
+    /// Creates an observer with up to `endpoints` names. All other names count as `other`.
     pub fn with_endpoints(endpoints: usize) -> Self {
         metric::describe();
         let endpoints = Arc::new(Endpoints::new(endpoints));
@@ -51,7 +52,7 @@ impl Observer {
         policy
     }
 
-    /// Returns the denials of each policy so far.
+    /// Returns each policy's denials so far.
     pub fn denials(&self) -> Vec<Denials> {
         let of = |(name, policy): &(Box<str>, Arc<ObservedPolicy>)| {
             let mut denials =
@@ -75,17 +76,17 @@ impl Observer {
     }
 }
 
-/// The denials of a policy since the start.
+/// A policy's denials since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denials {
-    /// The name of the policy.
+    /// The policy's name.
     pub policy: String,
-    /// The requests that the policy denied.
+    /// The number of requests that the policy denied.
     pub denied: u64,
-    /// The requests that the policy would have denied, had it not been a shadow.
+    /// The number of requests that the policy would have denied if it were enforced.
     pub shadow: u64,
-    /// The requests that were rejected because the store could not decide.
+    /// The number of requests that were rejected because the store could not decide.
     pub failed_closed: u64,
 }
 

@@ -43,7 +43,7 @@ impl CountedOutcome {
         }
     }
 
-    /// `None` if the policy would have allowed a request that another policy denied.
+    /// Returns `None` if the policy would have allowed a request that another policy denied.
     pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
         Some(match decision.outcome {
             Outcome::Deny { .. } | Outcome::ExceedsCapacity if limit.enforce => Self::Deny,

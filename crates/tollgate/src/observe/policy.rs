@@ -13,16 +13,16 @@ use super::outcome::{CountedOutcome, source_name};
 use super::top::{DeniedClient, Top, sum};
 use crate::key::SubjectKind;
 
-/// The counts of one policy, over all layers that share an [`Observer`](super::Observer).
+/// A policy's counts, over all layers that share an [`Observer`](super::Observer).
 ///
-/// The first event makes the handles of all metrics of a kind. So each counter starts at 0, and
-/// Prometheus sees the rate of its first event.
+/// The first event registers all metrics of its kind. So each counter starts at 0, and Prometheus
+/// sees the rate of its first event.
 #[derive(Debug)]
 pub struct ObservedPolicy {
     policy: Arc<str>,
     endpoints: Arc<Endpoints>,
     cells: Box<[OnceLock<Box<ByKind>>]>,
-    /// By who decided.
+    /// By the source of the decision.
     durations: [OnceLock<Histogram>; 4],
     left: OnceLock<Left>,
     waits: OnceLock<Waits>,
@@ -103,8 +103,8 @@ impl ObservedPolicy {
         }
     }
 
-    /// Returns the number of decisions with each outcome so far, under the names that the label
-    /// `outcome` has.
+    /// Returns the number of decisions so far for each outcome, named like the values of the
+    /// `outcome` label.
     pub fn decisions(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counts.read().map(|(answer, count)| (answer.as_str(), count))
     }
@@ -170,8 +170,8 @@ impl ObservedPolicy {
     }
 }
 
-/// Returns the clients that these policies denied most. A policy that appears more than one time
-/// counts once.
+/// Returns the clients that these policies denied most. A policy that appears several times counts
+/// only once.
 pub fn most_denied<'a>(
     policies: impl IntoIterator<Item = &'a ObservedPolicy>,
     most: usize,

@@ -7,8 +7,8 @@ use super::metric::name;
 use super::report::StoreReport;
 use crate::layer::LayerHandle;
 
-/// Sets the gauges of stores and of global quotas. It reads each global quota from its store and
-/// takes no units.
+/// Sets the gauges for stores and global quotas. It reads each global quota from its store without
+/// charging units.
 pub async fn refresh(layers: &[LayerHandle]) {
     let mut reports: BTreeMap<usize, StoreReport> = BTreeMap::new();
     let mut asked: Vec<Policy> = Vec::new();
@@ -24,7 +24,7 @@ pub async fn refresh(layers: &[LayerHandle]) {
                 continue;
             }
             asked.push(policy.clone());
-            // Without an answer the gauge stays. Other metrics show the outage.
+            // If the store does not reply, the gauge is unchanged. Other metrics show the outage.
             if let Ok(verdict) = layer.peek(limit, None, &Key::GLOBAL).await
                 && let [decision] = verdict.decisions()
                 && decision.outcome != Outcome::Undecided
@@ -43,7 +43,7 @@ pub async fn refresh(layers: &[LayerHandle]) {
     }
 }
 
-/// The sums over all stores with one name.
+/// The sums over all stores with the same name.
 #[derive(Default)]
 struct Gauges {
     away: bool,

@@ -4,51 +4,52 @@ use tollgate_core::Store;
 
 use crate::store::Fallback;
 
-/// A store that returns a report of its state.
+/// A store that can report its state.
 pub trait Inspect: Store {
-    /// Returns the report of the store.
+    /// Returns the store's report.
     fn inspect(&self) -> StoreReport;
 }
 
-/// The state of a store, for operators.
+/// A store's state, for operators.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreReport {
-    /// The name of the store in metrics.
+    /// The store's name in metrics.
     pub name: &'static str,
-    /// A number that is equal for all handles of one store, so that sums count the store once.
+    /// Identifies the store: all handles to the same store have the same number, so that sums
+    /// include it only once.
     pub identity: usize,
     /// Whether the store can be called: it is connected, and no breaker is open.
     pub is_available: bool,
-    /// The state of its breaker, if it has one: `closed` while calls go to the server.
+    /// The breaker's state, if the store has a breaker: `closed` while calls reach the server.
     pub breaker: Option<&'static str>,
-    /// The counters of a store in memory, by name: `keys`, `bytes`, `overflowed`.
+    /// An in-memory store's counters, by name: `keys`, `bytes`, `overflowed`.
     pub memory: Option<Counters>,
-    /// The counters of a Redis store, by the names of `RedisStats`.
+    /// A Redis store's counters, by their names in `RedisStats`.
     pub redis: Option<Counters>,
-    /// The servers of a Redis store.
+    /// A Redis store's servers.
     pub servers: Vec<ServerReport>,
     /// The report of the local store that decides during outages.
     pub local: Option<Box<Self>>,
 }
 
-/// Counters of a store, by name.
+/// A store's counters, by name.
 pub type Counters = BTreeMap<&'static str, u64>;
 
-/// A server of a store.
+/// A store's server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerReport {
-    /// The name of the server's software. Unknown before the first connection.
+    /// The name of the server software. Unknown before the first connection.
     pub name: Option<&'static str>,
-    /// The version of that software.
+    /// The software's version.
     pub version: Option<String>,
-    /// Properties of the server that will cause errors.
+    /// Server properties that will cause errors.
     pub warnings: Vec<String>,
 }
 
 impl StoreReport {
-    /// Makes the report of a store that can be called, without details.
+    /// Makes a report without details for a store that can be called.
     pub const fn new(name: &'static str, identity: usize) -> Self {
         Self {
             name,

@@ -1,9 +1,9 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Times each decision, but only one in [`ONE_IN`] of a store in memory: two reads of the clock would
-/// cost a tenth of such a decision, and recording them more. It chooses at random, because two layers
-/// that take turns would defeat a count.
+/// Times each decision, but for an in-memory store only one in [`ONE_IN`]: two clock reads would
+/// cost a tenth of such a decision, and recording the result costs more. It chooses at random,
+/// because alternating layers would defeat a counter.
 pub(crate) struct Timer {
     clock: quanta::Clock,
     is_quick: AtomicBool,
@@ -31,7 +31,7 @@ impl Timer {
     pub(crate) fn stop(&self, started: Started, store: &str) -> f64 {
         self.is_quick.store(store == "memory", Ordering::Relaxed);
         let nanos = self.clock.delta_as_nanos(started.0.get(), self.clock.raw());
-        #[expect(clippy::cast_precision_loss, reason = "only of very long times")]
+        #[expect(clippy::cast_precision_loss, reason = "only very long durations lose precision")]
         let seconds = nanos as f64 * 1e-9;
         seconds
     }
@@ -47,17 +47,17 @@ mod tests {
     }
 
     #[test]
-    fn in_memory_one_decision_in_eight_is_timed_and_elsewhere_each() {
+    fn one_in_eight_memory_decisions_is_timed() {
         let (memory, redis) = (Timer::default(), Timer::default());
         // The standard deviation is 30.
         assert!((820..1_180).contains(&timed(&memory, "memory")));
         assert_eq!(timed(&redis, "redis"), 8_000);
-        // A store that is no longer in memory is noticed at the next that is timed.
+        // The next timed decision notices that the store is no longer in memory.
         assert!(timed(&memory, "redis") > 7_500);
     }
 
     #[test]
-    fn timers_that_take_turns_are_timed_alike() {
+    fn alternating_timers_are_sampled_equally() {
         let timers = [Timer::default(), Timer::default()];
         let mut counts = [0, 0];
         for turn in 0..16_000 {

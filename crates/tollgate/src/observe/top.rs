@@ -1,9 +1,10 @@
 //! The most denied clients: a bounded summary of an unbounded stream.
 //!
-//! Space-saving (Metwally, Agrawal and El Abbadi 2005) keeps `k` counters. A new key replaces the
-//! key with the smallest count, which becomes its possible error. A key with more than `n / k` of
-//! `n` events is always among the `k`; no count is too small, and none is too large by more than
-//! its error. Maintained crates have sketches that forget at random, which could lose such a key.
+//! Space-saving (Metwally, Agrawal and El Abbadi 2005) maintains `k` counters. A new key replaces
+//! the key with the smallest count, which becomes the new key's possible error. A key with more
+//! than `n / k` of `n` events is always among the `k`. Counts are never too small, and exceed the
+//! true count by at most their error. Maintained crates only provide sketches that forget at
+//! random, which could lose such a key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,7 +26,7 @@ pub(super) struct Top {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeniedClient {
-    /// The key of the client.
+    /// The client's key.
     pub key: Key,
     /// The kind of identity behind the key.
     pub kind: SubjectKind,
@@ -50,7 +51,7 @@ impl Top {
         self.current.count((key, kind));
     }
 
-    /// All that are known. Their sum over several policies can have another order.
+    /// Returns all known clients. Sums over several policies may be in a different order.
     pub(super) fn read(&mut self, now: Instant) -> Vec<DeniedClient> {
         self.pass(now);
         let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| DeniedClient {
@@ -86,14 +87,14 @@ pub(super) fn sum(all: impl IntoIterator<Item = DeniedClient>, most: usize) -> V
         .collect();
     all.sort_by(|a, b| {
         let by_count = b.count.cmp(&a.count).then(a.error.cmp(&b.error));
-        // Equal counts keep their order.
+        // Orders clients with equal counts by key, so the result is stable.
         by_count.then_with(|| a.key.as_bytes().cmp(&*b.key.as_bytes()))
     });
     all.truncate(most);
     all
 }
 
-/// The counts of up to `bound` keys, and their errors.
+/// The counts for up to `bound` keys, with their errors.
 #[derive(Debug)]
 struct Summary<K> {
     bound: usize,

@@ -4,7 +4,7 @@ use super::{Tier, TierSource};
 use crate::head::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
-/// Tier source: the tier of the first list that has the API key of the request.
+/// Tier source: the tier of the first list that contains the request's API key.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -33,7 +33,7 @@ impl ApiKeyTiers {
         tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
     }
 
-    /// Adds a tier and the API keys in it.
+    /// Adds a tier with its API keys.
     #[must_use]
     pub fn with(mut self, tier: impl Into<Tier>, keys: ApiKeys) -> Self {
         self.tiers.push((tier.into(), keys));
@@ -68,7 +68,7 @@ mod tests {
     use crate::key::ApiKey;
 
     #[test]
-    fn a_key_has_the_tier_of_the_first_list_that_it_is_in() {
+    fn first_matching_list_sets_tier() {
         let tiers = ApiKeyTiers::new(ApiKey::in_x_api_key())
             .with("pro", ApiKeys::from_keys(["p", "both"]))
             .with("enterprise", ApiKeys::from_keys(["e", "both"]));
@@ -84,7 +84,7 @@ mod tests {
             (&["unknown"], None),
             (&[""], None),
             (&[], None),
-            // The service behind might believe the other one.
+            // The service behind the layer might use the other key.
             (&["p", "e"], None),
         ] {
             assert_eq!(tier(keys).as_deref(), expected, "{keys:?}");

@@ -2,8 +2,8 @@ use super::{Tier, TierSource};
 use crate::head::RequestHead;
 use crate::key::JwtUser;
 
-/// Tier source: the tier in a claim of a verified token, if the claim is a text. A token with the
-/// tier and the key is verified once for both.
+/// Tier source: a claim in a verified token, if the claim is a string. If key and tier come from
+/// the same token, it is verified only once.
 ///
 /// ```
 /// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};
@@ -22,7 +22,7 @@ pub struct JwtTier {
 }
 
 impl JwtTier {
-    /// Takes the tier from the claim of this name in the tokens of `user`.
+    /// Takes the tier from the claim with this name in the tokens that `user` accepts.
     pub fn new(user: JwtUser, claim: impl Into<String>) -> Self {
         Self { user, claim: claim.into() }
     }
@@ -49,7 +49,7 @@ mod tests {
     const LATER: u64 = 4_102_444_800;
 
     #[test]
-    fn a_claim_is_believed_only_of_a_token_that_is() {
+    fn claims_are_read_only_from_valid_tokens() {
         let key = JwtKey::hs256(SECRET).unwrap();
         let user = JwtUser::new(JwtVerifier::new(JwtKeys::new([key]).unwrap()));
         let tiers = JwtTier::new(user, "plan");

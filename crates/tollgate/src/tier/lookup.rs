@@ -14,15 +14,15 @@ use tower_service::Service;
 use super::Tier;
 use crate::head::RequestHead;
 
-/// Tower layer that looks up the tier of a client, for example in a database, and puts it into the
-/// extensions of the request for [`in_extensions`](super::in_extensions).
+/// Tower layer that looks up a client's tier, for example in a database, and stores it in the
+/// request extensions for [`in_extensions`](super::in_extensions).
 ///
-/// Results are cached for a minute, for up to 10 000 clients; [`forget`](Self::forget) removes a
-/// result. Requests of one client share a look-up. **Clones share the cache.**
+/// Results are cached for a minute, for up to 10 000 clients. [`forget`](Self::forget) removes a
+/// result. Concurrent requests from the same client share a lookup. **Clones share the cache.**
 ///
-/// A waiting request holds no place of the service inside. Give the look-up a timeout: a request
-/// waits as long as its look-up. If a look-up fails, the request has no tier, and the next request
-/// tries again.
+/// A waiting request does not occupy the inner service. Give the lookup a timeout, because the
+/// request waits for it. If a lookup fails, the request has no tier, and the next request tries
+/// again.
 ///
 /// ```
 /// use tollgate::tier::{self, Tier, TierLookup};
@@ -72,7 +72,7 @@ impl TierLookup {
         Self::bounded(id, look_up, 10_000, Duration::from_secs(60))
     }
 
-    /// Like [`new`](Self::new), with a cache for this number of clients and this time, at most a
+    /// Like [`new`](Self::new), but sets how many clients are cached and for how long, up to a
     /// year.
     pub fn bounded<I, L, A, E>(id: I, look_up: L, subjects: u64, time: Duration) -> Self
     where
@@ -91,13 +91,13 @@ impl TierLookup {
         Self(Arc::new(Inner { id: Box::new(id), look_up: Box::new(look_up), known }))
     }
 
-    /// Removes a client from the cache of tiers.
+    /// Removes a client's tier from the cache.
     pub async fn forget(&self, id: &str) {
         self.0.known.invalidate(id).await;
     }
 
     async fn tier_of(&self, id: String) -> Option<Tier> {
-        // Begins only if the tier is not cached.
+        // Starts only if the tier is not cached.
         let (inner, wanted) = (&*self.0, id.clone());
         let look_up = async move { (inner.look_up)(wanted).await };
         match self.0.known.try_get_with(id, look_up).await {
@@ -142,7 +142,7 @@ where
         let Some(id) = (self.lookup.0.id)(&RequestHead::of(&request)) else {
             return Box::pin(self.inner.call(request));
         };
-        // Releases the ready service and its place.
+        // Releases the ready service and its reserved capacity.
         let clone = self.inner.clone();
         drop(mem::replace(&mut self.inner, clone));
         let (lookup, mut inner) = (self.lookup.clone(), self.inner.clone());

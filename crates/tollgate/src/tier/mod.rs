@@ -1,18 +1,18 @@
-//! Tiers of clients, each with its quotas: for example free and pro.
+//! Tiers of clients with different quotas, for example free and pro.
 //!
-//! A [`Limit`](crate::Limit) has a quota for all clients and may have other quotas for tiers
-//! ([`in_tier`](crate::Limit::in_tier)). A [`TierSource`] returns the tier once per request, for
-//! all limits of the layer. The state belongs to the client: a new tier applies from the next
-//! request, and used units stay used.
+//! A [`Limit`](crate::Limit) has a quota for all clients and may have different quotas for tiers
+//! ([`in_tier`](crate::Limit::in_tier)). A [`TierSource`] returns the tier, once per request for
+//! all the layer's limits. The state belongs to the client: a new tier applies from the next
+//! request, and used units still count.
 //!
 //! | source | the tier is |
 //! |---|---|
-//! | [`from_fn`] | the result of a closure |
+//! | [`from_fn`] | a closure's result |
 //! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which reads a database and caches |
-//! | [`ApiKeyTiers`] | the tier of the list with the API key |
-//! | `JwtTier` (feature `jwt`) | a claim of a verified token |
+//! | [`ApiKeyTiers`] | the tier of the list that contains the API key |
+//! | `JwtTier` (feature `jwt`) | a verified token's claim |
 //!
-//! Take the tier only from verified data: clients would choose the best tier.
+//! Use only verified data as the tier. Otherwise clients would choose the best tier.
 //!
 //! ```
 //! use tollgate::key::ClientIp;
@@ -54,9 +54,9 @@ pub use self::lookup::{LookedUp, TierLookup};
 use crate::head::RequestHead;
 use crate::key::SubjectName;
 
-/// The name of a tier. A clone is cheap, and a static name costs nothing.
+/// A tier's name. Clones are cheap, and a static name needs no allocation.
 ///
-/// A layer can put it into the extensions of a request for [`in_extensions`].
+/// A layer can store it in the request extensions for [`in_extensions`].
 #[derive(Clone)]
 pub struct Tier(Name);
 
@@ -67,7 +67,7 @@ enum Name {
 }
 
 impl Tier {
-    /// Returns the name of the tier.
+    /// Returns the tier's name.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Name::Fixed(name) => name,
@@ -76,21 +76,21 @@ impl Tier {
     }
 }
 
-/// Finds the tier of a request, for example by API key or token.
+/// Finds a request's tier, for example by API key or token.
 ///
-/// It runs once for each request that is not exempt, before any limit: it must not block, and must
-/// not panic on any input.
+/// It runs once for each request that is not exempt, before any limit, so it must not block, and
+/// must not panic on any input.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say which tier a request is in",
     label = "not a `TierSource`",
     note = "take a source of `tollgate::tier`, as `in_extensions()`, or a closure by `tier::from_fn(|head| ..)`"
 )]
 pub trait TierSource: Send + Sync + 'static {
-    /// Returns the tier of a request. `None`, or a tier without a quota in a limit, means the quota
-    /// for all clients.
+    /// Returns the request's tier. If it returns `None`, or a tier without its own quota in a
+    /// limit, the quota for all clients applies.
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier>;
 
-    /// The tier of a client that an operator names, if it is known without a request.
+    /// Returns the tier of a client that an operator names, if it is known without a request.
     fn named(&self, name: &SubjectName) -> Option<Tier> {
         let _ = name;
         None
@@ -105,7 +105,7 @@ pub trait TierSource: Send + Sync + 'static {
     }
 }
 
-/// Tier source: a second source where the first finds no tier. Made by [`TierSource::or`].
+/// Tier source: uses the second source if the first finds no tier. Created by [`TierSource::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -122,16 +122,16 @@ impl<A: TierSource, B: TierSource> TierSource for Or<A, B> {
     }
 }
 
-/// Takes the tier from the extensions of the request.
+/// Makes a tier source that reads the [`Tier`] from the request extensions.
 pub fn in_extensions() -> impl TierSource {
     from_fn(|head| head.extensions.get::<Tier>().cloned())
 }
 
-/// Tier source: a closure. Made by [`from_fn`].
+/// Tier source: a closure. Created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct TierFromFn<F>(F);
 
-/// Makes a tier source of a closure that returns the tier.
+/// Makes a tier source from a closure that returns the tier.
 pub const fn from_fn<F, T>(tier: F) -> TierFromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
@@ -174,7 +174,7 @@ impl From<Arc<str>> for Tier {
     }
 }
 
-/// By the name, wherever it is kept.
+/// Compares names, whether static or shared.
 impl PartialEq for Tier {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn network() -> impl Strategy<Value = IpNet> {
-    // Close together, so that they meet.
+    // Close together, so many networks overlap.
     let v4 = (any::<u8>(), 20..=32_u8).prop_map(|(low, bits)| {
         let ip = Ipv4Addr::new(192, 0, low / 16, low.wrapping_mul(16));
         IpNet::V4(Ipv4Net::new(ip, bits).unwrap().trunc())
@@ -22,7 +22,7 @@ fn network() -> impl Strategy<Value = IpNet> {
 
 proptest! {
     #[test]
-    fn an_address_is_found_exactly_where_one_of_the_networks_has_it(
+    fn lookup_agrees_with_each_network(
         networks in prop::collection::vec(network(), 0..30),
     ) {
         let found = Networks::new(&networks);
@@ -50,7 +50,7 @@ proptest! {
     }
 }
 
-/// An address that counts the comparisons of this thread.
+/// An address that counts this thread's comparisons.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Counted(u32);
 
@@ -72,14 +72,14 @@ impl PartialOrd for Counted {
 }
 
 #[test]
-fn a_search_halves_the_networks() {
+fn search_is_binary() {
     let ranges = (0..100_000).map(|n| (Counted(n << 10), Counted((n << 10) + 255)));
     let ranges = merged(ranges.collect());
     for n in (0..200_000_u32).step_by(97) {
         COMPARISONS.set(0);
         assert_eq!(is_in(&ranges, Counted(n << 9)), n % 2 == 0, "{n}");
-        // 2^17 is more than 100 000. `partition_point` compares once more with the element it finds, and
-        // `is_in` with the end of the range.
+        // 2^17 is more than 100 000. `partition_point` compares the element that it finds again,
+        // and `is_in` compares the end of the range.
         assert!(COMPARISONS.get() <= 17 + 2, "{} comparisons for {n}", COMPARISONS.get());
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 proptest! {
     #[test]
-    fn nobody_above_their_share_is_missed_and_counts_err_by_no_more_than_they_say(
+    fn heavy_hitters_are_found_within_error(
         bound in 1..12_usize,
         stream in prop::collection::vec(0..40_u32, 0..600),
     ) {
@@ -31,7 +31,7 @@ fn key(n: u32) -> Key {
 }
 
 #[test]
-fn a_flood_of_keys_neither_grows_it_nor_hides_the_one_that_matters() {
+fn key_floods_do_not_hide_heavy_hitters() {
     let now = Instant::now();
     let mut top = Top::new(now);
     for n in 0..100_000 {
@@ -47,7 +47,7 @@ fn a_flood_of_keys_neither_grows_it_nor_hides_the_one_that_matters() {
 }
 
 #[test]
-fn what_is_long_past_is_forgotten() {
+fn old_denials_are_forgotten() {
     let now = Instant::now();
     let mut top = Top::new(now);
     let counts = |top: &mut Top, now| -> Vec<_> {

@@ -1,7 +1,7 @@
--- `http-request lua.tollgate` asks Tollgate about each request. It needs no other library.
+-- `http-request lua.tollgate` sends each request's headers to Tollgate. It needs no other library.
 local url = "http://127.0.0.1:8082/forward-auth"
 
--- These headers are about the connection, and the body is not sent.
+-- These headers describe the connection or the body, which is not sent.
 local dropped = {
     "connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade",
 }
@@ -11,7 +11,7 @@ core.register_action("tollgate", { "http-req" }, function(txn)
     for _, name in ipairs(dropped) do
         headers[name] = nil
     end
-    -- Set and never appended: a client can write these headers too.
+    -- Set, not appended, because a client can send these headers too.
     headers["x-forwarded-method"] = { txn.f:method() }
     headers["x-forwarded-uri"] = { txn.f:pathq() }
     headers["x-forwarded-host"] = { txn.f:req_hdr("host") }
@@ -26,7 +26,7 @@ core.register_action("tollgate", { "http-req" }, function(txn)
         txn:set_var("txn.tollgate_policy", header("ratelimit-policy"))
         return
     end
-    -- Without an answer the request is refused. Return here instead to let it pass.
+    -- If Tollgate does not respond, the request is rejected. Return here instead to fail open.
     local status = answer.status ~= 0 and answer.status or 503
     local reply = txn:reply({ status = status, body = answer.body })
     for _, name in ipairs({ "content-type", "retry-after", "ratelimit", "ratelimit-policy" }) do

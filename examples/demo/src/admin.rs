@@ -1,4 +1,4 @@
-//! The admin address: status, metrics and what an operator can do.
+//! The admin address: status, metrics and operator actions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::app::ServerId;
 use crate::args::{AdminArgs, AdminSubjects};
 use crate::banner::reachable;
 
-/// Starts to count, for `/metrics` on the admin address.
+/// Installs the metrics recorder for `/metrics` on the admin address.
 pub(crate) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
     for (name, buckets) in tollgate::observe::buckets() {
@@ -26,9 +26,9 @@ pub(crate) fn count() -> Result<PrometheusHandle, String> {
     builder.install_recorder().map_err(|error| error.to_string())
 }
 
-/// The admin router over a layer.
+/// The admin router for a layer.
 ///
-/// `public` is where this replica serves, and `stopping` is when it no longer does.
+/// `public` is the address on which this replica serves. `stopping` is cancelled at shutdown.
 pub(crate) fn router<St: Inspect>(
     server_id: &ServerId,
     args: &AdminArgs,
@@ -61,7 +61,7 @@ pub(crate) fn router<St: Inspect>(
     router.map_err(|error| format!("--admin: {error}"))
 }
 
-/// Serves it for as long as the program runs.
+/// Serves the admin router in the background while the program runs.
 pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<SocketAddr, String> {
     let bound = TcpListener::bind(address).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
@@ -72,8 +72,8 @@ pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<SocketA
     Ok(address)
 }
 
-/// Aggregates the measurements while the program runs. Otherwise single times pile up until a client
-/// reads the metrics.
+/// Aggregates measurements while the program runs. Otherwise histogram samples would accumulate
+/// until a client reads the metrics.
 pub(crate) fn keep_small(metrics: PrometheusHandle) {
     tokio::spawn(async move {
         loop {

@@ -1,4 +1,4 @@
-//! The service and what stands around it.
+//! The service and the layers around it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ use tower_http::trace::TraceLayer;
 use crate::items;
 use crate::problem::Problem;
 
-/// The whole app. A layer wraps those above it, so it reads from the inside out.
+/// The complete app. A layer wraps the layers above it, so read from the inside out.
 pub fn router<St: Store>(server_id: &ServerId, limit: RateLimitLayer<St>) -> Router {
     let limited = Router::new()
         .merge(items::router())
@@ -34,12 +34,13 @@ pub fn router<St: Store>(server_id: &ServerId, limit: RateLimitLayer<St>) -> Rou
         .fallback(|| async { Problem::not_found("Try /items.") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        // Inside the limiter, because time in its wait queue is not time of the handler. Only
+        // Inside the limiter because time in its wait queue does not count as handler time. Only
         // reading the body can take long here, so the status is 408: the client was too slow.
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
         .layer(limit);
-    // Outside of the limiter, so that scripts can read denials too. It answers every OPTIONS by
-    // itself, so what is no preflight goes past it: that costs 1, like any other method.
+    // The CORS layer is outside the limiter so that scripts can read denials too. It would answer
+    // every OPTIONS request itself, so requests that are not preflights bypass it. These cost 1,
+    // like other methods without their own cost.
     let with_cors = limited.clone().layer(cors());
     let either = move |request: Request<Body>| {
         let app = if is_plain_options(&request) { &limited } else { &with_cors };
@@ -59,7 +60,7 @@ fn is_plain_options<B>(request: &Request<B>) -> bool {
 }
 
 fn cors() -> CorsLayer {
-    // `Method` has no constants for the last two, so that all are made in one way.
+    // `Method` has no constants for the last two, so all are parsed.
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "SEARCH", "QUERY"];
     let methods = methods.into_iter().filter_map(|name| Method::from_bytes(name.as_bytes()).ok());
     let exposed = EXPOSED.into_iter().chain([LOCATION, X_REQUEST_ID, X_SERVER_ID]);
@@ -76,7 +77,7 @@ fn span<B>(request: &Request<B>) -> tracing::Span {
     tracing::debug_span!("request", method = %request.method(), uri = %request.uri(), id)
 }
 
-/// Numbers requests: `api1-42`. An id that the client sent is kept.
+/// Numbers requests: `api1-42`. An id that the client sent is not replaced.
 #[derive(Clone)]
 struct NumberedRequests {
     server: Arc<str>,
@@ -97,14 +98,14 @@ impl MakeRequestId for NumberedRequests {
     }
 }
 
-/// The name of a replica: printable ASCII, so that it is valid in a header.
+/// A replica's name: printable ASCII, because it is sent in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerId(HeaderValue);
 
 impl ServerId {
     /// The name.
     pub fn as_str(&self) -> &str {
-        // It was made of a string that passed the check.
+        // Only strings that passed `from_str` are stored, so this cannot fail.
         self.0.to_str().unwrap_or_default()
     }
 }
@@ -120,7 +121,7 @@ impl FromStr for ServerId {
     }
 }
 
-/// The name of the host, or `demo` if that name is not valid in a header.
+/// The host name, or `demo` if the host name is not a valid server id.
 impl Default for ServerId {
     fn default() -> Self {
         let host = gethostname::gethostname().into_string().unwrap_or_default();
@@ -134,7 +135,7 @@ impl fmt::Display for ServerId {
     }
 }
 
-/// More than any item needs.
+/// The maximum body size, which is more than any item needs.
 const MAX_BODY: usize = 16 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! The text that is printed at the start.
+//! The text that is printed at startup.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use tollgate::{RateLimitLayer, Store};
 use crate::args::{self, Args, KeyBy};
 use crate::limits;
 
-/// Where the program listens, what limits it, and what to try.
+/// Shows the addresses, the limits and commands to try.
 pub(crate) struct Banner<'a, St> {
     args: &'a Args,
     address: SocketAddr,
@@ -98,7 +98,7 @@ fn credentials(key: KeyBy) -> &'static str {
     }
 }
 
-/// Where a client on this machine finds a server that listens on all addresses.
+/// Replaces an unspecified address with loopback because a client on this machine can use that.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,7 +1,7 @@
 //! The service itself: items in memory.
 //!
-//! There are at most [`MAX_ITEMS`]. After that a new item is rejected with 507, because another
-//! client may still need the old ones.
+//! There are at most [`MAX_ITEMS`] items. Further items are rejected with 507 instead of replacing
+//! old items, which another client may still need.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::problem::{Body, Problem};
 /// The routes under `/items`.
 pub(crate) fn router() -> Router {
     Router::new()
-        // axum's routes know only the methods of HTTP/1.1; the rest is for the fallback.
+        // axum's `MethodFilter` only supports standard methods, so the fallback handles the rest.
         .route("/items", get(list).post(create).fallback(search_or_refuse))
         .route("/items/{id}", get(read).put(replace).patch(change).delete(remove))
         .with_state(Items::default())
@@ -34,7 +34,7 @@ struct Item {
     note: Option<String>,
 }
 
-/// The fields of an item that a client sets. The service sets the id.
+/// The members that a client sets. The service sets the id.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewItem {
@@ -42,7 +42,7 @@ struct NewItem {
     note: Option<String>,
 }
 
-/// A merge patch (RFC 7396): what is absent stays, what is null goes.
+/// A merge patch (RFC 7396): absent members are unchanged, and null members are removed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Patch {
@@ -53,7 +53,7 @@ struct Patch {
 
 #[derive(Debug, Deserialize)]
 struct Page {
-    /// Items with a greater id.
+    /// Return only items with a greater id.
     #[serde(default)]
     after: u64,
     #[serde(default = "page_size")]
@@ -142,17 +142,17 @@ async fn remove(State(items): State<Items>, id: Id) -> Result<StatusCode, Proble
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// SEARCH and QUERY, which are one method under two names; 405 for any other.
+/// Handles SEARCH and QUERY, which are the same method under two names. Other methods get 405.
 async fn search_or_refuse(State(items): State<Items>, request: Request) -> Response {
     let answer = match request.method().as_str() {
         "SEARCH" | "QUERY" => search(&items, request).await.into_response(),
         _ => Problem::method_not_allowed().into_response(),
     };
-    // axum would list only the methods that it knows.
+    // axum would only list the methods that it supports.
     ([(ALLOW, "GET, HEAD, POST, SEARCH, QUERY")], answer).into_response()
 }
 
-/// The items whose name or note contains the text of `?q=`, or of `{"q": …}` without it.
+/// Finds items by a text in their name or note. The text is in `?q=`, or else in `{"q": …}`.
 async fn search(items: &Items, request: Request) -> Result<Json<Found>, Problem> {
     let wanted = if request.uri().query().is_some_and(|query| !query.is_empty()) {
         let query = Query::<Search>::try_from_uri(request.uri());
@@ -171,7 +171,7 @@ async fn search(items: &Items, request: Request) -> Result<Json<Found>, Problem>
     Ok(Json(Found { items: hits.take(MAX_PAGE).cloned().collect(), total }))
 }
 
-/// All items. Clones share them.
+/// All items. Clones share the same items.
 #[derive(Clone, Default)]
 struct Items(Arc<Mutex<Shelf>>);
 
@@ -182,7 +182,7 @@ struct Shelf {
 }
 
 impl Items {
-    /// No handler panics halfway through a change, so what a panic leaves behind is sound.
+    /// Ignores poisoning: no handler panics in the middle of a change, so the items are consistent.
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +190,7 @@ impl Items {
 
 impl Shelf {
     fn find(&mut self, id: Id) -> Result<&mut Item, Problem> {
-        // No item has an id that is not a number.
+        // An id that is not a number matches no item, like id 0.
         let id = id.map_or(0, |Path(id)| id);
         self.items.get_mut(&id).ok_or_else(|| Problem::not_found("There is no such item."))
     }
@@ -208,7 +208,7 @@ fn bad_query(error: &QueryRejection) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, error.body_text())
 }
 
-/// Tells null from absent: it is asked only about members that are there.
+/// Distinguishes null from absent: serde only calls this function for members that are present.
 fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(value).map(Some)
 }

@@ -1,15 +1,15 @@
-//! The replica app: a small service behind one limit, to be run alone or several times
-//! behind a balancer.
+//! The demo: a small service behind a rate limit. It runs alone, or as several replicas behind a
+//! load balancer.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `admin.rs` | what operators see and do |
-//! | `args.rs` | flags and variables, and errors of one line |
-//! | `limits.rs` | from flags to the layer |
-//! | `app.rs` | the service and what stands around it, outermost last |
+//! | `admin.rs` | the admin address for operators |
+//! | `args/` | flags and environment variables, with one-line errors |
+//! | `limits.rs` | builds the layer from the flags |
+//! | `app.rs` | the service and the layers around it, outermost last |
 //! | `items.rs` | the service itself |
-//! | `problem.rs` | what a request gets that the service cannot answer |
-//! | `banner.rs` | what is printed at the start |
+//! | `problem.rs` | error responses |
+//! | `banner.rs` | the text that is printed at startup |
 
 mod admin;
 pub mod app;
@@ -36,12 +36,12 @@ use tracing_subscriber::EnvFilter;
 use self::args::{Args, LogFormat, Stop, Store};
 use self::banner::Banner;
 
-/// The whole program: serves until SIGTERM or Ctrl-C.
+/// Runs the program: serves until SIGTERM or Ctrl-C.
 pub fn run() -> ExitCode {
     let args = match Args::from_command_line(std::env::args_os()) {
         Ok(args) => args,
         Err(Stop::Help(text)) => {
-            // If stdout is closed, there is no place to report that.
+            // If stdout is closed, the error cannot be reported either.
             let _ = write!(io::stdout(), "{text}");
             return ExitCode::SUCCESS;
         }
@@ -56,10 +56,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Serves behind the limit over the store that was asked for.
+/// Serves behind the limit, with the selected store.
 #[tokio::main]
 async fn limited(args: &Args) -> Result<ExitCode, String> {
-    // Before anything is there to be counted, as what was counted before is not seen.
+    // Install the recorder first, because metrics recorded before that are lost.
     let metrics = args.admin.admin.map(|_| admin::count()).transpose()?;
     match &args.store {
         Store::Memory => {
@@ -72,8 +72,8 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
                 None => (**redis).clone(),
             };
             let redis = redis.connect().map_err(|error| error.to_string())?;
-            // A user who reads the banner may send a request at once, so the banner waits for Redis.
-            // Without Redis the failure policy decides, as it does later.
+            // A user may send a request as soon as the banner appears, so the banner waits for
+            // Redis. If Redis is down, the failure policy decides.
             let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
             let code = if limits::falls_back(args) {
                 let store = redis.clone().or_local(MemoryStore::new());
@@ -87,7 +87,7 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
     }
 }
 
-/// The exit code for what is wrong with the call.
+/// Prints a usage error and returns its exit code.
 fn wrong(line: &str) -> ExitCode {
     eprintln!("error: {line}");
     ExitCode::from(2)
@@ -129,7 +129,7 @@ async fn serve<St: Inspect>(
             return ExitCode::FAILURE;
         }
     };
-    // Before the banner is printed, because a user may stop the program as soon as it appears.
+    // Catch signals before the banner, because a user may stop the program as soon as it appears.
     let asked_to_stop = match asked_to_stop() {
         Ok(asked_to_stop) => asked_to_stop,
         Err(error) => {
@@ -137,14 +137,14 @@ async fn serve<St: Inspect>(
             return ExitCode::FAILURE;
         }
     };
-    // In one write, so that a program that reads one line can read the others, too. A closed stdout
-    // does not stop the service.
+    // A single write: a program that has read the first line can then read the rest too. A closed
+    // stdout does not stop the service.
     let banner = Banner::new(args, address, admin, &layer).to_string();
     let _ = io::stdout().write_all(banner.as_bytes());
 
     let app = app::router(&args.server_id, layer);
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    // Answers are small: to collect them into larger packets would only delay them.
+    // Responses are small, so Nagle's algorithm would only delay them.
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
@@ -160,14 +160,14 @@ async fn serve<St: Inspect>(
         tokio::time::sleep(PATIENCE).await;
     };
     tokio::select! {
-        // axum's server ends in no other way than by being stopped.
+        // axum's server only returns after a graceful shutdown.
         _ = serving => tracing::info!("stopped"),
         () = out_of_patience => tracing::warn!("stopped with requests in flight"),
     }
     ExitCode::SUCCESS
 }
 
-/// Serves the admin address, if one is asked for.
+/// Serves the admin address if it is configured.
 async fn operated<St: Inspect>(
     args: &Args,
     layer: &RateLimitLayer<St>,
@@ -181,8 +181,8 @@ async fn operated<St: Inspect>(
     admin::serve(address, router).await.map(Some)
 }
 
-/// Completes at Ctrl-C and at SIGTERM, which is how orchestrators say it. Signals are
-/// caught from the call on, not from the first poll.
+/// Completes at Ctrl-C and at SIGTERM, which orchestrators send. Signals are caught from the call
+/// on, not from the first poll.
 #[cfg(unix)]
 fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -204,9 +204,9 @@ fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
-/// How long the start waits for Redis.
+/// How long startup waits for Redis.
 const FIRST_CONNECTION: Duration = Duration::from_secs(1);
 
-/// How long requests in flight may take after the signal: less than the ten seconds after
-/// which `docker stop` kills.
+/// How long requests in flight may take after the signal. `docker stop` kills the process after
+/// ten seconds.
 const PATIENCE: Duration = Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! From flags to the layer.
+//! Builds the layer from the flags.
 
 use std::sync::Arc;
 
@@ -15,13 +15,14 @@ use tollgate::{Costs, Limit, Policy, Quota, RateLimitLayer, Store};
 
 use crate::args::{Args, CostsBy, KeyBy};
 
-/// Paths without a limit: a balancer whose health check is denied assumes that the replica is down.
+/// Paths without a limit: if a health check is denied, a load balancer assumes that the replica is
+/// down.
 pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
 
-/// The layer that these flags describe, over `store`.
+/// The layer that these flags describe, with `store`.
 ///
 /// # Errors
-/// A limit is not valid. The error is one line with the cure.
+/// A limit is invalid. The error is a single line that explains how to fix it.
 pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, String> {
     let members = Members::new().with("server_id", args.server_id.as_str());
     let members = members.map_err(|error| error.to_string())?;
@@ -47,7 +48,7 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
     })
 }
 
-/// The costs of requests.
+/// The request costs.
 pub(crate) fn costs(costs: CostsBy) -> Costs {
     match costs {
         CostsBy::ByMethod => Costs::by_method(),
@@ -55,7 +56,7 @@ pub(crate) fn costs(costs: CostsBy) -> Costs {
     }
 }
 
-/// Whether the replica decides by itself while Redis cannot.
+/// Whether the replica uses a local fallback while Redis cannot decide.
 pub fn falls_back(args: &Args) -> bool {
     let [usual, shed] = [args.on_store_error, args.shed];
     usual.unwrap_or(OnStoreError::Local) == OnStoreError::Local || shed == Some(OnStoreError::Local)
@@ -108,7 +109,7 @@ fn user(args: &Args) -> Result<Option<Arc<dyn KeySource>>, String> {
     Ok(Some(Arc::new(JwtUser::new(JwtVerifier::new(keys)))))
 }
 
-/// Whether requests may wait for their turn under this algorithm.
+/// Whether requests may wait in this algorithm's queue.
 pub(crate) fn queues(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::LeakyBucket { .. })
 }

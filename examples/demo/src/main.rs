@@ -1,4 +1,4 @@
-//! The replica app; see `demo --help`.
+//! The demo; see `demo --help`.
 
 use std::process::ExitCode;
 

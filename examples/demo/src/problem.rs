@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// A status, and a sentence for people.
+/// A status and a human-readable sentence.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -46,8 +46,8 @@ impl IntoResponse for Problem {
     }
 }
 
-/// A JSON body, with problems for what is wrong with it: 400 is no JSON, 422 not the JSON
-/// that was asked for, 415 another type, 413 too long.
+/// A JSON body. Errors are problems: 400 for invalid JSON, 422 for unexpected members or values,
+/// 415 for another content type, and 413 for a body that is too long.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {

@@ -1,6 +1,6 @@
 //! Every command that an example prints works as printed.
 //!
-//! The examples listen on port 3000, so each one runs in a network namespace that has its own
+//! All examples listen on port 3000, so each runs in its own network namespace with its own
 //! loopback interface.
 #![cfg(target_os = "linux")]
 
@@ -46,7 +46,7 @@ fn printed_commands_reach_their_example() {
     });
 }
 
-/// The leases of two replicas add up to one quota, so two of them run beside one Redis.
+/// `leased` needs Redis and is meant for several replicas, so start two.
 #[test]
 fn leased_replicas_share_redis() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn leased_replicas_share_redis() {
     assert_eq!(shown.lines().collect::<Vec<_>>(), ["200", "200"]);
 }
 
-/// A command that runs in its own network namespace. The processes in it end with it.
+/// A command in its own network namespace. When it exits, its processes are killed.
 fn namespace() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
@@ -88,8 +88,8 @@ curl() {
 [ -s calls ] && ! grep -v '^0 ' calls >&2
 "#;
 
-/// Starts Redis and two replicas of the program `$1`, then waits until each replica allows a request.
-/// A replica denies requests until it is connected.
+/// Starts Redis and two replicas of the program `$1`, then waits until each replica allows a
+/// request. A replica denies requests until it is connected.
 const SHARE_REDIS: &str = r#"
 set -u
 ip link set lo up

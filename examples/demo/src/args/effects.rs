@@ -1,4 +1,4 @@
-//! Flags that would have no effect beside others.
+//! Rejects combinations in which a flag would have no effect.
 
 use tollgate::policy::Algorithm;
 

@@ -1,11 +1,11 @@
-//! Errors of the command line, in one line.
+//! One-line errors for the command line.
 
 use std::error::Error;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Shortens an error of clap to one line: the flag or variable, its value, and the cure.
+/// Shortens a clap error to one line: the flag or variable, its value, and how to fix it.
 pub(super) fn one_line(error: &clap::Error, line: &[OsString]) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -29,12 +29,13 @@ pub(super) fn one_line(error: &clap::Error, line: &[OsString]) -> String {
             None => format!("{first}; see --help"),
         };
     };
-    // clap names the flag with its placeholder, and does not say where the value was.
+    // clap names the flag with its placeholder, and does not report whether the value came from the
+    // flag or the variable.
     let flag = flag.split(' ').next().unwrap_or(flag);
     let is_flag =
         |arg: &OsString| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(flag));
     let place = if line.iter().any(is_flag) { flag.to_owned() } else { variable(flag) };
-    // A URL may have a password before the `@`.
+    // A URL may contain a password before the `@`.
     if SECRETS.contains(&flag) || value.contains("://") {
         return format!("{place}: {cure}");
     }
@@ -46,5 +47,5 @@ fn variable(flag: &str) -> String {
     format!("TOLLGATE_{name}")
 }
 
-/// Flags whose values are not repeated in errors, which end up in logs.
+/// Flags with secret values. Errors do not repeat these, because errors end up in logs.
 const SECRETS: [&str; 3] = ["--jwt-secret", "--api-keys", "--admin-token"];

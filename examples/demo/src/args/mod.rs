@@ -1,10 +1,10 @@
-//! Flags and variables.
+//! Flags and environment variables.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `values.rs` | the value of each flag, out of its text |
-//! | `effects.rs` | flags that would have no effect beside others |
-//! | `errors.rs` | what is wrong, in one line |
+//! | `values.rs` | parses the value of each flag |
+//! | `effects.rs` | rejects flags that would have no effect |
+//! | `errors.rs` | shortens errors to one line |
 
 mod effects;
 mod errors;
@@ -162,7 +162,7 @@ pub enum AdminSubjects {
 #[derive(Clone)]
 pub struct AdminToken(pub String);
 
-/// Where quotas are kept.
+/// The store for quotas.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// In this process.
@@ -171,7 +171,7 @@ pub enum Store {
     Redis(Box<RedisStoreBuilder>),
 }
 
-/// The cost of a request.
+/// What determines the request cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the flag's help says it")]
 pub enum CostsBy {
@@ -179,7 +179,7 @@ pub enum CostsBy {
     One,
 }
 
-/// The key of a request.
+/// What determines the request key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the flag's help says it")]
 pub enum KeyBy {
@@ -190,7 +190,7 @@ pub enum KeyBy {
     Chain,
 }
 
-/// How lines of the log look.
+/// The log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the flag's help says it")]
 pub enum LogFormat {
@@ -198,8 +198,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// The line with `--window -5s` as `--window=-5s`. clap takes a `-5s` on its own for a flag, and its
-/// error would name neither `--window` nor what that takes.
+/// Rewrites `--window -5s` to `--window=-5s`. clap would parse a separate `-5s` as a flag, and its
+/// error would mention neither `--window` nor the expected value.
 fn joined(line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for arg in line {
@@ -220,16 +220,16 @@ fn joined(line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     joined
 }
 
-/// API keys that are accepted.
+/// The accepted API keys.
 #[derive(Clone)]
 pub struct ApiKeyList(pub Vec<String>);
 
 /// Why the program does not start.
 #[derive(Debug)]
 pub enum Stop {
-    /// The user asked for help or the version.
+    /// The user requested help or the version.
     Help(String),
-    /// Something is wrong, in one line.
+    /// An error in one line.
     Wrong(String),
 }
 
@@ -237,7 +237,7 @@ impl Args {
     /// Reads flags, and the environment variable for each flag that is absent.
     ///
     /// # Errors
-    /// Help was asked for, or a value or the combination of several is wrong.
+    /// The user requested help, or a value or a combination of values is invalid.
     pub fn from_command_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
         let line = joined(line);
         let args = Self::try_parse_from(&line).map_err(|error| match error.kind() {
@@ -250,7 +250,7 @@ impl Args {
 }
 
 impl KeyBy {
-    /// The word for the flag, and the name of the policy.
+    /// The flag's value, which is also the policy name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -262,14 +262,14 @@ impl KeyBy {
     }
 }
 
-/// Keys are secrets: only their number is shown.
+/// Shows only the number of keys, because the keys are secrets.
 impl std::fmt::Debug for ApiKeyList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ApiKeyList({})", self.0.len())
     }
 }
 
-/// It is a secret.
+/// Omits the token, because it is a secret.
 impl std::fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AdminToken")

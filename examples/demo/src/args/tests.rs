@@ -10,7 +10,7 @@ fn read(line: &[&str]) -> Result<Args, Stop> {
 }
 
 #[test]
-fn the_defaults_are_the_quota_of_a_hundred_a_minute() {
+fn defaults_allow_100_units_per_minute() {
     let args = read(&[]).unwrap();
     assert_eq!((args.limit, args.window.as_secs()), (100, 60));
     assert_eq!(args.algorithm.name(), "sliding_window_log");
@@ -21,7 +21,7 @@ fn the_defaults_are_the_quota_of_a_hundred_a_minute() {
 }
 
 #[test]
-fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
+fn errors_are_one_line_with_a_fix() {
     let secret = "thirty-two bytes that are a secret";
     for (line, expected) in [
         (&["--limit", "0"][..], "--limit '0': expected a whole number from 1 to"),
@@ -79,15 +79,15 @@ fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
 }
 
 #[test]
-fn help_is_no_error() {
+fn help_is_not_an_error() {
     for flag in ["--help", "-h", "--version"] {
         assert!(matches!(read(&[flag]), Err(Stop::Help(_))), "{flag}");
     }
 }
 
-/// docker-compose.yml hands them on one by one, so that a new flag is soon forgotten there.
+/// docker-compose.yml passes each variable by name, so it is easy to forget a new variable there.
 #[test]
-fn docker_compose_hands_every_variable_on() {
+fn docker_compose_passes_all_variables() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let read = |file: &str| std::fs::read_to_string(format!("{root}/{file}")).unwrap();
     let given = ["docker-compose.yml", "deploy/page.yml", "Dockerfile"].map(read).concat();
@@ -96,7 +96,7 @@ fn docker_compose_hands_every_variable_on() {
     let variables: Vec<_> = variables.map(|name| name.to_str().unwrap()).collect();
     assert!(variables.len() > 15, "{variables:?}");
     for name in variables {
-        let stands = |end: &str| given.contains(&format!(" {name}{end}"));
-        assert!(stands(":") || stands("="), "{name}");
+        let is_set = |end: &str| given.contains(&format!(" {name}{end}"));
+        assert!(is_set(":") || is_set("="), "{name}");
     }
 }

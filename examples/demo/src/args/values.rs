@@ -1,4 +1,4 @@
-//! The value of each flag, out of its text.
+//! Parses the value of each flag.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tollgate::{Policy, RedisStore};
 use super::{AdminToken, ApiKeyList, Store};
 
 pub(super) fn token(value: &str) -> Result<AdminToken, String> {
-    // The router says what is wrong with it, and here it can be said of the flag.
+    // The router checks the token. Checking it here attributes the error to this flag.
     let built = tollgate_admin::Admin::builder().token(value).build();
     built.map(|_| AdminToken(value.to_owned())).map_err(|error| error.to_string())
 }
@@ -42,7 +42,7 @@ pub(super) fn store_timeout(value: &str) -> Result<Duration, &'static str> {
 pub(super) fn lease(value: &str) -> Result<Lease, &'static str> {
     let share = value.split_once('/');
     let share = share.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    // Whether it is a share, and whether these units can be leased, the policy says.
+    // The policy checks the range of the share, and whether its units can be leased.
     share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share, as 1/20")
 }
 

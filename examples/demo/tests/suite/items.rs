@@ -1,4 +1,4 @@
-//! The service by itself: what each method answers. The limit stands far off.
+//! The service's responses to each method. The limit is too high to matter.
 
 use std::ffi::OsString;
 
@@ -40,7 +40,7 @@ fn header<'a>(response: &'a Response<Value>, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn an_item_lives_from_post_to_delete() {
+async fn items_can_be_created_changed_and_deleted() {
     let app = service();
     let tea = json!({ "name": "tea", "note": "green" });
     let created = send(&app, "POST", "/items", tea).await;
@@ -63,13 +63,13 @@ async fn an_item_lives_from_post_to_delete() {
     for method in ["GET", "DELETE"] {
         assert_eq!(send(&app, method, "/items/1", Value::Null).await.status(), 404, "{method}");
     }
-    // An id is given once: a link to what is gone must not lead to something else.
+    // Ids are not reused: a link to a deleted item must not lead to another item.
     let next = send(&app, "POST", "/items", json!({ "name": "milk" })).await;
     assert_eq!(header(&next, "location"), "/items/2");
 }
 
 #[tokio::test]
-async fn items_are_listed_by_page_and_searched_by_two_methods() {
+async fn items_are_paged_and_searchable() {
     let app = service();
     for name in ["Green tea", "coffee", "black TEA"] {
         send(&app, "POST", "/items", json!({ "name": name })).await;
@@ -94,7 +94,7 @@ async fn items_are_listed_by_page_and_searched_by_two_methods() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_a_problem() {
+async fn invalid_requests_get_a_problem() {
     let app = service();
     send(&app, "POST", "/items", json!({ "name": "tea" })).await;
     let raw = |text: &str| json!(text);
@@ -130,7 +130,7 @@ async fn what_is_wrong_with_a_request_is_a_problem() {
 }
 
 #[tokio::test]
-async fn a_full_service_says_so_and_goes_on() {
+async fn full_service_rejects_new_items() {
     let app = service();
     for _ in 0..10_000 {
         assert_eq!(send(&app, "POST", "/items", json!({ "name": "x" })).await.status(), 201);

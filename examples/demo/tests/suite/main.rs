@@ -1,4 +1,4 @@
-//! One program for all tests of the demo: each further program is linked anew.
+//! A single test binary for the demo, because each binary is linked separately.
 
 mod items;
 mod store;

@@ -1,5 +1,5 @@
-//! The effect of `--on-store-error`, with a store that is always down. No flag selects such a store,
-//! so the arguments are made by hand.
+//! `--on-store-error` with a store that is always down. No flag selects such a store, so the test
+//! builds the layer itself.
 
 use std::ffi::OsString;
 
@@ -14,15 +14,15 @@ use tollgate::{Policy, Store};
 use tower::ServiceExt;
 
 #[derive(Clone)]
-struct Away;
+struct Down;
 
-impl Away {
+impl Down {
     fn error() -> StoreError {
         StoreError::not_charged("store", "it is down")
     }
 }
 
-impl Store for Away {
+impl Store for Down {
     type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
 
     fn decide(&self, _: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
@@ -45,14 +45,14 @@ impl Store for Away {
 async fn get(on_store_error: Option<OnStoreError>) -> Response<Body> {
     let args = Args::from_command_line([OsString::from("demo")]).expect("the defaults are right");
     let args = Args { on_store_error, ..args };
-    let layer = limits::layer(&args, Away).expect("the limit can be counted");
+    let layer = limits::layer(&args, Down).expect("the limit can be counted");
     let request = Request::get("/items").body(Body::empty()).expect("the request is sound");
     let Ok(response) = app::router(&args.server_id, layer).oneshot(request).await;
     response
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_opens_or_closes_as_the_flag_says() {
+async fn on_store_error_flag_applies() {
     for (on_store_error, expected) in
         [(None, 200), (Some(OnStoreError::Open), 200), (Some(OnStoreError::Closed), 503)]
     {

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin at-once
 //!
-//! Two reports at a time for each client, for as long as a report takes to write and to read. A
-//! third request is denied with `retry-after: 1`.
+//! Each client may have two reports in flight, until the client has read the response. A third
+//! request is denied with `retry-after: 1`.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -18,7 +18,7 @@ use tokio_stream::wrappers::IntervalStream;
 use tollgate::key::ClientIp;
 use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer};
 
-/// A line each second, for twenty seconds.
+/// Streams a line per second for twenty seconds.
 async fn report() -> Body {
     let lines = IntervalStream::new(interval(Duration::from_secs(1))).take(20);
     Body::from_stream(lines.map(|_| Ok::<_, Infallible>("another line\n")))
@@ -26,8 +26,8 @@ async fn report() -> Body {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Over Redis, what a process had in flight that died counts for ten seconds more. A
-    // report that takes longer renews its lease.
+    // With Redis, a crashed process's requests count for another ten seconds. A report that takes
+    // longer renews its permit.
     let policy = Policy::concurrent_requests("reports", 2, Duration::from_secs(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::new(policy, ClientIp::peer()))

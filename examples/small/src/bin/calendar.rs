@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin calendar
 //!
-//! Three exports a day and twenty a month for each client, by the clocks of Berlin: at
-//! midnight there are three more, also on the day that has 25 hours.
+//! Three exports per day and twenty per month for each client, in Berlin time: the daily quota
+//! resets at local midnight, even on a day with 25 hours.
 
 use std::error::Error;
 use std::net::SocketAddr;

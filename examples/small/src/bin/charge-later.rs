@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin charge-later
 //!
-//! A model that answers in tokens, a thousand a minute for each client. A request is taken
-//! for 300 at first; what it has cost is known when the streamed answer has ended.
+//! A model with a quota of 1000 tokens per minute for each client. Each request first reserves 300
+//! tokens, and is charged its actual cost when the streamed response has finished.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -22,7 +22,7 @@ use tollgate::layer::Reservation;
 use tollgate::limit::Reserve;
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
-/// Speaks a word at a time. A client that hangs up pays for what it was sent.
+/// Streams one word at a time. A client that disconnects pays for the words that were sent.
 async fn chat(reservation: Reservation) -> Body {
     let (words, answer) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -34,7 +34,7 @@ async fn chat(reservation: Reservation) -> Body {
         }
     });
     let body = StreamBody::new(ReceiverStream::new(answer));
-    // Ten tokens a word, in this model.
+    // In this model, each word costs ten tokens.
     Body::new(reservation.tally().body(body, |_| 10))
 }
 

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin custom-denial
 //!
-//! Denials that look like the service's own: further members in the problem body, or a
-//! response made by a closure. `Retry-After` and the rate limit fields are there either way.
+//! Custom denials: additional members in the problem body, or a response from a closure. The layer
+//! adds `Retry-After` and the rate limit headers either way.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let members = Members::new().with("server_id", "api1")?.with("support", "help@example.com")?;
     let problem = Problem::with_members(members);
     let members = builder().limit(limit("members")?).denial_response(problem).build()?;
-    // The errors of an API that had its own form before.
+    // An API that already has its own error format.
     let in_our_form = builder().on_denied(|denial| {
         denial.json(&json!({ "error": {
             "code": denial.reason().code(),

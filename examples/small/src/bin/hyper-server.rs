@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     loop {
         let (stream, address) = listener.accept().await?;
         let service = ServiceBuilder::new()
-            // hyper does not know who is at the other end, so the layer is told here.
+            // hyper does not store the peer address in requests, so add it for the layer.
             .map_request(move |mut request: Request<Incoming>| {
                 request.extensions_mut().insert(address);
                 request

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin leaky-queue
 //!
-//! Uploads that wait for their turn: two a second start, up to five run or wait, and no upload
-//! waits longer than two seconds. Further uploads are denied at once.
+//! Uploads that wait in a queue: two per second start, up to five run or wait, and no upload waits
+//! longer than two seconds. Further uploads are denied immediately.
 
 use std::error::Error;
 

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin leased -- redis://127.0.0.1:6379 127.0.0.1:3000
 //!
-//! One quota for all who run this, each on an address of its own. A busy replica takes units
-//! in blocks and asks Redis once for each block; together they never pass the limit.
+//! Replicas of this program, each on its own address, share one quota. A busy replica leases units
+//! in blocks and calls Redis only once per block. Together they never exceed the limit.
 
 use std::error::Error;
 use std::time::Duration;
@@ -32,13 +32,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("  wrk -t1 -c32 -d5 http://{address}/");
     axum::serve(listener, app)
         .with_graceful_shutdown(async {
-            // Without signals it runs until it is killed.
+            // If signals cannot be caught, run until killed.
             let _ = tokio::signal::ctrl_c().await;
         })
         .await?;
     let stats = store.stats();
     println!("{} were answered from blocks, {} by Redis", stats.leased, stats.requests);
-    // Others need not wait for what this one held.
+    // Other replicas can use these units immediately.
     store.return_leases().await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin lists
 //!
-//! Who gets nothing, and who is never limited. Put lines as `127.0.0.1` or `sha256:DIGEST`
-//! into `deny.txt` while it runs: they hold from the next second on.
+//! A blocklist in a file, and an allowlist. Add lines such as `127.0.0.1` or `sha256:DIGEST` to
+//! `deny.txt` while the program runs. They apply within a second.
 
 use std::error::Error;
 use std::fs;
@@ -16,10 +16,10 @@ use tollgate::access::{self, AccessLayer, AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
-/// Reads the file again and again. A line that is wrong leaves the lists as they were.
+/// Reloads the file every second. If a line is invalid, the previous lists remain.
 async fn follow(lists: AccessLists, allow: SubjectList) {
     loop {
-        // Without a file no client is denied.
+        // A missing file is an empty blocklist.
         let text = fs::read_to_string("deny.txt").unwrap_or_default();
         let replaced = match text.parse::<SubjectList>() {
             Ok(deny) => lists.replace(&deny, &allow).map_err(|error| error.to_string()),

@@ -1,8 +1,8 @@
 //! cargo run -p examples --bin lockout
 //!
-//! Three wrong passwords in a minute lock a client out for ten seconds, then for twenty, and
-//! so on up to an hour. Trying meanwhile does not make it longer; an hour without makes the
-//! next a first one again.
+//! Three wrong passwords in a minute lock a client out for ten seconds, then for twenty, and so on
+//! up to an hour. Attempts during a lockout do not extend it. After an hour without a lockout, the
+//! next one lasts ten seconds again.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let hour = Duration::from_secs(3_600);
-    // One try at a time, or many at once would all be made before the first has failed.
+    // One attempt at a time. Otherwise many concurrent attempts could start before the first fails.
     let one_by_one = Policy::concurrent_requests("login", 1, Duration::from_secs(30))?
         .with_on_store_error(OnStoreError::Closed);
     let one_by_one = Limit::new(one_by_one, ClientIp::peer());

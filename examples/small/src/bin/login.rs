@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin login
 //!
-//! Five wrong passwords a minute for each client, and any number of right ones. Guessing
-//! many at once does not help: each takes a place before it is tried.
+//! Five wrong passwords per minute for each client, and any number of correct passwords. Concurrent
+//! guesses cannot exceed the limit because each attempt is charged first.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Rather no logins than guesses without a limit.
+    // If the store fails, reject logins instead of allowing unlimited guesses.
     let policy = Policy::sliding_window_log("login", Quota::per_minute(5))?
         .with_on_store_error(OnStoreError::Closed);
     let failures = Limit::new(policy, ClientIp::peer())

@@ -1,7 +1,6 @@
 //! cargo run -p examples --bin per-client
 //!
-//! A quota for each customer and each address, one for all of them, and a narrower one
-//! for logins.
+//! A quota for each API key or address, a global quota, and a stricter quota for logins.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -15,11 +14,11 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
-    // Only a proxy on this machine may state the address of the client.
+    // Only a proxy on this machine may set the client's address.
     let ip = ClientIp::behind(["loopback"])?;
     let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a", "k-91bc"]));
 
-    // Both in one layer: a request that one of them denies is not charged by the other.
+    // Both limits are in one layer: if one denies a request, the other does not charge it.
     let global = Policy::sliding_window_log("global", Quota::per_minute(1_000))?;
     let client = Policy::token_bucket("client", Quota::per_minute(60).burst(50))?;
     let limits = RateLimitLayer::builder(store.clone())
@@ -27,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .limit(Limit::new(client, api_key.or(ip.clone())))
         .build()?;
 
-    // A layer inside: it counts by address, whatever API key is sent along.
+    // An inner layer that limits logins by address, even for requests with an API key.
     let login = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
     let login = RateLimitLayer::builder(store).limit(Limit::new(login, ip)).build()?;
 
@@ -44,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  for i in {{1..6}}; do curl -i -X POST http://127.0.0.1:3000/login -H 'X-API-Key: k-91bc'; done"
     );
-    // Without the addresses of the connections each request would get a 500.
+    // Provides the peer address. Without it each request would get a 500.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())

@@ -1,6 +1,6 @@
 //! cargo run -p examples --bin quickstart
 //!
-//! One quota that all clients share: 100 requests a minute.
+//! A quota that all clients share: 100 requests per minute.
 
 use std::error::Error;
 

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin tier-lookup
 //!
-//! Tiers from a database, asked once for each account and then remembered for a while. An
-//! account that has just paid is asked for again at once.
+//! Tiers from a database. The lookup caches each account's tier for a while, and drops an account
+//! from the cache when it pays.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 #[derive(Clone)]
 struct Account(String);
 
-/// Replaces a database in this example.
+/// Stands in for a database.
 type Plans = Arc<Mutex<HashMap<String, &'static str>>>;
 
 async fn plan_of(plans: Plans, account: String) -> Result<Option<Tier>, Infallible> {
@@ -30,7 +30,7 @@ async fn plan_of(plans: Plans, account: String) -> Result<Option<Tier>, Infallib
     Ok(plans.get(&account).map(|plan| Tier::from(*plan)))
 }
 
-/// Replaces real authentication in this example.
+/// Stands in for real authentication.
 async fn authenticate(mut request: Request, next: Next) -> axum::response::Response {
     let account = request.headers().get("x-account").and_then(|value| value.to_str().ok());
     if let Some(account) = account.map(|name| Account(name.to_owned())) {
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         remembered.forget(&account).await;
         "thank you\n"
     };
-    // From the inside out: the limit, who has found its tier before, who knows the account.
+    // From the inside out: the limit needs the tier, and the lookup needs the account.
     let limited = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .layer(limit)

@@ -1,7 +1,6 @@
 //! cargo run -p examples --bin tiers
 //!
-//! Free and paying customers, told apart by their API key. AI calls may take a fifth of
-//! what a customer has.
+//! Free and paying customers, identified by API key. AI calls may use a fifth of the quota.
 
 use std::error::Error;
 use std::net::SocketAddr;

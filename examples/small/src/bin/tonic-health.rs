@@ -11,7 +11,7 @@ use tonic::transport::Server;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // A watch stays open, so it costs more than a call.
+    // A watch is long-lived, so it costs more than a call.
     let costs = Costs::default().route("/grpc.health.v1.Health/Watch", Cost::new(5));
     let policy = Policy::sliding_window_log("client", Quota::per_minute(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin wait
 //!
-//! Three uploads in any ten seconds. The fourth waits instead of being refused, unless that
-//! takes more than 15 seconds.
+//! Three uploads in any ten seconds. A fourth upload waits, and is only denied if it would have to
+//! wait for more than 15 seconds.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! cargo run -p examples --bin weighted-cost
 //!
-//! Requests that take more of the quota: by method, by route, and by their size.
+//! Request costs by method, route and size.
 
 use std::error::Error;
 
@@ -14,7 +14,8 @@ use tollgate::key::RequestHead;
 use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
-/// An upload takes 5 units and one for each KiB; without a length as much as it may have.
+/// An upload costs 5 units plus one per KiB. Without a length, it costs as much as the largest
+/// upload.
 fn upload(head: &RequestHead<'_>) -> Option<Cost> {
     if head.uri.path() != "/uploads" {
         return None;

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin upstream
 //!
-//! A third party grants five requests a second and refuses the sixth. The same layer, around
-//! a client this time, makes ours wait instead: twelve at once, and none is refused.
+//! A third party allows five requests per second and rejects the sixth. The layer, this time around
+//! a client, delays our requests instead: we send twelve at the same time, and all succeed.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -24,17 +24,18 @@ mod tests;
 const THEIRS: Quota = Quota::per_second(5);
 
 /// Our own limit: the same number in a slightly longer window. Requests that we send a second apart
-/// may arrive closer together, and the extra time covers this variation of the network.
+/// may arrive closer together, and the extra time covers this network jitter.
 const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
 
-/// The limit of all requests to the third party: with a `RedisStore`, those of all replicas.
-/// A log, as it alone holds in any second, wherever the other side begins to count.
+/// The limit on all requests to the third party; with a `RedisStore`, on the requests of all
+/// replicas. Only a log enforces the limit in any second, no matter when the third party's window
+/// starts.
 fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
     let policy = Policy::sliding_window_log("third party", OURS)?;
     Ok(RateLimitLayer::for_client(store, policy, Duration::from_secs(30))?)
 }
 
-/// The third party, for the sake of the example: it is behind a limit as well, and refuses.
+/// Stands in for the third party: a service behind a limit that rejects excess requests.
 fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
     let limit = RateLimitLayer::builder(store)
         .limit(Limit::global(Policy::sliding_window_log("granted", THEIRS)?))

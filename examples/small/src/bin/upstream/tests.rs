@@ -1,4 +1,4 @@
-//! The limiter around a client: the other side never sees more than it grants.
+//! The limiter around a client never exceeds the third party's quota.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tollgate::store::{Clock, Timestamp};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt};
 
-/// The paused clock of tokio. It does not advance while a task runs, so results do not vary.
+/// Tokio's paused clock. It does not advance while a task runs, so results do not vary.
 #[derive(Clone, Debug)]
 struct Paused(Instant);
 
@@ -21,7 +21,7 @@ impl Clock for Paused {
     }
 }
 
-/// How many of forty requests the third party refused, and how long all of them took.
+/// Sends forty requests. Returns how many the third party rejected, and the total time.
 async fn refused(is_polite: bool) -> (usize, Duration) {
     let started = Instant::now();
     let store = || MemoryStore::builder().clock(Paused(started)).build();
@@ -44,10 +44,10 @@ async fn refused(is_polite: bool) -> (usize, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_other_side_never_sees_more_than_its_quota() {
+async fn third_party_quota_is_never_exceeded() {
     let (refused_to_the_polite, took) = refused(true).await;
     assert_eq!(refused_to_the_polite, 0);
-    // Five at once, and then five each 1.1 seconds: no faster, and no slower.
+    // Five requests immediately, then exactly five every 1.1 seconds.
     assert_eq!(took.as_millis() / 100, 77);
     let (refused_to_others, _) = refused(false).await;
     assert_eq!(refused_to_others, 35);

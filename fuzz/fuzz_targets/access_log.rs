@@ -1,4 +1,4 @@
-//! No access log is too odd: whatever the bytes, reading ends, and times never step back.
+//! Reads arbitrary access logs. Reading must terminate, and times must never step back.
 //!
 //! The first byte chooses the format; the rest is the log.
 #![no_main]

@@ -1,4 +1,4 @@
-//! Any text is answered with a plan or with what is wrong, and both can be shown.
+//! Any configuration text gives either a plan or errors, and both can be displayed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

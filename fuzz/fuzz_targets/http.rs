@@ -1,6 +1,6 @@
-//! Any bytes of a client become requests with one meaning, or an error.
+//! Any bytes from a client become unambiguous requests or an error.
 //!
-//! The first byte chooses how to treat ambiguous paths; the rest is what the client sends, in
+//! The first byte selects how ambiguous paths are treated. The rest is what the client sends, in
 //! HTTP/1 or, after the preface, in HTTP/2.
 #![no_main]
 
@@ -31,14 +31,14 @@ fuzz_target!(|data: &[u8]| {
         if admit(&mut request, ambiguous).is_ok() {
             check(&request, ambiguous);
         }
-        // Trailers and chunks are read too. The client may end anywhere.
+        // Read trailers and chunks too. The client may stop anywhere.
         let _ = request.into_body().collect().await;
         Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
     });
     let client = TokioIo::new(join(Cursor::new(bytes.to_vec()), sink()));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().header_read_timeout(None);
-    // hyper rejects most inputs, which is an error of the connection.
+    // hyper rejects most inputs with a connection error.
     RUNTIME.with(|runtime| drop(runtime.block_on(builder.serve_connection(client, service))));
 });
 

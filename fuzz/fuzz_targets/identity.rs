@@ -1,6 +1,6 @@
-//! Whoever is not trusted cannot choose his address, and any header is answered.
+//! An untrusted peer cannot choose its address, and every header value gets an answer.
 //!
-//! The first byte says which header and which peer; the rest is the value, a line each.
+//! The first byte selects the header and the peer. The rest is the value, one per line.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,6 +1,6 @@
-//! No spelling of a path is a way around a limit.
+//! No path spelling bypasses a limit.
 //!
-//! The first byte says how many bytes are an expression; the rest is a path.
+//! The first byte is the length of the expression that follows. The rest is the path.
 #![no_main]
 
 use std::fmt::Write;
@@ -17,9 +17,9 @@ fuzz_target!(|data: &[u8]| {
         let Ok(normal) = normalise(path, ambiguous) else { continue };
         assert!(normal.starts_with('/') && normal.is_ascii());
         assert!(!normal.contains("//") && !normal.contains(';') && !normal.contains("/../"));
-        // A normal form is its own.
+        // Normalising is idempotent.
         assert_eq!(normalise(&normal, ambiguous).as_deref(), Ok(&*normal));
-        // Escaping what needs no escape changes nothing.
+        // Unnecessary escapes do not change the normal form.
         let mut escaped = String::new();
         let mut letters = normal.bytes().enumerate().peekable();
         while let Some((index, byte)) = letters.next() {
@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
         }
         let again = normalise(&escaped, ambiguous);
         assert_eq!(again.as_deref(), Ok(&*normal), "{escaped}");
-        // What is plain or below is what it says.
+        // A normalised path matches itself and anything below its parent.
         assert!(PathMatch::Plain(normal.to_string()).matches(&normal));
         if let Some((parent, _)) = normal.rsplit_once('/')
             && !parent.is_empty()

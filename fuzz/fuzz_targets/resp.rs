@@ -1,7 +1,8 @@
-//! No reply of Redis makes the store panic, or answers more or less than the call requested.
+//! No Redis reply makes the store panic, or return more or fewer answers than the call has
+//! requests.
 //!
-//! The bits of the first byte choose the requests of the call. The rest is the reply after the
-//! nonce, as fred returns it: fred reads RESP itself, and our script answers with one string.
+//! The bits in the first byte select the call's requests. The rest is the reply after the nonce, as
+//! returned by fred: fred parses RESP itself, and our script replies with a single string.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -23,20 +24,20 @@ static POLICIES: LazyLock<[Policy; 4]> = LazyLock::new(|| {
     .map(|policy| policy.expect("the policies build"))
 });
 
-/// The call, and the number of charges of each request; `None` for a request without a verdict.
+/// The call, and the number of charges in each request; `None` for a request without a verdict.
 fn call(kinds: u8) -> (Batch, Vec<Option<usize>>) {
     let [window, bucket, log, queue] = &*POLICIES;
     let line = |key, policy, enforce, dry| Line { key, policy, cost: Cost::ONE, enforce, dry };
     let requests = [
         vec![line(&b"{a}w"[..], window, true, false)],
         vec![line(b"{a}w", window, true, false), line(b"{b}b", bucket, false, false)],
-        // Two charges to one key are summed.
+        // Two charges to the same key are summed.
         vec![line(b"{c}l", log, true, false), line(b"{c}l", log, true, false)],
         vec![line(b"{d}q", queue, true, false), line(b"{d}q", queue, true, true)],
     ];
     let (mut batch, mut charges) = (Batch::new(NONCE), Vec::new());
     for (bit, lines) in requests.iter().enumerate().filter(|(bit, _)| kinds >> bit & 1 == 1) {
-        // An equal request joins the first in a run.
+        // An equal request joins the run of the request before it.
         for _ in 0..=bit % 2 {
             batch.decide(lines).expect("the call has room");
             charges.push(Some(lines.len()));

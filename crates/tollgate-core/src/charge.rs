@@ -65,7 +65,7 @@ impl ReceiptId {
     }
 }
 
-/// Proof of a charge. It lets a store correct the charge a single time.
+/// Proof of a charge, which lets a store correct the charge once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The receipt's ID. A store settles each ID at most once.

@@ -31,8 +31,8 @@ pub struct SystemClock {
     rate: Rate,
 }
 
-/// A counter's microseconds per tick, times 2^[`SHIFT`](Self::SHIFT) and rounded up. This is
-/// computed a single time, so each read needs only a multiplication.
+/// A counter's microseconds per tick, times 2^[`SHIFT`](Self::SHIFT) and rounded up. The division
+/// is done only once, and each read needs only a multiplication.
 #[derive(Clone, Copy)]
 struct Rate(u64);
 

@@ -138,7 +138,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns a number that is equal for all clones of a store and different for any other live
-    /// store. Callers that aggregate several handles use it to count each store a single time.
+    /// store. Callers that aggregate several handles use it to count each store only once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

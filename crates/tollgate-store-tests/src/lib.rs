@@ -1,22 +1,21 @@
-//! The contract of [`Store`], as a suite of named checks.
+//! The [`Store`] contract, as a suite of named checks.
 //!
 //! Implement [`Harness`] for your store, or for a wrapper around a store, and call
-//! [`store_tests!`]. The macro generates one test per check, so that a failure has a name. The
+//! [`store_tests!`]. The macro generates one test per check, so every failure has a name. The
 //! checks use only the [`Store`] trait.
 //!
-//! No check passes without checking. A check that has to move the store's clock fails if
-//! [`Harness::advance`] cannot, so `store_tests!(Harness, real time)` leaves such checks out. Run
-//! a store both ways if you can: with a clock that the harness moves, because only then the
-//! effects of time are checked to the microsecond, and with the clock that users have.
+//! A check never passes without checking its subject. Checks that move the store's clock fail if
+//! [`Harness::advance`] cannot move it, so `store_tests!(Harness, real time)` leaves them out. If
+//! possible, run a store both ways: with a clock that the harness moves, because only then are the
+//! effects of time checked to the microsecond, and with the clock that users have.
 //!
-//! The strongest check compares the store with [`reference::Reference`] on long random traces.
-//! The reference is a thin layer over the pure functions of the core, and every field of every
-//! verdict must be equal. Each run has other traces. A failed check prints the variable
-//! `TOLLGATE_SEED` that repeats it, and `TOLLGATE_LONG=1` makes the traces 150 times as long.
+//! The strongest check compares the store with [`reference::Reference`] on long random traces. The
+//! reference is a thin layer over the core's pure functions, and every field in every verdict must
+//! be equal. Each run uses different traces. A failed check prints the variable `TOLLGATE_SEED`
+//! that reproduces it, and `TOLLGATE_LONG=1` makes the traces 150 times longer.
 //!
-//! A wrapper also passes
-//! [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers), for the methods of the trait
-//! that have a default.
+//! For a wrapper, also call [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers),
+//! which covers the trait methods that have a default.
 //!
 //! ```
 //! use tollgate_core::Micros;
@@ -53,30 +52,31 @@ pub use self::skip::skip;
 
 use tollgate_core::{Micros, Store};
 
-/// A store under test, and the way in which its time is moved.
+/// A store under test, and a way to move its time.
 pub trait Harness: Sized + Send + Sync {
     /// The store.
     type Store: Store;
 
-    /// An empty store, with whatever it needs to live; that goes when `Self` is dropped.
+    /// Starts an empty store, with everything that it needs to run, until `Self` is dropped.
     fn start() -> impl Future<Output = (Self, Self::Store)> + Send;
 
-    /// Moves the store's time on by `span`. A harness whose store runs in real time cannot, and
-    /// returns `false`.
+    /// Moves the store's time forward by `span`. A harness for a store that runs in real time
+    /// cannot do this and returns `false`.
     fn advance(&self, span: Micros) -> bool {
         let _ = span;
         false
     }
 }
 
-/// Makes a `#[tokio::test]` of every check, for the [`Harness`] of the name given.
+/// Generates a `#[tokio::test]` for every check, using the given [`Harness`].
 ///
 /// `store_tests!(Harness, real time)` leaves out the checks that move the store's clock.
 ///
-/// A store over several machines takes long to start. For such a store, `store_tests!(Harness,
-/// several machines)` and `store_tests!(Harness, several machines, real time)` generate a single
-/// test. They leave out the checks that compare whole verdicts with the reference, because the
-/// store promises a consistent snapshot only per machine.
+/// A store that spans several machines is slow to start. For such a store,
+/// `store_tests!(Harness, several machines)` and
+/// `store_tests!(Harness, several machines, real time)` generate a single test. They leave out the
+/// checks that compare entire verdicts with the reference, because the store guarantees a
+/// consistent snapshot only per machine.
 #[macro_export]
 macro_rules! store_tests {
     ($harness:ty) => {

@@ -1,4 +1,4 @@
-//! A store as plain as can be: what every other is compared with.
+//! A store that is as simple as possible, with which all other stores are compared.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,8 @@ use tollgate_core::{
     Receipt, ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
-/// One map and the pure functions of the core. It is handed the time, does one thing
-/// after the other, and never forgets a key, so there is little that can be wrong.
+/// A map, and the core's pure functions. Time is an argument, operations run one after the other,
+/// and keys are never forgotten, so little can go wrong.
 #[derive(Debug, Default)]
 pub struct Reference {
     states: HashMap<Slot, Stored>,
@@ -18,21 +18,21 @@ pub struct Reference {
     resets: HashMap<Slot, Timestamp>,
 }
 
-/// A state and the rule under which it is held.
+/// A state, and the rule under which it is stored.
 #[derive(Clone, Debug)]
 struct Stored {
     rule: AnyRule,
     state: AnyState,
-    /// Charges from before cannot be told from others: the key was not charged yet, or
-    /// reset since, or its state carried over from another quota.
+    /// Charges before this instant cannot be told apart: the key had not been charged yet, was
+    /// reset since, or its state was converted from another quota.
     since: Timestamp,
-    /// The leases of replicas, which may spend these units without another decision.
+    /// The replicas' leases. Replicas may spend these units without a further decision.
     holds: Holds,
 }
 
 impl Stored {
-    /// Whether the charge of a receipt can be told from others in this state.
-    fn tells(&self, receipt: &Receipt) -> bool {
+    /// Whether a receipt's charge can be told apart from other charges in this state.
+    fn can_identify(&self, receipt: &Receipt) -> bool {
         let rule = receipt.policy.rule();
         (self.rule == *rule || both_in_flight(&self.rule, rule))
             && receipt.charged.charged_at >= self.since
@@ -45,7 +45,7 @@ const fn both_in_flight(one: &AnyRule, other: &AnyRule) -> bool {
 
 macro_rules! any_state {
     ($($rule:ident: $module:ident),*) => {
-        /// A state of whichever algorithm.
+        /// A state for any algorithm.
         #[derive(Clone, Debug)]
         enum AnyState {
             $($rule(tollgate_core::algorithm::$module::State)),*
@@ -65,7 +65,7 @@ macro_rules! any_state {
             }
         })*
 
-        /// Whether a state of whichever algorithm could be forgotten.
+        /// Whether a state could be forgotten.
         fn is_fresh(stored: &Stored, now: Timestamp) -> bool {
             match (&stored.rule, &stored.state) {
                 $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
@@ -73,7 +73,7 @@ macro_rules! any_state {
             }
         }
 
-        /// The same with the holds charged that have come to their end.
+        /// Returns the state after charging its expired holds.
         fn lapsed(mut stored: Stored, now: Timestamp) -> Stored {
             match (&stored.rule, &mut stored.state) {
                 $((AnyRule::$rule(rule), AnyState::$rule(state)) => {
@@ -84,7 +84,7 @@ macro_rules! any_state {
             stored
         }
 
-        /// The units that count of a state of whichever algorithm.
+        /// Returns the units that count in a state.
         fn consumed(stored: &Stored, now: Timestamp) -> u64 {
             match (&stored.rule, &stored.state) {
                 $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.consumed(state, now),)*
@@ -105,14 +105,14 @@ any_state!(
     Penalty: penalty
 );
 
-/// A rule that finds its state among all.
+/// A rule that can convert from and to [`AnyState`].
 trait Kind: Rule {
     fn wrap(&self, state: Self::State) -> AnyState;
     fn read(&self, stored: &Stored, now: Timestamp) -> Self::State;
 }
 
 impl Reference {
-    /// Decides as a store at `now` would.
+    /// Decides like a store with its clock at `now`.
     pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         let made: Vec<_> = charges.iter().filter(|charge| !charge.dry).copied().collect();
         let verdict = self.decide_made(&made, now);
@@ -125,7 +125,7 @@ impl Reference {
         Verdict::new(verdict.is_admitted(), now, decisions)
     }
 
-    /// The decision on a dry charge.
+    /// Decides on a dry charge.
     fn ask(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         let decision = self.assess(charge, charge.cost, now);
         if decision.denies() {
@@ -134,9 +134,9 @@ impl Reference {
         Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now) }
     }
 
-    /// For each charge of a request that was denied at `now`: the time for which its key has no
-    /// unit left. Zero if the key has a unit, for a dry charge, and for a state under another rule.
-    /// Empty for an admitted request.
+    /// For each charge in a request that was denied at `now`, returns how long its key will have no
+    /// units left. Zero if the key has a unit, for a dry charge, and for a state under another
+    /// rule. Empty for an admitted request.
     pub fn frozen(&self, charges: &[Charge<'_>], verdict: &Verdict, now: Timestamp) -> Vec<Micros> {
         if verdict.is_admitted() {
             return Vec::new();
@@ -156,7 +156,7 @@ impl Reference {
         let enforced = |charge: &Charge<'_>| {
             charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
         };
-        // Beside an enforced charge to the same quota, a shadow takes nothing.
+        // A shadow charge takes no units from a quota that an enforced charge also uses.
         let total = |charge: &Charge<'_>| {
             let counts = |other: &&Charge<'_>| {
                 slot(other) == slot(charge) && (other.enforce || !enforced(charge))
@@ -190,8 +190,8 @@ impl Reference {
         Verdict::new(admitted, now, decisions)
     }
 
-    /// Strikes the penalties of keys that another policy denies, and lets them say what they
-    /// are then.
+    /// Adds a strike to the penalties for keys that another policy denies, and updates their
+    /// decisions.
     fn strike(
         &mut self,
         charges: &[Charge<'_>],
@@ -220,7 +220,7 @@ impl Reference {
         }
     }
 
-    /// Settles as a store at `now` would.
+    /// Settles like a store with its clock at `now`.
     pub fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Settlement {
         if receipt.has_lapsed(now) {
             return Settlement::Lapsed;
@@ -234,12 +234,12 @@ impl Reference {
         let held = self.held(&slot, now);
         let held = held.as_ref();
         if actual > cost {
-            // A debt is owed under the quota that holds now.
+            // A debt is charged under the current quota.
             let rule = held.map_or_else(|| receipt.policy.rule().clone(), |held| held.rule.clone());
             let units = self.change(&rule, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        let Some(held) = held.filter(|held| held.tells(receipt)) else {
+        let Some(held) = held.filter(|held| held.can_identify(receipt)) else {
             return Settlement::Returned { units: 0 };
         };
         let rule = held.rule.clone();
@@ -247,10 +247,10 @@ impl Reference {
         Settlement::Returned { units }
     }
 
-    /// Renews a permit as a store whose clock is at `now` must do it.
+    /// Renews a permit like a store with its clock at `now`.
     ///
     /// # Panics
-    /// If the policy does not count in flight.
+    /// If the policy is not a concurrency limit.
     pub fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Receipt> {
         if self.settled.contains(&receipt.id) {
             return None;
@@ -259,7 +259,7 @@ impl Reference {
         let any = receipt.policy.rule();
         let AnyRule::ConcurrentRequests(rule) = any else { panic!("there is no lease") };
         let (charged, cost) = (receipt.charged, receipt.charged.cost.get());
-        let is_known = self.held(&slot, now).is_some_and(|held| held.tells(receipt));
+        let is_known = self.held(&slot, now).is_some_and(|held| held.can_identify(receipt));
         let since = self.since(any, &slot, now);
         let mut state = self.read(rule, &slot, now);
         if is_known {
@@ -272,7 +272,7 @@ impl Reference {
         Some(receipt.begun_at(charged_at))
     }
 
-    /// Removes the state of a key at `now`. Leases remain, because replicas may still spend them.
+    /// Removes a key's state at `now`. Leases remain, because replicas may still spend them.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let slot = slot_of(policy, key);
         let stored = self.stored(&slot, now).filter(|stored| !stored.holds.is_empty());
@@ -285,13 +285,13 @@ impl Reference {
         self.resets.insert(slot, now);
     }
 
-    /// Whether a key has a block of this name that can still be spent.
+    /// Whether a key has a block with this ID that can still be spent.
     pub fn knows_block(&self, policy: &Policy, key: &Key, id: u64, now: Timestamp) -> bool {
         self.holds(&slot_of(policy, key), now).iter().any(|hold| hold.id == id)
     }
 
-    /// Settles blocks of a key, each by its name and what was spent of it, and grants another
-    /// of up to `units`.
+    /// Settles a key's blocks, given as IDs with the units spent, and grants a new block of up to
+    /// `units`.
     pub fn lease(
         &mut self,
         (policy, key): (&Policy, &Key),
@@ -338,23 +338,23 @@ impl Reference {
         })
     }
 
-    /// Forgets that keys were reset, as a store may where the next instant has come.
+    /// Forgets that keys were reset, which a store may do from the next microsecond on.
     pub fn forget_resets(&mut self) {
         self.resets.clear();
     }
 
-    /// Drops the state of a key, as a store may that finds it fresh. Only a clock that
-    /// steps back makes a difference.
+    /// Drops a key's state, which a store may do if the state is fresh. This makes a difference
+    /// only if the clock steps back.
     pub fn drop_state(&mut self, policy: &Policy, key: &Key) {
         self.states.remove(&slot_of(policy, key));
     }
 
-    /// Whether a key has a state that could not be forgotten.
+    /// Whether a key has a state that must not be forgotten.
     pub fn is_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> bool {
         self.held(&slot_of(policy, key), now).is_some()
     }
 
-    /// How long until the state of a key is fresh, under the rule that holds it.
+    /// How long until a key's state is fresh, under its stored rule.
     pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
         let slot = slot_of(policy, key);
         let Some(stored) = self.stored(&slot, now) else { return Micros::ZERO };
@@ -387,7 +387,7 @@ impl Reference {
             };
             let mut holds = self.holds(&slot, now);
             if matches!(any, AnyRule::CalendarWindowCounter(_)) {
-                // Calendar quotas cannot be leased, so all leased units are charged at once.
+                // Calendar quotas cannot be leased, so all leased units are charged immediately.
                 rule.owe(&mut state, holds.units(), now);
                 holds = Holds::default();
             }
@@ -396,14 +396,14 @@ impl Reference {
         })
     }
 
-    /// The start of the validity of receipts under `rule`, for a key that changes at `now`.
-    /// Charges made in the microsecond of a change or a reset cannot be distinguished, so their
-    /// receipts are not valid.
+    /// Returns the instant from which receipts are valid under `rule`, for a key that changes at
+    /// `now`. Charges made in the same microsecond as a change or a reset cannot be told apart, so
+    /// their receipts are not valid.
     fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
         let next = now + Micros::new(1);
         match self.stored(slot, now) {
             Some(stored) if stored.rule == *rule => stored.since,
-            // Permits keep their dates when the rule changes.
+            // Permits retain their timestamps when the rule changes.
             Some(stored) if !is_fresh(&stored, now) && both_in_flight(&stored.rule, rule) => {
                 stored.since
             }
@@ -413,12 +413,12 @@ impl Reference {
         }
     }
 
-    /// A state that cannot be forgotten yet.
+    /// Returns a key's state if it must not be forgotten yet.
     fn held(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
         self.stored(slot, now).filter(|stored| !is_fresh(stored, now))
     }
 
-    /// The state of a key at `now`.
+    /// Returns a key's state at `now`.
     fn stored(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
         self.states.get(slot).map(|stored| lapsed(stored.clone(), now))
     }
@@ -432,7 +432,7 @@ impl Reference {
     }
 }
 
-/// A change of a state.
+/// A change to a state.
 #[derive(Clone, Copy)]
 enum Change {
     Charge(Cost),
@@ -440,7 +440,7 @@ enum Change {
     GiveBack(Charged, u64),
 }
 
-/// The name of a policy and the bytes of a key: what owns a state.
+/// A policy name and a key's bytes, which together identify a state.
 type Slot = (String, Vec<u8>);
 
 fn slot(charge: &Charge<'_>) -> Slot {

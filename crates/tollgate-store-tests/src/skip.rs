@@ -1,4 +1,4 @@
-//! The record of tests that could not check their subject.
+//! Records tests that could not check their subject.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -6,14 +6,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// Records that the calling test, or a part of it, cannot check its subject.
+/// Records that the calling test cannot check its subject, or a part of it.
 ///
 /// Prints the reason and appends a line `test name<TAB>reason` to the file that the environment
 /// variable `TOLLGATE_SKIPS` names, if it is set. `cargo xtask test` sets it, prints the number
 /// of skips at the end, and fails in CI on a skip that `.config/skips.txt` does not list.
 ///
-/// The reason has to be the same in each run, without addresses or times, because the list
-/// contains it.
+/// The reason must be the same in each run, without addresses or times, because the list contains
+/// it.
 ///
 /// # Panics
 ///
@@ -38,7 +38,7 @@ fn append(record: &Path, test: &str, reason: &str) {
     }
 }
 
-/// The name that the test runner knows the running test by.
+/// Returns the running test's name.
 fn test_name() -> String {
     // cargo-nextest sets the variable. libtest names the thread after the test.
     let of_thread = || thread::current().name().unwrap_or("unnamed").to_owned();
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "cannot record a skip in /nowhere/skips")]
-    fn a_skip_without_a_record_fails() {
+    fn unwritable_record_fails() {
         append(Path::new("/nowhere/skips"), "test", "reason");
     }
 }

@@ -1,11 +1,11 @@
-//! One policy, one request after the other.
+//! Single policies with sequential requests.
 
 use tollgate_core::{Key, Micros, Outcome, Store};
 
 use super::{MODES, charge, policy, remaining};
 use crate::Harness;
 
-/// With a limit of ten, each algorithm allows ten units at once and denies the eleventh.
+/// With a limit of ten, each algorithm allows ten units and denies the eleventh.
 pub async fn admits_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -19,7 +19,7 @@ pub async fn admits_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// Every field of the answer is filled in, on an untouched key and on a used one.
+/// Every decision field is filled in, both for an unused key and for a used key.
 pub async fn says_what_is_left_and_when_it_is_whole<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -47,7 +47,7 @@ pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: 
     }
 }
 
-/// A cost of zero is allowed even when nothing is left, and takes nothing.
+/// A cost of zero is allowed even if no units remain, and takes no units.
 pub async fn peeking_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 3, algorithm);
@@ -63,7 +63,7 @@ pub async fn peeking_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// However often a request is refused, a smaller one passes as if it had not been there.
+/// After any number of denied requests, a smaller request is allowed as if they had not been sent.
 pub async fn a_denial_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -77,7 +77,7 @@ pub async fn a_denial_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// Keys are strings of bytes: empty, long, with separators, braces and line ends in them.
+/// Keys are byte strings, which may be empty, long, or contain separators, braces and line breaks.
 pub async fn keys_are_separate_whatever_their_bytes<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("keys", 1, MODES[0]);
     let long = [b'x'; 4_096];
@@ -103,7 +103,8 @@ pub async fn keys_are_separate_whatever_their_bytes<H: Harness>(_: &H, store: &H
     }
 }
 
-/// One key under two policies has two quotas; policies of one name and quota have one.
+/// The same key under two policies has two quotas. Policies with equal name and quota share a
+/// quota.
 pub async fn policies_are_separate_by_name<H: Harness>(_: &H, store: &H::Store) {
     let key = Key::from("k");
     let (a, b) = (policy("a", 1, MODES[0]), policy("b", 1, MODES[0]));
@@ -113,7 +114,7 @@ pub async fn policies_are_separate_by_name<H: Harness>(_: &H, store: &H::Store) 
     assert!(charge(store, &another_a, &key, 1).await.denies());
 }
 
-/// A charge through one clone of a store counts in the other clone.
+/// A charge through one clone counts in the other clone.
 pub async fn clones_share_state<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("shared", 2, MODES[0]);
     let clone = store.clone();
@@ -123,7 +124,7 @@ pub async fn clones_share_state<H: Harness>(_: &H, store: &H::Store) {
     assert!(charge(&clone, &policy, &Key::GLOBAL, 1).await.denies());
 }
 
-/// A reset makes a key whole under its policy and leaves all else alone.
+/// A reset restores a key's full quota under its policy and affects no other key or policy.
 pub async fn reset_forgets_one_key<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

@@ -1,4 +1,4 @@
-//! Fixed windows that are the periods of a calendar.
+//! Fixed windows that follow a calendar.
 
 use tollgate_core::{
     Calendar, Cost, Key, Micros, Period, Policy, Quota, Settlement, Store, StoreExt, Timestamp,
@@ -9,7 +9,7 @@ use crate::Harness;
 
 const HOUR: u64 = 3_600_000_000;
 
-/// Days of 23, 24 and 25 hours around the store's time, and a skipped one.
+/// Days with 23, 24 and 25 hours around the store's time, and a skipped day.
 async fn days(store: &impl Store) -> Calendar {
     let now = now(store).await;
     let lengths = [24, 23, 48, 25, 24].into_iter().cycle().take(50);
@@ -17,7 +17,7 @@ async fn days(store: &impl Store) -> Calendar {
         *at += hours * HOUR;
         Some(Timestamp::from_micros(*at))
     });
-    // A name means one table, and each store has a time of its own.
+    // Each store has its own time, so it needs its own calendar name.
     Calendar::new(format!("day of {}", now.as_micros()), starts).expect("ascending instants")
 }
 
@@ -25,12 +25,13 @@ fn policy(name: &str, quota: Quota) -> Policy {
     Policy::fixed_window_counter(name, quota).expect("the checks' policies build")
 }
 
-/// The period that a store is in, far enough from its ends for a check that takes a while.
+/// The store's current period. It is long enough that a check does not reach its end.
 async fn period(store: &impl Store, calendar: Calendar) -> Period {
     calendar.period(now(store).await)
 }
 
-/// Until the period ends, a verdict names its end, however long the period is.
+/// Uses up the quota. Every verdict until then reports the period's end, however long the period
+/// is.
 async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Timestamp) -> Micros {
     let first = store.charge(policy, key, Cost::ONE).await.expect("the store decides");
     let decision = first.decisions()[0];
@@ -43,7 +44,7 @@ async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Tim
     wait
 }
 
-/// A denial names the end of the period, to the microsecond.
+/// A denial reports the period's end, to the microsecond.
 pub async fn a_denial_waits_for_the_end_of_the_period<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(3, calendar));
@@ -51,7 +52,7 @@ pub async fn a_denial_waits_for_the_end_of_the_period<H: Harness>(_: &H, store: 
     spend_a_period(store, &policy, &Key::from("k"), end).await;
 }
 
-/// The whole quota is available again when the period ends, however long the period was.
+/// The full quota is available again when the period is over, however long it was.
 pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(3, calendar));
@@ -67,7 +68,7 @@ pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store
     }
 }
 
-/// Units that are refunded within the period are available in it.
+/// Units refunded within the period are available in it.
 pub async fn a_refund_counts_in_the_current_period<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(9, calendar));
@@ -85,7 +86,7 @@ pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(9, calendar));
     let key = Key::from("k");
-    // The end of the period comes within the lifetime of the receipt.
+    // Move close to the period's end, which is then within the receipt's lifetime.
     let end = period(store, calendar).await.end();
     let left = end.since(now(store).await).get();
     advance(harness, Micros::new(left - 1_000));
@@ -96,8 +97,8 @@ pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
     assert_eq!(remaining(store, &policy, &key).await, 7);
 }
 
-/// Another calendar, another span or another algorithm under the same name goes on from
-/// the units that count.
+/// After a change to another calendar, span or algorithm under the same name, the consumed units
+/// still count.
 pub async fn a_changed_calendar_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let start = period(store, calendar).await.start();
@@ -127,9 +128,10 @@ pub async fn a_changed_calendar_keeps_what_was_consumed<H: Harness>(_: &H, store
     }
 }
 
-/// Whatever a store takes for the time when it is asked, the calendar is asked about the
-/// instant of the decision: periods are so short here that they end while requests are on
-/// their way. A store that can tell no better may refuse, but not charge.
+/// A decision must use the period that contains its own instant, even if the store has only an
+/// estimate of the time when the request arrives. The periods here are so short that they change
+/// while requests are in transit. A store that cannot do better may return an error, but must not
+/// charge.
 pub async fn the_period_is_that_of_the_decision<H: Harness>(harness: &H, store: &H::Store) {
     let now = now(store).await;
     let starts = (1..50_000).map(|n| now + Micros::new(n * 20_000));

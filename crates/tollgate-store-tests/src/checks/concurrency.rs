@@ -1,4 +1,4 @@
-//! Many tasks at once.
+//! Many concurrent tasks.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::Harness;
 const TASKS: u64 = 32;
 const EACH: u64 = 25;
 
-/// Runs `TASKS` tasks that send `EACH` requests, and returns the verdicts in no order.
+/// Runs `TASKS` tasks that each send `EACH` requests, and returns the verdicts in any order.
 async fn storm<S: Store>(
     store: &S,
     policies: &[(Policy, Key)],
@@ -40,7 +40,7 @@ fn admitted(verdicts: &[(Cost, Verdict)]) -> u64 {
     admitted.map(|(cost, _)| cost.get()).sum()
 }
 
-/// 800 requests at a limit of 500: 500 pass, and each is told another remainder.
+/// 800 requests at a limit of 500: 500 are allowed, each with a different `remaining`.
 pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policies = [(policy(&format!("{algorithm:?}"), 500, algorithm), Key::GLOBAL)];
@@ -55,7 +55,7 @@ pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, st
     }
 }
 
-/// With several policies on a request, both are charged for exactly what passed.
+/// With several policies per request, each policy is charged for exactly the admitted requests.
 pub async fn many_tasks_on_pairs_of_policies_admit_exactly_the_tighter<H: Harness>(
     _: &H,
     store: &H::Store,
@@ -70,7 +70,7 @@ pub async fn many_tasks_on_pairs_of_policies_admit_exactly_the_tighter<H: Harnes
     }
 }
 
-/// As requests of one unit are among them, nothing is left over, and nothing exceeded.
+/// Some requests cost a single unit, so the limit is used up exactly.
 pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 1_000, algorithm);
@@ -84,9 +84,9 @@ pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, stor
     }
 }
 
-/// Every task charges units and refunds them; in the end the whole quota is available.
+/// Every task charges units and refunds them. In the end, the full quota is available.
 pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &H::Store) {
-    // These algorithms refund exactly, whatever other charges were made since.
+    // These algorithms refund exactly, regardless of other charges made since.
     for algorithm in [MODES[0], MODES[1], MODES[3]] {
         let policy = policy(&format!("{algorithm:?}"), 100, algorithm);
         let mut tasks = JoinSet::new();
@@ -109,7 +109,7 @@ pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &
     }
 }
 
-/// No two requests of a queue leave at the same time.
+/// No two requests leave a queue at the same time.
 pub async fn queued_requests_have_a_departure_each<H: Harness>(_: &H, store: &H::Store) {
     let [.., queue, _] = MODES;
     let policy = timed("queue", 10_000, LONG, queue);

@@ -25,7 +25,7 @@ async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
     store.renew(receipt).await.expect("the store renews")
 }
 
-/// Permits can be returned in any order, and each receipt returns its permits once.
+/// Permits can be returned in any order, and each receipt returns its permits only once.
 pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, store: &H::Store) {
     let (policy, key) = (in_flight("flight", 3), Key::from("k"));
     let mut receipts = Vec::new();
@@ -42,7 +42,7 @@ pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, 
     }
 }
 
-/// A process that dies gives nothing back; its lease ends by itself.
+/// A process that dies returns no permits, but its lease expires.
 pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("dead", 2), Key::from("k"));
     let dead = receipt(store, &policy, &key, 2).await;
@@ -51,12 +51,16 @@ pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store:
     assert_eq!(denied.retry_after(), Some(Micros::new(1)));
     advance(harness, Micros::new(1));
     let next = receipt(store, &policy, &key, 2).await;
-    assert_eq!(settle(store, &dead, 0).await, Settlement::Lapsed, "it gives nothing of others");
+    assert_eq!(
+        settle(store, &dead, 0).await,
+        Settlement::Lapsed,
+        "it must not return another request's units"
+    );
     assert_eq!(remaining(store, &policy, &key).await, 0);
     assert_eq!(settle(store, &next, 0).await, Settlement::Returned { units: 2 });
 }
 
-/// A request that takes three leases occupies its units all along, and returns them.
+/// A request that takes three leases occupies its units the entire time, and then returns them.
 pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("long", 2), Key::from("k"));
     let mut held = receipt(store, &policy, &key, 1).await;
@@ -81,23 +85,26 @@ pub async fn a_renewed_permit_counts_once<H: Harness>(_: &H, store: &H::Store) {
     assert_eq!(settle(store, &held, 0).await, Settlement::Returned { units: 1 });
     assert_eq!(remaining(store, &policy, &key).await, 2);
     assert_eq!(renew(store, &held).await, None, "a returned permit is not renewed");
-    assert_eq!(renew(store, &first).await, None, "by any of its receipts");
+    assert_eq!(renew(store, &first).await, None, "not with its earlier receipt either");
     assert_eq!(remaining(store, &policy, &key).await, 2);
 }
 
-/// A renewal after the permit has lapsed charges it again, because the request is in flight.
+/// Renewing a lapsed permit charges it again, because the request is still in flight.
 pub async fn a_lapsed_permit_is_charged_again<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("late", 2), Key::from("k"));
     let late = receipt(store, &policy, &key, 2).await;
     advance(harness, LEASE);
     receipt(store, &policy, &key, 1).await;
     let late = renew(store, &late).await.expect("it was not settled");
-    assert!(charge(store, &policy, &key, 1).await.denies(), "three of two are in flight");
+    assert!(
+        charge(store, &policy, &key, 1).await.denies(),
+        "three units are in flight at a limit of two"
+    );
     assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 2 });
     assert_eq!(remaining(store, &policy, &key).await, 1);
 }
 
-/// A reset removes a permit, and its renewal charges it again.
+/// A reset removes a permit, and renewing it charges it again.
 pub async fn a_renewed_permit_outlives_a_reset<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("reset", 2), Key::from("k"));
     let lost = receipt(store, &policy, &key, 2).await;
@@ -109,7 +116,7 @@ pub async fn a_renewed_permit_outlives_a_reset<H: Harness>(harness: &H, store: &
     assert_eq!(settle(store, &found, 0).await, Settlement::Returned { units: 2 });
 }
 
-/// Two versions of a service side by side know of each other's requests.
+/// Two service versions running side by side count each other's requests.
 pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, store: &H::Store) {
     let (small, large, key) = (in_flight("limit", 2), in_flight("limit", 5), Key::from("k"));
     let first = receipt(store, &small, &key, 2).await;
@@ -135,8 +142,8 @@ pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Sto
     }
 }
 
-/// Many tasks come, renew and go: a service that counts sees no more than the limit, and in
-/// the end all of it is there again.
+/// Many tasks take, renew and return permits. A counter never exceeds the limit, and in the end all
+/// units are available again.
 pub async fn never_more_than_the_limit_is_in_flight<H: Harness>(_: &H, store: &H::Store) {
     const LIMIT: u64 = 7;
     let policy = in_flight("storm", LIMIT);

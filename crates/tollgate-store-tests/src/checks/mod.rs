@@ -1,4 +1,4 @@
-//! The checks, by what they look at.
+//! The checks, by subject.
 
 pub mod basics;
 pub mod calendar;
@@ -21,7 +21,7 @@ use tollgate_core::{
 
 use crate::Harness;
 
-/// Every algorithm that limits a rate, in every mode.
+/// Every rate limiting algorithm, in every mode.
 const MODES: [Algorithm; 8] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
@@ -33,10 +33,10 @@ const MODES: [Algorithm; 8] = [
     Algorithm::LeakyBucket { mode: LeakyMode::Meter },
 ];
 
-/// The longest possible window, so that no unit is refilled during a test.
+/// The longest possible window. No unit is refilled during a test.
 const LONG: Duration = Policy::MAX_WINDOW;
 
-/// `limit` units in a window that does not end.
+/// Creates a policy for `limit` units in a window that never finishes during a test.
 fn policy(name: &str, limit: u64, algorithm: Algorithm) -> Policy {
     timed(name, limit, LONG, algorithm)
 }
@@ -49,7 +49,7 @@ async fn decide(store: &impl Store, charges: &[Charge<'_>]) -> Verdict {
     store.decide(charges).await.expect("the store decides")
 }
 
-/// Charges one policy and returns what it says.
+/// Charges a single policy and returns its decision.
 async fn charge(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> Decision {
     decide(store, &[Charge::new(policy, key, Cost::new(cost))]).await.decisions()[0]
 }
@@ -58,7 +58,7 @@ async fn remaining(store: &impl Store, policy: &Policy, key: &Key) -> u64 {
     charge(store, policy, key, 0).await.remaining
 }
 
-/// Charges one policy and returns the receipt; the request must be admitted.
+/// Charges a single policy and returns the receipt. The request must be admitted.
 async fn receipt(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> Receipt {
     let charges = [Charge::new(policy, key, Cost::new(cost))];
     let verdict = decide(store, &charges).await;
@@ -74,7 +74,7 @@ async fn reset(store: &impl Store, policy: &Policy, key: &Key) {
     store.reset(policy, key).await.expect("the store resets");
 }
 
-/// Moves the clock of the store. Only checks that the macro leaves out in real time call this.
+/// Moves the store's clock. Only checks that the macro leaves out in real time call this.
 fn advance<H: Harness>(harness: &H, span: Micros) {
     assert!(
         harness.advance(span),
@@ -89,7 +89,7 @@ async fn now(store: &impl Store) -> Timestamp {
     store.peek(&policy, &Key::GLOBAL).await.expect("the store decides").decided_at()
 }
 
-/// Returns when the store's time is a later microsecond than before, also in real time.
+/// Waits until the store's time has advanced by at least a microsecond, also in real time.
 async fn pass_a_microsecond<H: Harness>(harness: &H, store: &H::Store) {
     let before = now(store).await;
     while now(store).await == before {
@@ -97,7 +97,7 @@ async fn pass_a_microsecond<H: Harness>(harness: &H, store: &H::Store) {
     }
 }
 
-/// A name that no other receipt has.
+/// Returns a unique receipt ID.
 fn fresh_id() -> ReceiptId {
     ReceiptId(fastrand::u128(..))
 }

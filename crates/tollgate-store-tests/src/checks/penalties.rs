@@ -1,4 +1,4 @@
-//! Blocks for strikes.
+//! Penalties: strikes and blocks.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn three_denials() -> Policy {
     penalty("banned", Strikes::of_denials(3, BLOCK))
 }
 
-/// A request under a policy and a penalty of the same key.
+/// Sends a request that charges a policy and a penalty with the same key.
 async fn ask(store: &impl Store, policies: [&Policy; 2], key: &Key) -> Verdict {
     decide(store, &policies.map(|policy| Charge::new(policy, key, Cost::ONE))).await
 }
@@ -39,12 +39,12 @@ async fn until_blocked(store: &impl Store, both: [&Policy; 2], key: &Key) -> Mic
     block(&ask(store, both, key).await).expect("a block")
 }
 
-/// A block starts with the third denial. Requests during the block do not prolong it.
+/// A block starts with the third denial. Requests during the block do not extend it.
 pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
     assert!(ask(store, both, &key).await.is_admitted());
-    assert_eq!(remaining(store, &banned, &key).await, 3, "an admitted request is no strike");
+    assert_eq!(remaining(store, &banned, &key).await, 3, "an admitted request is not a strike");
     let first = until_blocked(store, both, &key).await;
     assert_eq!(Duration::from(first), BLOCK);
     let again = block(&ask(store, both, &key).await).expect("a block");
@@ -52,7 +52,7 @@ pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     assert_eq!(remaining(store, &banned, &Key::from("other")).await, 3);
 }
 
-/// The next block is longer, up to the longest, and good behaviour makes it short again.
+/// Each block is longer, up to the maximum, and a time without blocks makes them short again.
 pub async fn blocks_grow_and_are_forgotten<H: Harness>(harness: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
@@ -69,7 +69,7 @@ pub async fn blocks_grow_and_are_forgotten<H: Harness>(harness: &H, store: &H::S
     assert_eq!(Duration::from(until_blocked(store, both, &key).await), BLOCK);
 }
 
-/// These denials cause no strike: of another key, by a shadow policy, and of a cost of 0.
+/// These denials are not strikes: for another key, by a shadow policy, and with a cost of 0.
 pub async fn only_denials_of_the_same_key_strike<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (key, other) = (Key::from("k"), Key::from("other"));
@@ -87,8 +87,8 @@ pub async fn only_denials_of_the_same_key_strike<H: Harness>(_: &H, store: &H::S
         assert_eq!(remaining(store, &banned, &key).await, 3, "{charges:?}");
     }
     decide(store, &[denied(&key), watched.shadow(), denied(&other)]).await;
-    assert_eq!(remaining(store, &banned, &key).await, 2, "a shadow counts too");
-    // However often it is named, and wherever.
+    assert_eq!(remaining(store, &banned, &key).await, 2, "a shadow penalty also counts strikes");
+    // Several charges to the penalty still add a single strike, in any order.
     decide(store, &[watched, denied(&key), watched]).await;
     assert_eq!(remaining(store, &banned, &key).await, 1);
 }
@@ -101,7 +101,7 @@ pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Stor
     for _ in 0..4 {
         ask(store, [&full, &failures], &key).await;
     }
-    assert_eq!(remaining(store, &failures, &key).await, 2, "denials are no failures");
+    assert_eq!(remaining(store, &failures, &key).await, 2, "denials are not failures");
     let mut receipts = Vec::new();
     for _ in 0..4 {
         receipts.push(receipt(store, &failures, &key, 1).await);
@@ -118,7 +118,7 @@ pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Stor
     assert_eq!(remaining(store, &failures, &key).await, 2);
 }
 
-/// Many denials at once make one block, and as long as one.
+/// Many simultaneous denials cause a single block of normal length.
 pub async fn many_denials_at_once_make_one_block<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned, key) = (policy("full", 5, MODES[1]), three_denials(), Key::GLOBAL);
     let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Correcting charges.
+//! Settling charges.
 
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::Harness;
 
-/// A request that cost less than was charged leaves the rest to others.
+/// If a request costs less than was charged, the rest becomes available to other requests.
 pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
-        // A bucket refills while a real clock runs, so a refund is smaller by that amount. With a
-        // window of 400 days the difference during the test is less than one unit.
+        // A bucket refills while a real clock runs, which reduces the refund. With a window of 400
+        // days, the difference during the test is less than one unit.
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let receipt = receipt(store, &policy, &key, 8).await;
@@ -30,7 +30,7 @@ pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store
     }
 }
 
-/// Settling again, even from a clone or to another cost, changes nothing.
+/// Settling again has no effect, even through a clone or with a different cost.
 pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -46,7 +46,7 @@ pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// Settling upwards charges the missing units even beyond the quota, up to one capacity of debt.
+/// Settling upwards charges the missing units even beyond the quota, up to a debt of one capacity.
 pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -80,13 +80,13 @@ pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
     assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6);
 }
 
-/// Only the last waiter in a wait queue gets a refund, because the waiters behind it already have
-/// the times at which they continue.
+/// Only the last waiter in a queue gets a refund, because the waiters behind it already have their
+/// departure times.
 pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     harness: &H,
     store: &H::Store,
 ) {
-    // Between two charges of a clock that runs, the queue would drain a little.
+    // If the clock ran between two charges, the queue would drain a little.
     advance(harness, Micros::ZERO);
     let queue = Algorithm::LeakyBucket { mode: LeakyMode::default() };
     let policy = policy("queue", 10, queue);
@@ -99,11 +99,11 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     let delay = last.charged.leaves_at;
     assert_eq!(settle(store, &last, 0).await, Settlement::Returned { units: 1 });
     assert_eq!(remaining(store, &policy, &key).await, 8);
-    // Its departure is free again, to the microsecond.
+    // Its departure time is available again, to the microsecond.
     assert_eq!(receipt(store, &policy, &key, 1).await.charged.leaves_at, delay);
 }
 
-/// A receipt from before a reset refunds nothing, because the reset has removed its charge.
+/// A receipt from before a reset refunds no units, because the reset has removed its charge.
 pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -112,7 +112,7 @@ pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let receipt = receipt(store, &policy, &key, 10).await;
-        // A charge of the same microsecond as the reset may count as one that came after it.
+        // A charge in the same microsecond as the reset may count as made after it.
         pass_a_microsecond(harness, store).await;
         store.reset(&policy, &key).await.expect("the store resets");
         charge(store, &policy, &key, 10).await;
@@ -121,8 +121,8 @@ pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
     }
 }
 
-/// Nor can a charge be told from others once its key was charged under another quota, and
-/// coming back to the first makes no difference.
+/// After a key was charged under another quota, its earlier charges can no longer be told apart,
+/// even if the first quota is used again.
 pub async fn a_receipt_of_another_quota_gives_nothing_back<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
@@ -136,7 +136,7 @@ pub async fn a_receipt_of_another_quota_gives_nothing_back<H: Harness>(_: &H, st
     }
 }
 
-/// A receipt of a small quota cannot cut what is owed under a large one.
+/// A receipt from a small quota must not reduce the debt under a large quota.
 pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
@@ -149,8 +149,8 @@ pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store:
     }
 }
 
-/// Ten units a year are twenty in two where the burst is the same: charged in turn under
-/// both, nothing is carried over, and a receipt stays good.
+/// Ten units per year is the same rate as twenty in two years, if the burst is the same.
+/// Alternating between these quotas converts no state, and receipts remain valid.
 pub async fn a_quota_stated_otherwise_is_the_same_quota<H: Harness>(harness: &H, store: &H::Store) {
     let log = |resolution| Algorithm::SlidingWindowLog { resolution };
     let (short, long) = (Quota::new(10, LONG / 2).burst(10), Quota::new(20, LONG).burst(10));

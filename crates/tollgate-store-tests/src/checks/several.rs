@@ -5,7 +5,7 @@ use tollgate_core::{Charge, Cost, Decision, Key, Outcome, Store, StoreExt};
 use super::{MODES, charge, decide, fresh_id, policy, remaining};
 use crate::Harness;
 
-/// If any policy denies, none is charged, wherever in the list it stands.
+/// If any policy denies, no policy is charged, wherever the denying policy is in the list.
 pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
@@ -22,8 +22,7 @@ pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// In a denied request, a policy that would have allowed says so, and that nothing was
-/// taken from it.
+/// In a denied request, a policy that would have allowed it reports this, and is not charged.
 pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
@@ -39,7 +38,7 @@ pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H
     }
 }
 
-/// Two charges of one request to the same quota are one charge of their sum.
+/// Two charges to the same quota in a request are summed.
 pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -59,7 +58,7 @@ pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::
     }
 }
 
-/// A policy that does not enforce lets everything pass.
+/// A policy that is not enforced allows every request.
 pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 2, algorithm);
@@ -74,7 +73,7 @@ pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// A shadow counts the requests that really pass, and no others.
+/// A shadow counts only the requests that are admitted.
 pub async fn a_shadow_is_charged_only_with_an_admitted_request<H: Harness>(
     _: &H,
     store: &H::Store,
@@ -92,7 +91,7 @@ pub async fn a_shadow_is_charged_only_with_an_admitted_request<H: Harness>(
     assert_eq!(remaining(store, &shadow, &key).await, 8);
 }
 
-/// Ten policies with a key each are one request like any other.
+/// A request can have ten policies, each with its own key.
 pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) {
     let policies: Vec<_> = (1..=10)
         .map(|n| policy(&format!("p{n}"), n + 1, MODES[n as usize % MODES.len()]))
@@ -103,14 +102,15 @@ pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) 
     for n in 0..4 {
         let verdict = decide(store, &charges).await;
         assert_eq!(verdict.decisions().len(), 10);
-        assert_eq!(verdict.is_admitted(), n < 2, "the tightest has two units");
+        assert_eq!(verdict.is_admitted(), n < 2, "the tightest policy has two units");
     }
     for (n, (policy, key)) in policies.iter().zip(&keys).enumerate() {
         assert_eq!(charge(store, policy, key, 0).await.remaining, n as u64, "{policy}");
     }
 }
 
-/// Which quota should the sum be held against? The store refuses, and charges nothing.
+/// It would be unclear to which quota the sum applies, so the store rejects the request without
+/// charging it.
 pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
@@ -123,7 +123,8 @@ pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &
     }
 }
 
-/// One call says of any number of costs when they would pass, and takes nothing.
+/// A single call returns, for any number of costs, whether they would be allowed, without charging
+/// them.
 pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
@@ -155,8 +156,8 @@ pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H:
     }
 }
 
-/// A dry charge sees the state after the other charges of the request, whatever its position, and
-/// causes no denial.
+/// A dry charge sees the state after the request's other charges, in any position, and never causes
+/// a denial.
 pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("p", 10, MODES[0]);
     let key = Key::from("k");
@@ -171,7 +172,7 @@ pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store
     let denies: Vec<_> = verdict.decisions().iter().map(Decision::denies).collect();
     assert_eq!(denies, [true, false, false, true], "{verdict:?}");
     assert_eq!(verdict.receipts(&charges, fresh_id).count(), 1);
-    // Denied, it has left all there was.
+    // The second request is denied, so the units that remained are still available.
     let verdict = decide(store, &charges).await;
     assert!(!verdict.is_admitted());
     assert_eq!(verdict.decisions()[2].outcome, Outcome::WouldAllow, "{verdict:?}");

@@ -1,4 +1,4 @@
-//! Effects of time. Every check moves the store's clock.
+//! Effects of time. Every check here moves the store's clock.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::Harness;
 const WINDOW: Duration = Duration::from_millis(700);
 const MICROSECOND: Micros = Micros::new(1);
 
-/// One microsecond too early is too early.
+/// A request is still denied one microsecond before `retry_after`.
 pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -34,7 +34,7 @@ pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
     }
 }
 
-/// At its reset a key is as if it had never been used, and not a microsecond before.
+/// A key equals an unused key exactly at its reset, and not a microsecond earlier.
 pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = timed(&format!("{algorithm:?}"), 7, WINDOW, algorithm);
@@ -51,7 +51,7 @@ pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, st
     }
 }
 
-/// A queue sends one request on per window/limit, however they arrive.
+/// A queue releases a request every `window / limit`, however requests arrive.
 pub async fn a_queue_leaves_evenly<H: Harness>(harness: &H, store: &H::Store) {
     let [.., queue, _] = MODES;
     let policy = timed("queue", 7, WINDOW, queue);
@@ -62,7 +62,7 @@ pub async fn a_queue_leaves_evenly<H: Harness>(harness: &H, store: &H::Store) {
         let decision = charge(store, &policy, &key, 1).await;
         assert!(decision.allows(), "request {n}: {decision:?}");
         assert_eq!(arrived.get() + decision.delay().get(), n * interval.get(), "request {n}");
-        // Faster than the queue drains, then exactly as fast.
+        // Requests arrive faster than the queue drains, then exactly as fast.
         let gap = if n < 5 { Micros::new(1_000) } else { interval };
         advance(harness, gap);
         arrived = Micros::new(arrived.get() + gap.get());

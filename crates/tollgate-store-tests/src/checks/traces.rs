@@ -14,13 +14,14 @@ use crate::reference::Reference;
 use crate::{Harness, is_long, seeds};
 
 /// Random requests get the same verdicts from the store and from the reference. They have one to
-/// three charges, also shadow charges and equal charges; the quotas of policies change now and
-/// then.
+/// three charges, including shadow charges and equal charges, and the policies' quotas change now
+/// and then.
 pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H, store: &H::Store) {
     trace(harness, store, 0).await;
 }
 
-/// A random sequence of charges, settlements, renewals and resets has the results of the reference.
+/// A random sequence of charges, settlements, renewals and resets has the same results as in the
+/// reference.
 ///
 /// A verdict contains the store's time, but a settlement does not, so this check moves the clock.
 pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
@@ -31,13 +32,13 @@ pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
     trace(harness, store, 3).await;
 }
 
-/// Long traces take some minutes over a network.
+/// Long traces take several minutes over a network.
 fn length() -> usize {
     if is_long() { 60_000 } else { 400 }
 }
 
 async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
-    // Eight seeds in a row have every kind of policy.
+    // Eight consecutive seeds cover every kind of policy.
     for seed in seeds(8) {
         let mut rng = Rng::with_seed(seed);
         let mut reference = Reference::default();
@@ -70,7 +71,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             }
             receipts.extend(verdict.receipts(&charges, fresh_id));
             if !receipts.is_empty() && rng.u32(..settle_one_in) == 0 {
-                // Sometimes it stays in the list, to be settled again.
+                // Sometimes the receipt remains in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
                 // After a receipt has lapsed, a store may forget that the receipt was settled.
@@ -103,9 +104,9 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
     }
 }
 
-/// One to three policies, no two of one name that differ: that is an error.
-/// Half of them are handles of one that was there before, as a service has them, and half are
-/// made anew, as after a reload.
+/// Returns one to three policies. Policies with the same name are equal, because different ones
+/// would be an error. Half reuse an existing handle like a running service; half are built anew
+/// like after a reload.
 fn policies(rng: &mut Rng, seed: u64, kept: &mut Vec<Policy>) -> Vec<Policy> {
     let mut policies: Vec<Policy> = Vec::new();
     for _ in 0..rng.usize(1..=3) {
@@ -122,7 +123,8 @@ fn policies(rng: &mut Rng, seed: u64, kept: &mut Vec<Policy>) -> Vec<Policy> {
     policies
 }
 
-/// One of four names, each now and then under another quota or algorithm.
+/// Returns a policy with a name from a set of four, occasionally with a different quota or
+/// algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
     let penalty = |counts_denials| {
@@ -164,7 +166,7 @@ fn key(rng: &mut Rng) -> Key {
     Key::from(["", "a", "b", "a key that is not kept inline"][rng.usize(..4)])
 }
 
-/// Mostly moments, sometimes a window or more, sometimes none.
+/// Usually a short time, sometimes a window or more, sometimes zero.
 fn gap(rng: &mut Rng) -> Micros {
     Micros::new(match rng.u8(..10) {
         0..3 => 0,

@@ -1,11 +1,11 @@
-//! One policy under several quotas: reloads, tiers, replicas of two versions.
+//! Policies with several quotas: reloads, tiers, and replicas of two versions.
 
 use tollgate_core::{Cost, Key};
 
 use super::{MODES, charge, decide, policy, remaining};
 use crate::Harness;
 
-/// Raising or lowering a limit forgives nothing.
+/// Raising or lowering a limit does not forgive consumed units.
 pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
@@ -17,12 +17,12 @@ pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &
         assert_eq!(remaining(store, &small, &key).await, 2, "{algorithm:?}");
         charge(store, &large, &key, 30).await;
         assert!(charge(store, &small, &key, 1).await.denies(), "{algorithm:?}");
-        // The denial under the small quota has not cut what the large one knows.
+        // The denial under the small quota has not reduced the count under the large quota.
         assert_eq!(remaining(store, &large, &key).await, 62, "{algorithm:?}");
     }
 }
 
-/// Old and new replicas in turn, as in a rolling deploy.
+/// Old and new replicas alternate, like in a rolling deployment.
 pub async fn two_versions_side_by_side_admit_no_more_than_the_larger<H: Harness>(
     _: &H,
     store: &H::Store,
@@ -39,7 +39,7 @@ pub async fn two_versions_side_by_side_admit_no_more_than_the_larger<H: Harness>
     }
 }
 
-/// Another algorithm under the same name goes on from the units that count.
+/// After a change to another algorithm under the same name, the consumed units still count.
 pub async fn a_changed_algorithm_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
     for from in MODES {
         for to in MODES {

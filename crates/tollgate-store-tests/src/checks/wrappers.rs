@@ -1,19 +1,19 @@
-//! A store around another store.
+//! Stores that wrap another store.
 
 use tollgate_core::{
     Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };
 
-/// The store inside the wrapper of [`a_wrapper_passes_on_what_the_store_inside_is`].
+/// The inner store in [`a_wrapper_passes_on_what_the_store_inside_is`].
 #[derive(Clone, Debug)]
 pub struct Inside {
     has_local_fallback: bool,
 }
 
-/// A wrapper returns the name of the store inside it, and has a local fallback if that store has
-/// one. `wrap` makes the wrapper.
+/// Checks that a wrapper returns its inner store's name, and has a local fallback if the inner
+/// store has one. `wrap` creates the wrapper.
 ///
-/// Both methods of [`Store`] have a default, so a wrapper that forgets them compiles.
+/// Both methods of [`Store`] have a default, so a wrapper that forgets them still compiles.
 pub fn a_wrapper_passes_on_what_the_store_inside_is<W: Store>(wrap: impl Fn(Inside) -> W) {
     for has_local_fallback in [false, true] {
         let inside = Inside { has_local_fallback };

@@ -36,13 +36,13 @@ impl GrpcServices {
     pub(crate) fn is_call(&self, head: &RequestHead<'_>) -> bool {
         match self {
             Self::None => false,
-            Self::All => says_call(head),
-            Self::If(condition) => says_call(head) && condition(head),
+            Self::All => is_grpc_request(head),
+            Self::If(condition) => is_grpc_request(head) && condition(head),
         }
     }
 }
 
-fn says_call(head: &RequestHead<'_>) -> bool {
+fn is_grpc_request(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }
 

@@ -345,7 +345,7 @@ impl Limit {
     /// The quota does not fit the algorithm or the policy's lease.
     pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
         let tier = tier.into();
-        let policy = like(&self.policy, self.policy.name(), quota)?;
+        let policy = policy_like(&self.policy, self.policy.name(), quota)?;
         self.tiers.retain(|(other, _)| *other != tier);
         self.tiers.push((tier, policy));
         Ok(self)
@@ -382,7 +382,7 @@ impl Limit {
     ) -> Result<Self, PolicyError> {
         let part = |whole: &Policy| {
             let part = whole.share(numerator, denominator)?;
-            like(&part, name, part.quota())
+            policy_like(&part, name, part.quota())
         };
         let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
         Ok(Self {
@@ -504,7 +504,7 @@ impl Limit {
     }
 }
 
-fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
+fn policy_like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match policy.lease() {
         Some(lease) => other.with_lease(lease),

@@ -112,8 +112,8 @@ impl<'a> Decoded<'a> {
     /// `None` if the spelling is ambiguous.
     fn of(path: &'a str) -> Option<Self> {
         let is_dots = |segment: &str| segment == "." || segment == "..";
-        let is_odd = |letter: char| matches!(letter, '\\' | ';') || letter.is_control();
-        if path.contains("//") || path.contains(is_odd) || path.split('/').any(is_dots) {
+        let is_ambiguous = |letter: char| matches!(letter, '\\' | ';') || letter.is_control();
+        if path.contains("//") || path.contains(is_ambiguous) || path.split('/').any(is_dots) {
             return None;
         }
         if !path.contains('%') {

@@ -124,9 +124,9 @@ fn invalid_entries_report_line_not_text() {
         ("user:", "the name of the user is empty"),
     ] {
         let error = format!("# a comment\n\n{text}").parse::<SubjectList>().unwrap_err();
-        let told = error.to_string();
-        assert!(told.starts_with("line 3: ") && told.contains(expected), "{text}: {told}");
-        assert!(!told.contains("k-7f3a"), "{told}");
+        let message = error.to_string();
+        assert!(message.starts_with("line 3: ") && message.contains(expected), "{text}: {message}");
+        assert!(!message.contains("k-7f3a"), "{message}");
     }
     // Mapped addresses count as IPv4.
     let mapped = list("::ffff:192.0.2.0/120");

@@ -32,10 +32,10 @@ impl Members {
         value: impl Into<MemberValue<'a>>,
     ) -> Result<Self, MemberError> {
         let error = |fault| MemberError { name: name.to_owned(), fault };
-        let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
-        let goes_on_well =
+        let starts_with_letter = name.starts_with(|c: char| c.is_ascii_alphabetic());
+        let has_valid_chars =
             name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-        if !(name.len() >= 3 && starts_well && goes_on_well) {
+        if !(name.len() >= 3 && starts_with_letter && has_valid_chars) {
             return Err(error(
                 "a name has at least three characters, letters, digits, `_` and `-`, and begins with a letter",
             ));

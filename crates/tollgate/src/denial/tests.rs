@@ -20,7 +20,7 @@ fn fields(name: &str, quota: Quota) -> PolicyFields {
     PolicyFields::new(&Policy::token_bucket(name, quota).unwrap())
 }
 
-fn refused(fields: &PolicyFields, outcome: Outcome, reset_after: u64) -> Decision {
+fn denying(fields: &PolicyFields, outcome: Outcome, reset_after: u64) -> Decision {
     Decision {
         outcome,
         limit: fields.policy().capacity(),
@@ -34,7 +34,7 @@ fn deny(micros: u64) -> Outcome {
 }
 
 /// Makes the response like the layer does.
-fn answer(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
+fn render(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
     let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
     let mut response = denial.respond(ResponseFormat::Http, &Problem::default());
     options.write(response.headers_mut(), NOW, true, rows.iter().copied());
@@ -62,10 +62,10 @@ fn text_response_gets_denial_status() {
 fn spent_quota_is_429() {
     let fields =
         [fields("default", Quota::per_minute(100)), fields(r#"a "b" \c"#, Quota::per_second(1))];
-    let spent = refused(&fields[0], deny(4_100_000), 59_000_000);
-    let also = refused(&fields[1], deny(900_000), 900_000);
+    let spent = denying(&fields[0], deny(4_100_000), 59_000_000);
+    let also = denying(&fields[1], deny(900_000), 900_000);
     let rows = [(&fields[0], &spent), (&fields[1], &also)];
-    let response = answer(&rows, HeaderOptions::all());
+    let response = render(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         body(&response),
@@ -101,8 +101,8 @@ fn calendar_shows_name_and_end() {
     let policy = Policy::fixed_window_counter("daily", Quota::per_calendar(5, calendar)).unwrap();
     let left = midnights[1].since(NOW);
     let fields = PolicyFields::new(&policy);
-    let spent = refused(&fields, Outcome::Deny { retry_after: left }, left.get());
-    let response = answer(&[(&fields, &spent)], HeaderOptions::all());
+    let spent = denying(&fields, Outcome::Deny { retry_after: left }, left.get());
+    let response = render(&[(&fields, &spent)], HeaderOptions::all());
     let body = body(&response);
     assert_eq!(body["window"], r#"calendar day at "home""#);
     assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
@@ -119,10 +119,10 @@ fn excessive_cost_is_403_without_wait() {
         fields("upload", Quota::per_hour(1_000).burst(50)),
         fields("default", Quota::per_minute(100)),
     ];
-    let never = refused(&fields[0], Outcome::ExceedsCapacity, 0);
-    let later = refused(&fields[1], deny(4_100_000), 59_000_000);
+    let never = denying(&fields[0], Outcome::ExceedsCapacity, 0);
+    let later = denying(&fields[1], deny(4_100_000), 59_000_000);
     let rows = [(&fields[0], &never), (&fields[1], &later)];
-    let response = answer(&rows, HeaderOptions::all());
+    let response = render(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert!(!response.headers().contains_key(RETRY_AFTER));
     assert_eq!(
@@ -147,7 +147,7 @@ fn excessive_cost_overrides_any_wait() {
     let fields = fields("default", Quota::per_minute(100));
     let (late, never) = (deny(u64::MAX), Outcome::ExceedsCapacity);
     for outcomes in [[late, never], [never, late]] {
-        let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
+        let decisions = outcomes.map(|outcome| denying(&fields, outcome, 1));
         let rows = decisions.iter().map(|decision| (&fields, decision));
         let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::all(), 7);
         assert_eq!(denial.reason(), Reason::CostExceedsQuota);
@@ -259,7 +259,7 @@ fn closure_cannot_override_common_headers() {
 fn grpc_status_is_in_headers() {
     let fields = [fields("default", Quota::per_minute(100))];
     let (spent, never) =
-        (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::ExceedsCapacity, 1));
+        (denying(&fields[0], deny(4_100_000), 1), denying(&fields[0], Outcome::ExceedsCapacity, 1));
     let of = |decision| {
         let options = HeaderOptions::all();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
@@ -297,9 +297,9 @@ proptest! {
         name in "[ -~]{1,128}",
     ) {
         let fields = fields(&name, Quota::per_minute(100));
-        let decision = refused(&fields, deny(retry_after), reset_after);
+        let decision = denying(&fields, deny(retry_after), reset_after);
         let options = HeaderOptions::all().retry_jitter(Duration::from_secs(jitter));
-        let response = answer(&[(&fields, &decision)], options);
+        let response = render(&[(&fields, &decision)], options);
         let body = body(&response);
         let header = |name| {
             let value: &HeaderValue = &response.headers()[name];

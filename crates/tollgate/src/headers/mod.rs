@@ -252,7 +252,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     let (fields, decision) = shown;
     let ours = digits::integer(decision.remaining);
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, ours)
-        && theirs_stay(headers, &theirs, decision)
+        && inner_set_wins(headers, &theirs, decision)
     {
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
@@ -265,7 +265,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     headers.insert(X_RATELIMIT_RESET, digits::integer(reset_at(decided_at, shown)));
 }
 
-fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
+fn inner_set_wins(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
     let limit = headers.get(X_RATELIMIT_LIMIT).and_then(number);
     let (Some(remaining), Some(limit)) = (number(remaining), limit) else { return false };
     headers.contains_key(RETRY_AFTER)

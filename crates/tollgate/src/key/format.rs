@@ -48,7 +48,7 @@ impl SubjectFormatter {
         }
         match self.format {
             SubjectFormat::Hash => {
-                let kind = sort(kind);
+                let kind = kind_name(kind);
                 format!("{kind}:#{:016x}", self.secret.hash_one(&*key.as_bytes()))
             }
             SubjectFormat::Masked => text(&key.as_bytes(), kind, true),
@@ -58,10 +58,10 @@ impl SubjectFormatter {
 }
 
 fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
-    let named = |sort: &str, value: &[u8]| {
+    let named = |kind: &str, value: &[u8]| {
         let value = str::from_utf8(value).ok()?;
         let is_plain = !value.is_empty() && !value.contains(char::is_control);
-        is_plain.then(|| format!("{sort}:{}", if masked { first(value, 2) } else { value.into() }))
+        is_plain.then(|| format!("{kind}:{}", if masked { first(value, 2) } else { value.into() }))
     };
     let shown = match decode(key) {
         Some(Decoded::Ipv4([a, b, c, _])) if masked => Some(format!("ip:{a}.{b}.{c}.*")),
@@ -81,7 +81,7 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
         Some(Decoded::Route(value)) => {
             str::from_utf8(value).ok().map(|pattern| format!("route:{pattern}"))
         }
-        Some(Decoded::Closure(value)) => named(sort(kind), value),
+        Some(Decoded::Closure(value)) => named(kind_name(kind), value),
         Some(Decoded::Tuple(parts)) => {
             let parts: Vec<_> = parts.into_iter().map(|part| text(part, kind, masked)).collect();
             Some(parts.join(","))
@@ -94,7 +94,7 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
     })
 }
 
-fn sort(kind: SubjectKind) -> &'static str {
+fn kind_name(kind: SubjectKind) -> &'static str {
     match kind {
         SubjectKind::ApiKey => "api-key",
         kind => kind.as_str(),

@@ -72,9 +72,9 @@ impl FromStr for SubjectName {
     fn from_str(text: &str) -> Result<Self, SubjectNameError> {
         let parts = split(text);
         if let [part] = parts[..] {
-            return one(part).ok_or(SubjectNameError);
+            return parse_name(part).ok_or(SubjectNameError);
         }
-        let parts: Option<Vec<_>> = parts.into_iter().map(one).collect();
+        let parts: Option<Vec<_>> = parts.into_iter().map(parse_name).collect();
         parts.map(Self::Several).ok_or(SubjectNameError)
     }
 }
@@ -83,7 +83,7 @@ impl FromStr for SubjectName {
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for (comma, _) in text.match_indices(',') {
-        if begins_a_name(&text[comma + 1..]) {
+        if starts_with_name(&text[comma + 1..]) {
             parts.push(&text[start..comma]);
             start = comma + 1;
         }
@@ -92,26 +92,26 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-fn begins_a_name(text: &str) -> bool {
+fn starts_with_name(text: &str) -> bool {
     let word = text.split(',').next().unwrap_or_default();
-    BARE.contains(&word) || SORTS.iter().any(|sort| text.starts_with(sort))
+    BARE.contains(&word) || KINDS.iter().any(|kind| text.starts_with(kind))
 }
 
 const BARE: [&str; 2] = ["global", "missing"];
-const SORTS: [&str; 7] = ["ip:", "api-key:", "user:", "header:", "route:", "other:", "key:"];
+const KINDS: [&str; 7] = ["ip:", "api-key:", "user:", "header:", "route:", "other:", "key:"];
 
-fn one(text: &str) -> Option<SubjectName> {
+fn parse_name(text: &str) -> Option<SubjectName> {
     match text {
         "global" => return Some(SubjectName::Global),
         "missing" => return Some(SubjectName::Missing),
         _ => {}
     }
-    let (sort, value) = text.split_once(':')?;
+    let (kind, value) = text.split_once(':')?;
     if value.is_empty() {
         return None;
     }
     let text = value.to_owned();
-    Some(match sort {
+    Some(match kind {
         "ip" => SubjectName::Ip(address(value)?),
         "api-key" => SubjectName::ApiKey(text),
         "user" => match value.split_once(' ') {
@@ -132,9 +132,9 @@ fn one(text: &str) -> Option<SubjectName> {
 fn address(value: &str) -> Option<IpAddr> {
     let (address, bits) = value.split_once('/').map_or((value, None), |(a, b)| (a, Some(b)));
     let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let is_fine = bits.is_none_or(|bits| bits.parse::<u8>().is_ok_and(|bits| bits <= most));
-    is_fine.then(|| address.to_canonical())
+    let max_bits = if address.is_ipv4() { 32 } else { 128 };
+    let is_valid = bits.is_none_or(|bits| bits.parse::<u8>().is_ok_and(|bits| bits <= max_bits));
+    is_valid.then(|| address.to_canonical())
 }
 
 pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -100,7 +100,7 @@ pub trait KeySource: Send + Sync + 'static {
     }
 }
 
-macro_rules! forward_to_the_pointee {
+macro_rules! forward_to_inner {
     ($($pointer:ident),*) => {$(
         impl<K: KeySource + ?Sized> KeySource for $pointer<K> {
             fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
@@ -118,7 +118,7 @@ macro_rules! forward_to_the_pointee {
     )*};
 }
 
-forward_to_the_pointee!(Arc, Box);
+forward_to_inner!(Arc, Box);
 
 /// Key source: uses the second source if the first finds no key. Created by [`KeySource::or`].
 ///

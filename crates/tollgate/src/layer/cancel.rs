@@ -21,19 +21,19 @@ pub(super) struct CancelGuard<St: Store> {
 }
 
 enum Stage<St: Store> {
-    Asking(St::Future<Verdict>),
+    Pending(St::Future<Verdict>),
     Charged(Verdict),
     Over,
 }
 
 impl<St: Store> CancelGuard<St> {
-    pub(super) fn asking(
+    pub(super) fn pending(
         layer: &Arc<LayerState<St>>,
         rows: &Rows,
         reply: St::Future<Verdict>,
         refunds: fn(&Policy) -> bool,
     ) -> Self {
-        let stage = Stage::Asking(reply);
+        let stage = Stage::Pending(reply);
         Self { layer: Arc::clone(layer), rows: rows.clone(), refunds, stage }
     }
 
@@ -65,7 +65,7 @@ impl<St: Store> Future for CancelGuard<St> {
     type Output = Result<Verdict, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Stage::Asking(reply) = &mut self.stage else { return Poll::Pending };
+        let Stage::Pending(reply) = &mut self.stage else { return Poll::Pending };
         let reply = ready!(Pin::new(reply).poll(cx));
         self.stage = Stage::Over;
         Poll::Ready(reply)
@@ -80,7 +80,7 @@ impl<St: Store> Drop for CancelGuard<St> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Over => {}
             Stage::Charged(verdict) => self.refund(&verdict),
-            Stage::Asking(reply) => {
+            Stage::Pending(reply) => {
                 let (layer, rows, refunds) =
                     (Arc::clone(&self.layer), std::mem::take(&mut self.rows), self.refunds);
                 if !layer.limits.charges(&rows).iter().any(|charge| refunds(charge.policy)) {

@@ -87,12 +87,12 @@ impl<St: Store> Drop for InFlightGuard<St> {
         let runtime = register.runtime.clone();
         drop(register);
         if let Some(permits) = permits.filter(|permits| !permits.renewing) {
-            give_back(&self.shared.store, permits.receipts, runtime.as_ref());
+            return_permits(&self.shared.store, permits.receipts, runtime.as_ref());
         }
     }
 }
 
-fn give_back<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Handle>) {
+fn return_permits<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Handle>) {
     for receipt in receipts {
         settle(store, receipt, Cost::ZERO, runtime);
     }
@@ -134,7 +134,7 @@ async fn renew_all<St: Store>(mut task: RenewTask<St>, every: Duration) {
 }
 
 async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: Receipts) {
-    let began = Instant::now();
+    let started = Instant::now();
     let mut all = true;
     for receipt in &mut receipts {
         match shared.store.renew(receipt).await {
@@ -152,11 +152,11 @@ async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: R
         permits.receipts = receipts;
         permits.renewing = false;
         if all {
-            permits.since = began;
+            permits.since = started;
         }
     } else {
         drop(register);
-        give_back(&shared.store, receipts, None);
+        return_permits(&shared.store, receipts, None);
     }
 }
 

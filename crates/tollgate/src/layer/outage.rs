@@ -19,7 +19,7 @@ pub(super) struct Outage {
 
 #[derive(Clone, Copy, Debug)]
 struct State {
-    told_at: Instant,
+    logged_at: Instant,
     failed_at: Instant,
     passed: u64,
     refused: u64,
@@ -39,14 +39,14 @@ impl Outage {
         let mut outage = self.state.lock();
         let is_new = outage.is_none();
         let state =
-            outage.get_or_insert(State { told_at: now, failed_at: now, passed: 0, refused: 0 });
+            outage.get_or_insert(State { logged_at: now, failed_at: now, passed: 0, refused: 0 });
         state.failed_at = now;
         state.passed += u64::from(passes);
         state.refused += u64::from(!passes);
-        let State { told_at, passed, refused, .. } = *state;
-        let is_due = now.duration_since(told_at) >= INTERVAL;
+        let State { logged_at, passed, refused, .. } = *state;
+        let is_due = now.duration_since(logged_at) >= INTERVAL;
         if is_due {
-            state.told_at = now;
+            state.logged_at = now;
         }
         drop(outage);
         self.is_on.store(true, Ordering::Relaxed);

@@ -138,7 +138,7 @@ impl Telemetry {
                 if let Some(seconds) = seconds
                     && !timer.has_waited
                 {
-                    policy.took(source, store, seconds);
+                    policy.record_duration(source, store, seconds);
                 }
             }
             if let Some(spans) = &timer.spans {

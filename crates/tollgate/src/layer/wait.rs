@@ -31,7 +31,7 @@ pub(super) fn for_store<St: Store>(
     let (layer, reply) = (Arc::clone(layer), guarded(layer, &rows, reply));
     Box::pin(async move {
         let reply = reply.await;
-        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
     })
 }
 
@@ -41,7 +41,7 @@ fn guarded<St: Store>(
     rows: &Rows,
     reply: St::Future<Verdict>,
 ) -> CancelGuard<St> {
-    CancelGuard::asking(layer, rows, reply, Policy::is_concurrency)
+    CancelGuard::pending(layer, rows, reply, Policy::is_concurrency)
 }
 
 /// Waits for the turn of a request that a leaky bucket delays.
@@ -56,7 +56,7 @@ pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, passed: Passed) -
     })
 }
 
-async fn in_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -> Judgement {
+async fn after_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -> Judgement {
     if let Judgement::Pass(Some(passed)) = &judgement
         && let Some(turn) = turn(layer, passed)
     {
@@ -139,7 +139,7 @@ async fn after_reply<St: Store>(
         return in_queue(waiter, timer, ticket, Some((verdict.clone(), denied))).await;
     }
     let Waiter { layer, rows } = waiter;
-    in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+    after_turn(&layer, judge(&layer, rows, &timer, reply)).await
 }
 
 fn in_queue<St: Store>(
@@ -154,7 +154,7 @@ fn in_queue<St: Store>(
         let reply = waiter.wait(ticket, denial).await;
         waiting.stop();
         let Waiter { layer, rows } = waiter;
-        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
     })
 }
 
@@ -164,6 +164,6 @@ fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: u64) 
     Box::pin(async move {
         let reply = waiter.reject(keys).await;
         let Waiter { layer, rows } = waiter;
-        in_turn(&layer, judge(&layer, rows, &timer, reply)).await
+        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
     })
 }

@@ -157,7 +157,7 @@ impl WaitQueue {
             }
             None => body_window,
         };
-        fields.fold(REST.saturating_add(body), usize::saturating_add)
+        fields.fold(BASE_BYTES.saturating_add(body), usize::saturating_add)
     }
 
     #[inline]
@@ -222,7 +222,7 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 }
 
 /// An estimate for a request's target, futures and connection.
-const REST: usize = 1024;
+const BASE_BYTES: usize = 1024;
 
 impl Ticket {
     pub(super) fn waits(&mut self, denying: u64) -> bool {

@@ -125,7 +125,7 @@ impl<St: Store> Waiter<St> {
                 let mut wait = decision.retry_after()?;
                 if charge.policy.is_concurrency() {
                     // Most requests finish long before their permits expire.
-                    wait = wait.min(ASK_AGAIN);
+                    wait = wait.min(RETRY_INTERVAL);
                 }
                 let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
                 denied[number] = Some(now + wait);
@@ -176,7 +176,7 @@ impl<St: Store> Waiter<St> {
                 let _ = timeout_at(next, ticket.woken()).await;
                 continue;
             }
-            let answer = self.ask().await;
+            let answer = self.call_store().await;
             let left = until.saturating_duration_since(Instant::now());
             let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted());
             match verdict.and_then(|verdict| self.denied_within(verdict, left)) {
@@ -210,16 +210,16 @@ impl<St: Store> Waiter<St> {
         if peeked.source() == Source::Local && bits(keys).all(is_open) {
             // The store has failed, and each policy that the request waits for fails open. The
             // local policies decide.
-            return self.ask().await;
+            return self.call_store().await;
         }
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
     }
 
     /// Calls the store. If the request is dropped before the reply, its charges are refunded.
-    async fn ask(&self) -> Result<Verdict, StoreError> {
+    async fn call_store(&self) -> Result<Verdict, StoreError> {
         match self.decide(|charge| charge).now() {
             Ok(reply) => reply,
-            Err(reply) => CancelGuard::asking(&self.layer, &self.rows, reply, |_| true).await,
+            Err(reply) => CancelGuard::pending(&self.layer, &self.rows, reply, |_| true).await,
         }
     }
 
@@ -283,7 +283,7 @@ fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
 }
 
 /// How often the first waiter for a concurrency limit calls the store.
-const ASK_AGAIN: Micros = Micros::new(25_000);
+const RETRY_INTERVAL: Micros = Micros::new(25_000);
 
 #[cfg(test)]
 mod tests {

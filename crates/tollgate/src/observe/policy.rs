@@ -24,7 +24,7 @@ pub struct ObservedPolicy {
     cells: Box<[OnceLock<Box<ByKind>>]>,
     /// By the source of the decision.
     durations: [OnceLock<Histogram>; 4],
-    left: OnceLock<Left>,
+    gauges: OnceLock<QuotaGauges>,
     waits: OnceLock<Waits>,
     pub(super) counts: Counts,
     top: Mutex<Top>,
@@ -39,7 +39,7 @@ struct Cell {
 }
 
 #[derive(Debug)]
-struct Left {
+struct QuotaGauges {
     remaining: Gauge,
     limit: Gauge,
 }
@@ -65,7 +65,7 @@ impl ObservedPolicy {
             endpoints: Arc::clone(endpoints),
             cells: (0..endpoints.numbers()).map(|_| OnceLock::new()).collect(),
             durations: Default::default(),
-            left: OnceLock::new(),
+            gauges: OnceLock::new(),
             waits: OnceLock::new(),
             counts: Counts::default(),
             top: Mutex::new(Top::new(Instant::now())),
@@ -99,7 +99,7 @@ impl ObservedPolicy {
             && kind == SubjectKind::Global
             && decision.outcome != Outcome::Undecided
         {
-            self.remains(decision);
+            self.set_quota_gauges(decision);
         }
     }
 
@@ -114,7 +114,7 @@ impl ObservedPolicy {
     }
 
     #[inline]
-    pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
+    pub(crate) fn record_duration(&self, source: Source, store: &'static str, seconds: f64) {
         let histogram = self.durations[source as usize].get_or_init(|| {
             let store = source_name(source, store);
             let labels = vec![self.label(), Label::from_static_parts("store", store)];
@@ -123,15 +123,15 @@ impl ObservedPolicy {
         histogram.record(seconds);
     }
 
-    pub(crate) fn remains(&self, decision: &Decision) {
-        let left = self.left.get_or_init(|| Left {
+    pub(crate) fn set_quota_gauges(&self, decision: &Decision) {
+        let gauges = self.gauges.get_or_init(|| QuotaGauges {
             remaining: gauge!(name::REMAINING, vec![self.label()]),
             limit: gauge!(name::LIMIT, vec![self.label()]),
         });
         #[expect(clippy::cast_precision_loss, reason = "limits are below 2^53")]
         let [remaining, limit] = [decision.remaining, decision.limit].map(|units| units as f64);
-        left.remaining.set(remaining);
-        left.limit.set(limit);
+        gauges.remaining.set(remaining);
+        gauges.limit.set(limit);
     }
 
     fn waits(&self) -> &Waits {

@@ -11,7 +11,7 @@ use crate::layer::LayerHandle;
 /// charging units.
 pub async fn refresh(layers: &[LayerHandle]) {
     let mut reports: BTreeMap<usize, StoreReport> = BTreeMap::new();
-    let mut asked: Vec<Policy> = Vec::new();
+    let mut peeked: Vec<Policy> = Vec::new();
     for layer in layers {
         let report = layer.store();
         if let Some(local) = &report.local {
@@ -20,17 +20,17 @@ pub async fn refresh(layers: &[LayerHandle]) {
         reports.insert(report.identity, report);
         for (limit, observed) in layer.limits().into_iter().zip(layer.counts()) {
             let policy = limit.policy();
-            if asked.contains(policy) || !limit.is_global() {
+            if peeked.contains(policy) || !limit.is_global() {
                 continue;
             }
-            asked.push(policy.clone());
+            peeked.push(policy.clone());
             // If the store does not reply, the gauge is unchanged. Other metrics show the outage.
             if let Ok(verdict) = layer.peek(limit, None, &Key::GLOBAL).await
                 && let [decision] = verdict.decisions()
                 && decision.outcome != Outcome::Undecided
                 && verdict.source() != Source::Local
             {
-                observed.remains(decision);
+                observed.set_quota_gauges(decision);
             }
         }
     }
@@ -46,14 +46,14 @@ pub async fn refresh(layers: &[LayerHandle]) {
 /// The sums over all stores with the same name.
 #[derive(Default)]
 struct Gauges {
-    away: bool,
+    is_unavailable: bool,
     breaker: Option<bool>,
     counters: BTreeMap<&'static str, u64>,
 }
 
 impl Gauges {
     fn add(&mut self, report: &StoreReport) {
-        self.away |= !report.is_available;
+        self.is_unavailable |= !report.is_available;
         if let Some(state) = report.breaker {
             *self.breaker.get_or_insert_default() |= state != "closed";
         }
@@ -64,7 +64,7 @@ impl Gauges {
 
     fn set(self, store: &'static str) {
         let labels = [("store", store)];
-        gauge!(name::AVAILABLE, &labels).set(f64::from(u8::from(!self.away)));
+        gauge!(name::AVAILABLE, &labels).set(f64::from(u8::from(!self.is_unavailable)));
         if let Some(is_open) = self.breaker {
             gauge!(name::BREAKER, &labels).set(f64::from(u8::from(is_open)));
         }

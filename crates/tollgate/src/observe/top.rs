@@ -19,7 +19,7 @@ use crate::key::SubjectKind;
 pub(super) struct Top {
     current: Summary<(Key, SubjectKind)>,
     previous: Summary<(Key, SubjectKind)>,
-    began: Instant,
+    started: Instant,
 }
 
 /// A client that a policy denied, with the number of denials in the last 10 to 20 minutes.
@@ -43,17 +43,17 @@ const SPAN: Duration = Duration::from_secs(600);
 impl Top {
     pub(super) fn new(now: Instant) -> Self {
         let summary = || Summary::new(SUBJECTS);
-        Self { current: summary(), previous: summary(), began: now }
+        Self { current: summary(), previous: summary(), started: now }
     }
 
     pub(super) fn count(&mut self, key: Key, kind: SubjectKind, now: Instant) {
-        self.pass(now);
+        self.rotate(now);
         self.current.count((key, kind));
     }
 
     /// Returns all known clients. Sums over several policies may be in a different order.
     pub(super) fn read(&mut self, now: Instant) -> Vec<DeniedClient> {
-        self.pass(now);
+        self.rotate(now);
         let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| DeniedClient {
             key: key.clone(),
             kind: *kind,
@@ -64,18 +64,18 @@ impl Top {
         both.into_iter().flat_map(Summary::iter).map(denied).collect()
     }
 
-    fn pass(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.began);
+    fn rotate(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.started);
         if passed < SPAN {
             return;
         }
         let last = mem::replace(&mut self.current, Summary::new(SUBJECTS));
         self.previous = if passed < 2 * SPAN { last } else { Summary::new(SUBJECTS) };
-        self.began = now;
+        self.started = now;
     }
 }
 
-pub(super) fn sum(all: impl IntoIterator<Item = DeniedClient>, most: usize) -> Vec<DeniedClient> {
+pub(super) fn sum(all: impl IntoIterator<Item = DeniedClient>, max: usize) -> Vec<DeniedClient> {
     let mut sums: HashMap<(Key, SubjectKind), (u64, u64)> = HashMap::new();
     for DeniedClient { key, kind, count, error } in all {
         let sum = sums.entry((key, kind)).or_default();
@@ -90,7 +90,7 @@ pub(super) fn sum(all: impl IntoIterator<Item = DeniedClient>, most: usize) -> V
         // Orders clients with equal counts by key, so the result is stable.
         by_count.then_with(|| a.key.as_bytes().cmp(&*b.key.as_bytes()))
     });
-    all.truncate(most);
+    all.truncate(max);
     all
 }
 

@@ -30,8 +30,8 @@ impl JwtTier {
 
 impl TierSource for JwtTier {
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
-        let (_, said) = self.user.with_claim(head, &self.claim)?;
-        said.map(Tier::from)
+        let (_, value) = self.user.with_claim(head, &self.claim)?;
+        value.map(Tier::from)
     }
 }
 

@@ -38,8 +38,8 @@ pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(trim(element)).ok()?;
     let ip = if let Some(bracketed) = text.strip_prefix('[') {
         let (ip, port) = bracketed.split_once(']')?;
-        let fine = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-        ip.parse::<Ipv6Addr>().ok().filter(|_| fine)?.into()
+        let is_valid = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        ip.parse::<Ipv6Addr>().ok().filter(|_| is_valid)?.into()
     } else if let Ok(ip) = text.parse::<IpAddr>() {
         ip
     } else {
@@ -51,9 +51,9 @@ pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
 
 /// Trims optional white space, which consists of only spaces and tabs (RFC 9110 §5.6.3).
 pub(super) fn trim(bytes: &[u8]) -> &[u8] {
-    let solid = |byte: &u8| !matches!(byte, b' ' | b'\t');
-    let start = bytes.iter().position(solid).unwrap_or(bytes.len());
-    let end = bytes.iter().rposition(solid).map_or(start, |last| last + 1);
+    let is_not_space = |byte: &u8| !matches!(byte, b' ' | b'\t');
+    let start = bytes.iter().position(is_not_space).unwrap_or(bytes.len());
+    let end = bytes.iter().rposition(is_not_space).map_or(start, |last| last + 1);
     &bytes[start..end]
 }
 

@@ -17,8 +17,9 @@ impl JwtKeys {
     /// # Errors
     /// The text is not a key set, has no usable key, or contains keys with missing or equal names.
     pub fn from_jwks(json: &str) -> Result<Self, JwtKeyError> {
-        let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet { reason: error.to_string() };
-        let set: JwkSet = serde_json::from_str(json).map_err(no_set)?;
+        let invalid =
+            |error: serde_json::Error| JwtKeyError::NoKeySet { reason: error.to_string() };
+        let set: JwkSet = serde_json::from_str(json).map_err(invalid)?;
         Self::new(set.keys.iter().filter_map(usable))
     }
 }

@@ -93,7 +93,7 @@ impl JwtKey {
         decoding: Result<DecodingKey, Error>,
     ) -> Result<Self, JwtKeyError> {
         let decoding = decoding.map_err(|_| unusable(algorithm))?;
-        let sound = match algorithm {
+        let is_valid = match algorithm {
             Algorithm::Hs256 => true,
             // jsonwebtoken does not inspect the key before the first token.
             Algorithm::Rs256 => {
@@ -110,7 +110,7 @@ impl JwtKey {
         let verified = catch_unwind(|| crypto::verify("", b"", &decoding, algorithm.into()));
         match verified {
             Err(_) => Err(JwtKeyError::NoCryptoProvider),
-            Ok(Ok(_)) if sound => Ok(Self { kid: None, algorithm, decoding }),
+            Ok(Ok(_)) if is_valid => Ok(Self { kid: None, algorithm, decoding }),
             Ok(_) => Err(unusable(algorithm)),
         }
     }

@@ -72,7 +72,7 @@ impl JwtUser {
         claim: &str,
     ) -> Option<(Subject, Option<String>)> {
         match self.check(head, claim, || true) {
-            TokenCheck::Accepted(subject, said) => Some((subject, said)),
+            TokenCheck::Accepted(subject, value) => Some((subject, value)),
             _ => None,
         }
     }
@@ -89,8 +89,8 @@ impl JwtUser {
         let Some(token) = authorization(head.headers, "Bearer") else { return TokenCheck::NoToken };
         match self.0.verify(token, may_verify) {
             Ok(claims) => {
-                let said = claims.others.get(claim).and_then(|said| said.as_str());
-                TokenCheck::Accepted(claims.subject(), said.map(str::to_owned))
+                let value = claims.others.get(claim).and_then(|value| value.as_str());
+                TokenCheck::Accepted(claims.subject(), value.map(str::to_owned))
             }
             Err(refused) => refused,
         }
@@ -194,7 +194,7 @@ impl Claims {
 }
 
 /// The last token that this thread accepted.
-struct Believed {
+struct AcceptedToken {
     digest: [u8; 32],
     keys: Arc<JwtKeys>,
     rules: Arc<Rules>,
@@ -202,7 +202,7 @@ struct Believed {
 }
 
 thread_local! {
-    static LAST: RefCell<Option<Believed>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<AcceptedToken>> = const { RefCell::new(None) };
 }
 
 impl JwtVerifier {
@@ -280,7 +280,7 @@ impl JwtVerifier {
     ) -> Result<Rc<Claims>, TokenCheck> {
         let (keys, digest) = (self.keys.load_full(), Sha256::digest(token).into());
         let now = SystemTime::now();
-        let is_same = |last: &&Believed| {
+        let is_same = |last: &&AcceptedToken| {
             last.digest == digest
                 && Arc::ptr_eq(&last.keys, &keys)
                 && Arc::ptr_eq(&last.rules, &self.rules)
@@ -310,8 +310,8 @@ impl JwtVerifier {
             }
             refuse(reason, true)
         })?);
-        let (rules, kept) = (Arc::clone(&self.rules), Rc::clone(&claims));
-        LAST.set(Some(Believed { digest, keys, rules, claims: kept }));
+        let (rules, cached) = (Arc::clone(&self.rules), Rc::clone(&claims));
+        LAST.set(Some(AcceptedToken { digest, keys, rules, claims: cached }));
         Ok(claims)
     }
 

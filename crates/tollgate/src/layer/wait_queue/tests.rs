@@ -92,7 +92,7 @@ fn body_bytes_are_capped_at_window() {
         for (name, value) in fields {
             request.headers_mut().insert(*name, value.parse().unwrap());
         }
-        queue.bytes_of(&RequestHead::of(&request)) - REST
+        queue.bytes_of(&RequestHead::of(&request)) - BASE_BYTES
     };
     for (fields, in_http1, in_http2) in [
         (&[][..], 0, 10_000),

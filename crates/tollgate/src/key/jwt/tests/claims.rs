@@ -4,7 +4,7 @@ use http::Request;
 use jsonwebtoken::Algorithm as Alg;
 use serde_json::{Value, json};
 
-use super::{after, believes, claims, claims_with, header, sign, subject, token, verifier};
+use super::{accepts, after, claims, claims_with, header, sign, subject, token, verifier};
 use crate::head::RequestHead;
 use crate::key::jwt::Claims;
 use crate::key::{JwtUser, KeySource};
@@ -12,7 +12,7 @@ use crate::key::{JwtUser, KeySource};
 #[test]
 fn exp_must_be_future_number() {
     let verifier = verifier();
-    for (exp, believed) in [
+    for (exp, accepted) in [
         (json!(after(600)), true),
         (json!(after(600).to_string()), false),
         (json!("never"), false),
@@ -28,16 +28,16 @@ fn exp_must_be_future_number() {
         (json!(after(-90)), false),
     ] {
         let token = token(&claims_with("exp", exp.clone()));
-        assert_eq!(believes(&verifier, &token), believed, "{exp}");
+        assert_eq!(accepts(&verifier, &token), accepted, "{exp}");
     }
     let mut without = claims();
     without.as_object_mut().unwrap().remove("exp");
-    assert!(!believes(&verifier, &token(&without)));
+    assert!(!accepts(&verifier, &token(&without)));
 }
 
 #[test]
 fn nbf_must_be_past_number() {
-    for (nbf, believed) in [
+    for (nbf, accepted) in [
         (json!(after(-600)), true),
         (json!(after(30)), true),
         (json!(after(90)), false),
@@ -45,7 +45,7 @@ fn nbf_must_be_past_number() {
         (json!([]), false),
     ] {
         let token = token(&claims_with("nbf", nbf.clone()));
-        assert_eq!(believes(&verifier(), &token), believed, "{nbf}");
+        assert_eq!(accepts(&verifier(), &token), accepted, "{nbf}");
     }
 }
 
@@ -53,17 +53,17 @@ fn nbf_must_be_past_number() {
 fn sub_must_be_nonempty_string() {
     for sub in [json!(""), json!(7), json!(null), json!(["ann"]), json!({})] {
         let token = token(&claims_with("sub", sub.clone()));
-        assert!(!believes(&verifier(), &token), "{sub}");
+        assert!(!accepts(&verifier(), &token), "{sub}");
     }
     let mut without = claims();
     without.as_object_mut().unwrap().remove("sub");
-    assert!(!believes(&verifier(), &token(&without)));
+    assert!(!accepts(&verifier(), &token(&without)));
 }
 
 #[test]
 fn issuer_must_match() {
     let set = verifier().issuer("https://login.example");
-    for (iss, believed) in [
+    for (iss, accepted) in [
         (json!("https://login.example"), true),
         (json!("https://login.example/"), false),
         (json!("https://evil.example"), false),
@@ -72,14 +72,14 @@ fn issuer_must_match() {
         (json!(7), false),
     ] {
         let token = token(&claims_with("iss", iss.clone()));
-        assert_eq!(believes(&set, &token), believed, "{iss}");
+        assert_eq!(accepts(&set, &token), accepted, "{iss}");
     }
 }
 
 #[test]
 fn audience_must_match() {
     let set = verifier().audience("orders").audience("billing");
-    for (aud, believed) in [
+    for (aud, accepted) in [
         (json!("orders"), true),
         (json!("billing"), true),
         (json!(["mail", "orders"]), true),
@@ -90,11 +90,11 @@ fn audience_must_match() {
         (json!(7), false),
     ] {
         let token = token(&claims_with("aud", aud.clone()));
-        assert_eq!(believes(&set, &token), believed, "{aud}");
+        assert_eq!(accepts(&set, &token), accepted, "{aud}");
     }
-    assert!(!believes(&set, &token(&claims())));
+    assert!(!accepts(&set, &token(&claims())));
     // A verifier without an audience rejects tokens that have an audience.
-    assert!(!believes(&verifier(), &token(&claims_with("aud", json!("mail")))));
+    assert!(!accepts(&verifier(), &token(&claims_with("aud", json!("mail")))));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn user_key_combines_issuer_and_subject() {
 #[test]
 fn claims_are_read_only_from_valid_tokens() {
     let user = JwtUser::new(verifier());
-    let said = |token: &str, claim: &str| {
+    let read = |token: &str, claim: &str| {
         let request = Request::builder().header("authorization", format!("Bearer {token}"));
         let request = request.body(()).unwrap();
         let head = RequestHead::of(&request);
@@ -123,16 +123,16 @@ fn claims_are_read_only_from_valid_tokens() {
         // The user is the same with or without a claim.
         let subject = found.as_ref().map(|(subject, _)| subject.clone());
         assert_eq!(subject, user.subject(&head).unwrap());
-        found.map(|(_, said)| said)
+        found.map(|(_, value)| value)
     };
     let pro = claims_with("plan", json!("pro"));
-    assert_eq!(said(&token(&pro), "plan"), Some(Some("pro".to_owned())));
-    assert_eq!(said(&token(&claims()), "plan"), Some(None));
-    assert_eq!(said(&token(&claims_with("plan", json!(["pro"]))), "plan"), Some(None));
+    assert_eq!(read(&token(&pro), "plan"), Some(Some("pro".to_owned())));
+    assert_eq!(read(&token(&claims()), "plan"), Some(None));
+    assert_eq!(read(&token(&claims_with("plan", json!(["pro"]))), "plan"), Some(None));
     let forged = sign(&header(Alg::HS256, Some("hs")), &pro, b"another secret of 32 bytes or so");
-    assert_eq!(said(&forged, "plan"), None);
-    let nobody = claims_with("sub", json!(""));
-    assert_eq!(said(&token(&nobody), "plan"), None);
+    assert_eq!(read(&forged, "plan"), None);
+    let without_user = claims_with("sub", json!(""));
+    assert_eq!(read(&token(&without_user), "plan"), None);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use jsonwebtoken::{Algorithm as Alg, EncodingKey, encode};
 use serde_json::{Value, json};
 
 use super::{
-    EC, EC_PRIVATE, ED_PRIVATE, P384, RSA, RSA_PRIVATE, RSA_SHORT, SECRET, believes, claims,
+    EC, EC_PRIVATE, ED_PRIVATE, P384, RSA, RSA_PRIVATE, RSA_SHORT, SECRET, accepts, claims,
     claims_with, header, sign, signers, token, verifier,
 };
 use crate::key::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
@@ -18,15 +18,15 @@ fn clones_share_keys_not_rules() {
     let serving = verifier.clone().audience("orders");
     let source = JwtUser::new(serving.clone());
     let old = token(&claims_with("aud", json!("orders")));
-    assert!(believes(&serving, &old));
-    assert!(!believes(&verifier, &old));
+    assert!(accepts(&serving, &old));
+    assert!(!accepts(&verifier, &old));
 
     let next = JwtKey::hs256(&[9; 32]).unwrap().with_kid("next");
     verifier.replace_keys(JwtKeys::new([next]).unwrap());
     let new = header(Alg::HS256, Some("next"));
     let new = sign(&new, &claims_with("aud", json!("orders")), &[9; 32]);
-    assert!(!believes(&source.0, &old));
-    assert!(believes(&source.0, &new));
+    assert!(!accepts(&source.0, &old));
+    assert!(accepts(&source.0, &new));
 }
 
 #[test]
@@ -37,10 +37,10 @@ fn unknown_kid_calls_hook() {
         counted.fetch_add(1, Ordering::Relaxed);
     });
     let of = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
-    assert!(!believes(&verifier, &of(Some("new"))));
+    assert!(!accepts(&verifier, &of(Some("new"))));
     // A token without a `kid` and a malformed token do not trigger a fetch.
-    assert!(!believes(&verifier, &of(None)));
-    assert!(!believes(&verifier, "x.y.z"));
+    assert!(!accepts(&verifier, &of(None)));
+    assert!(!accepts(&verifier, "x.y.z"));
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     let key = JwtKey::hs256(SECRET).unwrap().with_kid("new");
     let keys = JwtKeys::new([key]).unwrap();
@@ -48,8 +48,8 @@ fn unknown_kid_calls_hook() {
     // A clone with its own rules shares the keys, too.
     let strict = verifier.clone().issuer("https://login.example");
     verifier.replace_keys(keys);
-    assert!(believes(&strict, &of(Some("new"))));
-    assert!(!believes(&strict, &of(Some("newer"))));
+    assert!(accepts(&strict, &of(Some("new"))));
+    assert!(!accepts(&strict, &of(Some("newer"))));
     assert_eq!(calls.load(Ordering::Relaxed), 2);
 }
 
@@ -91,7 +91,7 @@ fn jwks_skips_unusable_keys() {
     let verifier = JwtVerifier::new(keys);
     for (alg, kid, key) in signers() {
         let token = encode(&header(alg, Some(kid)), &claims(), &key).unwrap();
-        assert_eq!(believes(&verifier, &token), kid != "hs", "{kid}");
+        assert_eq!(accepts(&verifier, &token), kid != "hs", "{kid}");
     }
 
     let none = JwtKeys::from_jwks(r#"{"keys": []}"#).unwrap_err();

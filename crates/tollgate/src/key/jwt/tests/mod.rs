@@ -85,7 +85,7 @@ fn subject(verifier: &JwtVerifier, authorization: &str) -> Option<Subject> {
     JwtUser::new(verifier.clone()).subject(&RequestHead::of(&request)).unwrap()
 }
 
-fn believes(verifier: &JwtVerifier, token: &str) -> bool {
+fn accepts(verifier: &JwtVerifier, token: &str) -> bool {
     subject(verifier, &format!("Bearer {token}")).is_some()
 }
 

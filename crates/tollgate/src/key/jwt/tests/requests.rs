@@ -6,7 +6,7 @@ use http::Request;
 use serde_json::json;
 
 use super::{
-    Alg, SECRET, after, believes, claims, claims_with, header, sign, subject, token, verifier,
+    Alg, SECRET, accepts, after, claims, claims_with, header, sign, subject, token, verifier,
     verifier_keys,
 };
 use crate::head::RequestHead;
@@ -16,7 +16,7 @@ use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind, TokenCheck}
 fn scheme_is_case_insensitive_header_single() {
     let verifier = verifier();
     let token = token(&claims());
-    for (value, believed) in [
+    for (value, accepted) in [
         (format!("bearer {token}"), true),
         (format!("BEARER  {token}"), true),
         (format!("Bearer{token}"), false),
@@ -25,7 +25,7 @@ fn scheme_is_case_insensitive_header_single() {
         (format!("Bearer {token}, Bearer {token}"), false),
         (token.clone(), false),
     ] {
-        assert_eq!(subject(&verifier, &value).is_some(), believed, "{value}");
+        assert_eq!(subject(&verifier, &value).is_some(), accepted, "{value}");
     }
     let twice = Request::builder()
         .header("authorization", format!("Bearer {token}"))
@@ -39,8 +39,8 @@ fn scheme_is_case_insensitive_header_single() {
 #[test]
 fn tokens_above_8_kib_are_ignored() {
     let padded = |bytes: usize| token(&claims_with("pad", json!("x".repeat(bytes))));
-    assert!(believes(&verifier(), &padded(5_000)));
-    assert!(!believes(&verifier(), &padded(7_000)));
+    assert!(accepts(&verifier(), &padded(5_000)));
+    assert!(!accepts(&verifier(), &padded(7_000)));
 }
 
 #[test]
@@ -62,12 +62,12 @@ fn accepted_tokens_are_cached() {
 /// Returns the check's result, and whether it requested signature verification.
 fn check(user: &JwtUser, token: &str, may_verify: bool) -> (TokenCheck, bool) {
     let request = Request::builder().header("authorization", format!("Bearer {token}"));
-    let mut is_asked = false;
+    let mut would_verify = false;
     let checked = user.check(&RequestHead::of(&request.body(()).unwrap()), "plan", || {
-        is_asked = true;
+        would_verify = true;
         may_verify
     });
-    (checked, is_asked)
+    (checked, would_verify)
 }
 
 #[test]

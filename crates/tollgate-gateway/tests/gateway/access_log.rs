@@ -183,5 +183,5 @@ client: {strategy: sliding_window_log, limit: 2, windowSeconds: 864000}
     }
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(30);

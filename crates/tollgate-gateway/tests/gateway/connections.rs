@@ -83,7 +83,7 @@ fn narrow(upstream: &Upstream, places: usize, timeouts: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn excess_connections_wait_for_a_free_slot() {
     let upstream = Upstream::new().await;
-    // With timeouts of an hour, the gateway closes no connection during the test.
+    // These timeouts are too long for the gateway to close a connection during the test.
     let timeouts = "keepAlive: 1h, requestHeader: 1h";
     let gateway = Gateway::start(&narrow(&upstream, 2, timeouts));
     let address = gateway.address;

@@ -253,5 +253,5 @@ async fn admin_connections_are_limited_but_health_checks_succeed() {
     assert!(files < 100, "{files} files are open");
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

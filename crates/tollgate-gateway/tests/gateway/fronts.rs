@@ -229,7 +229,7 @@ async fn forwarding_and_deciding_share_quotas() {
     assert_eq!(service.seen().len(), 1);
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// If the tests run as root, `setpriv` drops the privileges.

@@ -1,4 +1,4 @@
-//! The log of a running gateway.
+//! A running gateway's log.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{Client, Gateway, RawUpstream, Upstream, whole};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// The lines of a log, each of which has to be an object.
+/// Parses a log in which every line must be a JSON object.
 fn lines(log: &str) -> Vec<Value> {
     let line = |line: &str| -> Value {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
@@ -25,9 +25,9 @@ fn lines(log: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_line_is_an_object_and_no_line_has_a_secret() {
+async fn json_log_has_no_secrets() {
     let upstream = Upstream::new().await;
-    // `expireSeconds` draws a warning, which is a line as well.
+    // `expireSeconds` causes a warning, which must also be logged as JSON.
     let config = format!(
         "{}log: {{format: json}}\nidentity: [user, ip]\n\
          jwt: {{secret: hunter2-hunter2-hunter2-hunter2-hunter2}}\n\
@@ -71,7 +71,7 @@ async fn each_line_is_an_object_and_no_line_has_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_reads_a_warning_once_and_in_the_log_after_a_reload() {
+async fn warnings_are_printed_at_start_and_logged_on_reload() {
     let config = |limit: u32| {
         format!(
             "target: http://localhost:1\nclient: {{limit: {limit}, window: 60s, expireSeconds: 9}}\n"
@@ -87,7 +87,7 @@ async fn a_person_reads_a_warning_once_and_in_the_log_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
+async fn trace_context_passes_through_without_tracing() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start_telling(&format!(
         "{}client: {{limit: 2, window: 60s}}\n",
@@ -100,7 +100,7 @@ async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
         let seen = upstream.last();
         assert_eq!((seen.header("traceparent"), seen.header("tracestate")), (parent, "a=1"));
     }
-    // The log has the trace of at most one allowed request.
+    // Only the first of these requests has a valid trace.
     let traces = |log: &str| log.lines().filter(|line| line.contains("trace_id")).count();
     gateway.until_logged("allow");
     assert!(traces(&gateway.log()) <= 1, "{}", gateway.log());
@@ -110,13 +110,13 @@ async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
     let log = gateway.log();
     let deny = log.lines().find(|line| line.contains(" deny")).unwrap();
     assert!(deny.contains(&format!("trace_id={TRACE}")), "{deny}");
-    // One without a trace has none, and none is made for it.
+    // Requests without a trace do not get a new trace.
     client.get("/").await;
     assert_eq!(upstream.seen().len(), 2);
 }
 
 #[test]
-fn flag_and_variable_go_before_the_file_and_the_last_word_is_a_line_too() {
+fn log_format_flag_overrides_variable() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = TempDir::new().unwrap();
     let config = format!(
@@ -151,7 +151,7 @@ fn flag_and_variable_go_before_the_file_and_the_last_word_is_a_line_too() {
     assert!(said.contains("[possible values: text, json]"), "{said}");
 }
 
-/// The lines about this upstream, and how many requests they say have failed.
+/// The log lines about this upstream, and the number of failed requests that they report.
 fn told_of(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
     let name = upstream.to_string();
     let lines: Vec<_> = log.lines().filter(|line| line.contains(&name)).collect();
@@ -163,13 +163,13 @@ fn told_of(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
     (lines, failed)
 }
 
-/// Three lines in ten seconds: it begins to fail, it answers again, and a count.
+/// At most three lines per ten seconds: a failure, a recovery, and a count.
 fn most(started: Instant) -> usize {
     3 * (started.elapsed().as_secs() as usize / 10 + 2)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_down_takes_a_few_lines_however_many_requests_fail() {
+async fn upstream_failures_are_summarized() {
     let port = Port::claim().unwrap();
     let address = port.address();
     let mut gateway = Gateway::start(&format!("target: http://{address}\n"));
@@ -197,13 +197,13 @@ async fn an_upstream_that_is_down_takes_a_few_lines_however_many_requests_fail()
     assert_eq!(failed, 500, "{log}");
 }
 
-/// An upstream that fails every other request changes its state with each of them.
+/// An upstream that fails every other request changes its state on each request.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_comes_and_goes_takes_no_more_lines() {
+async fn flapping_upstream_does_not_flood_the_log() {
     let upstream = Upstream::answering(|seen| {
         use http_body_util::{BodyExt, Full};
         let answer = http::Response::builder();
-        // To HTTP/1 no change of protocol without being asked for.
+        // An unsolicited protocol switch is invalid in HTTP/1.
         let answer = if seen.uri.path() == "/bad" { answer.status(101) } else { answer };
         answer.body(Full::from("").boxed()).unwrap()
     })
@@ -224,9 +224,9 @@ async fn an_upstream_that_comes_and_goes_takes_no_more_lines() {
     assert_eq!(failed, 200, "{log}");
 }
 
-/// Each is a 502 whose reason only the log can say.
+/// The client only gets a 502, so the log must contain the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_invalid_answer_is_explained_in_the_log() {
+async fn invalid_responses_are_explained_in_the_log() {
     for (answer, reason) in [
         ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "change of protocol"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer coding"),

@@ -1,8 +1,8 @@
-//! The gateway in a process of its own, between real clients and real upstreams.
+//! Runs the gateway as a separate process between real clients and real upstreams.
 //!
-//! Signals, links and `/proc` are those of Unix.
+//! Unix only, because the tests use signals, symlinks and `/proc`.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+#![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 mod access_log;
 mod chunks;

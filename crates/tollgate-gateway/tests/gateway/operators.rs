@@ -1,4 +1,4 @@
-//! The admin address: what operators can read and change.
+//! What operators can read and change through the admin address.
 
 use crate::support::{Client, Gateway, Upstream};
 
@@ -15,7 +15,7 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_was_denied_is_found_and_gets_a_fresh_quota() {
+async fn operator_resets_a_denied_client() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.address);
@@ -39,7 +39,7 @@ async fn a_client_that_was_denied_is_found_and_gets_a_fresh_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_policy_is_shown_once_and_counts_go_on_after_a_reload() {
+async fn reload_preserves_policy_counts() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.address);
@@ -57,7 +57,7 @@ async fn each_policy_is_shown_once_and_counts_go_on_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn denials_are_summed_up_in_the_log() {
+async fn denials_are_summarized_in_the_log() {
     let upstream = Upstream::new().await;
     let mut gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.address);
@@ -68,7 +68,7 @@ async fn denials_are_summed_up_in_the_log() {
     assert!(gateway.wait().success());
     gateway.until_logged("stopped");
     let log = gateway.log();
-    // Two lines, if the ten seconds were over in between.
+    // There are two lines if a ten-second period expired in between.
     let told: u32 = log
         .lines()
         .filter_map(|line| line.split_once("tollgate: denied ")?.1.split_once(" under `b` in "))
@@ -79,7 +79,7 @@ async fn denials_are_summed_up_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_without_a_client_are_summed_up_too() {
+async fn missing_clients_are_summarized_in_the_log() {
     let upstream = Upstream::new().await;
     let limit = "client: {limit: 5, windowSeconds: 60}\nidentity: apiKey\n";
     let keys = format!("apiKeys: [{{sha256: {}}}]\n", "a".repeat(64));
@@ -91,7 +91,7 @@ async fn requests_without_a_client_are_summed_up_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_name_apis_and_the_configuration() {
+async fn metrics_include_apis_and_configuration() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.address);
@@ -118,7 +118,7 @@ async fn metrics_name_apis_and_the_configuration() {
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
-    // The configuration names the upstream.
+    // The upstream's address may appear because it is configured.
     let text = text.replace(&upstream.address.to_string(), "upstream");
     for secret in ["127.0.0.1", "squeamish", "ossifrage"] {
         assert!(!text.contains(secret), "{secret} is in\n{text}");
@@ -126,7 +126,7 @@ async fn metrics_name_apis_and_the_configuration() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_leads_here_is_not_enough() {
+async fn unknown_host_names_are_rejected() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.admin);
@@ -137,7 +137,7 @@ async fn a_name_that_leads_here_is_not_enough() {
         assert_eq!(answer.status, expected, "{path}");
     }
     assert_eq!(client.get("/no-such").await.status, 404);
-    // The page accepts the same host names as the rest of the admin address.
+    // The page accepts only the same host names as the API.
     assert!(client.get("/").await.header("content-type").starts_with("text/html"));
     assert_eq!(
         client.send("GET", "/", &[("host", "rebound.example")], "").await.unwrap().status,
@@ -146,7 +146,7 @@ async fn a_name_that_leads_here_is_not_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_knows_the_peers_of_the_file() {
+async fn page_uses_configured_peers() {
     let upstream = Upstream::new().await;
     let peer = "http://127.0.0.1:9101";
     let admin = format!("admin: {{address: \"127.0.0.1:0\", peers: [\"{peer}\"]}}\n");
@@ -159,15 +159,15 @@ async fn the_page_knows_the_peers_of_the_file() {
     assert_eq!(answer.header("access-control-allow-origin"), peer);
     let answer = client.send("GET", "/status", &[("origin", peer)], "").await.unwrap();
     assert_eq!(answer.status, 403);
-    // Who are peers is read once, as the address is.
+    // Like the admin address, peers are only read at startup.
     gateway.rewrite(&lines(&upstream, 3));
     let config = gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(config["waitsForRestart"], serde_json::json!(["admin"]));
 }
 
-/// A client on another machine can send any host, also `localhost`.
+/// A remote client can send any host name, even `localhost`.
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_loopback_the_admin_address_says_nothing_without_the_token() {
+async fn public_admin_address_requires_the_token() {
     let upstream = Upstream::new().await;
     for admin in ["0.0.0.0:0", "'[::]:0'"] {
         let gateway = Gateway::start(&format!("{}admin: {admin}\n", lines(&upstream, 3)));
@@ -193,7 +193,7 @@ async fn beyond_loopback_the_admin_address_says_nothing_without_the_token() {
         for path in ["/status", "/config", "/metrics", "/top"] {
             assert_eq!(client.send("GET", path, &known, "").await.unwrap().status, 200, "{path}");
         }
-        // Probes know no token; the page holds no data, and asks for the token itself.
+        // Probes have no token. The page contains no data, and prompts for the token itself.
         for (path, host) in [("/healthz", "probe"), ("/readyz", "probe"), ("/", "localhost")] {
             let answer = client.send("GET", path, &[("host", host)], "").await.unwrap();
             assert_eq!(answer.status, 200, "{path}");
@@ -202,7 +202,7 @@ async fn beyond_loopback_the_admin_address_says_nothing_without_the_token() {
 }
 
 #[test]
-fn an_admin_address_beyond_loopback_without_a_token_is_told_at_the_start() {
+fn public_admin_address_without_token_warns() {
     let folder = tempfile::TempDir::new().unwrap();
     let lines = "target: http://localhost:1\nadmin: 0.0.0.0:0\n";
     std::fs::write(folder.path().join("a.yaml"), crate::support::whole(lines)).unwrap();

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::support::{Client, Gateway, Upstream};
 
-/// More than one connection can have in flight.
+/// More than a connection can buffer.
 const LARGE: usize = 8 << 20;
 
 async fn large() -> Upstream {
@@ -20,8 +20,8 @@ async fn large() -> Upstream {
     Upstream::answering(move |_| Response::new(Full::from(body.clone()).boxed())).await
 }
 
-/// A connection whose streams have a receive window of this many bytes. The client keeps sending
-/// pings, so the connection as a whole is never idle.
+/// Opens a connection with this receive window per stream. The client sends pings continuously, so
+/// the connection itself is never idle.
 async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -30,7 +30,7 @@ async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     let mut pings = connection.ping_pong().unwrap();
     tokio::spawn(connection);
     tokio::spawn(async move {
-        // Until the connection ends.
+        // Runs until the connection closes.
         while pings.ping(Ping::opaque()).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -45,7 +45,7 @@ async fn send(sender: &SendRequest<Bytes>, method: &str) -> ResponseFuture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_are_not_read_end_and_the_others_go_on() {
+async fn unread_streams_are_reset() {
     for window in [0, 1, 65_535] {
         let upstream = large().await;
         let lines = format!("{}timeouts: {{idle: 500ms}}\n", upstream.target());
@@ -60,8 +60,8 @@ async fn streams_that_are_not_read_end_and_the_others_go_on() {
             bodies.push(response.await.unwrap().into_body());
         }
         for mut body in bodies {
-            // The test never releases flow-control capacity. Data up to the window arrives, then
-            // the stream is reset.
+            // The test never releases flow-control capacity, so the stream is reset once its window
+            // is full.
             let error = loop {
                 let data = timeout(PATIENCE, body.data()).await.expect("it is still open");
                 match data.expect("it is not whole") {
@@ -76,14 +76,14 @@ async fn streams_that_are_not_read_end_and_the_others_go_on() {
             );
         }
         assert_eq!(send(&sender, "HEAD").await.await.unwrap().status(), 200);
-        // Of 800 MiB.
+        // The responses total 800 MiB.
         println!("window {window}: {} MiB", gateway.peak_memory());
         assert!(gateway.peak_memory() < 120, "{window}: {} MiB", gateway.peak_memory());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_read_slowly_goes_on_to_its_end() {
+async fn slowly_read_stream_completes() {
     let upstream =
         Upstream::answering(|_| Response::new(Full::from(vec![b'x'; 400_000]).boxed())).await;
     let gateway = Gateway::start(&format!("{}timeouts: {{idle: 500ms}}\n", upstream.target()));
@@ -94,7 +94,7 @@ async fn a_stream_that_is_read_slowly_goes_on_to_its_end() {
     while let Some(piece) = body.data().await {
         let piece = piece.unwrap();
         length += piece.len();
-        // It is real time that the gateway measures, in a process of its own.
+        // The gateway is a separate process, so time cannot be mocked.
         tokio::time::sleep(Duration::from_millis(30)).await;
         body.flow_control().release_capacity(piece.len()).unwrap();
     }
@@ -103,13 +103,13 @@ async fn a_stream_that_is_read_slowly_goes_on_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_not_read_at_all_is_cut() {
+async fn unread_connection_is_closed() {
     use tokio::io::AsyncWriteExt;
     let upstream = large().await;
     let lines = format!("{}timeouts: {{idle: 300ms, requestHeader: 300ms}}\n", upstream.target());
     let gateway = Gateway::start(&lines);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-    // All that may be sent at once, and a hundred requests.
+    // Maximal windows and a hundred requests.
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff");
     bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\x7f\0\0\0");
@@ -133,5 +133,5 @@ async fn a_connection_that_is_not_read_at_all_is_cut() {
     assert_eq!(Client::new(gateway.address).send("HEAD", "/", &[], "").await.unwrap().status, 200);
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Blocks, requests under way and leases, as clients and services meet them.
+//! Penalties, concurrency limits and leases.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tollgate_test_servers::Redis;
 use crate::support::{Client, Gateway, Upstream, pause};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
+async fn concurrency_limit_protects_a_slow_upstream() {
     let (gate, now, most) =
         (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = (Arc::clone(&gate), Arc::clone(&now), Arc::clone(&most));
@@ -42,7 +42,7 @@ async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
         let client = client.clone();
         asked.spawn(async move { client.get("/report").await });
     }
-    // While three requests are in flight, all others are denied.
+    // While three requests are in flight, the rest are denied.
     for _ in 0..17 {
         let denied = asked.join_next().await.unwrap().unwrap();
         assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, "1"));
@@ -66,7 +66,7 @@ async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_under_way_until_its_body_has_ended() {
+async fn permit_is_held_until_the_body_ends() {
     let (sender, body) = Channel::<Bytes, Infallible>::new(4);
     let body = std::sync::Mutex::new(Some(body));
     let upstream = Upstream::answering(move |_| {
@@ -90,7 +90,7 @@ async fn a_request_is_under_way_until_its_body_has_ended() {
     }
     let mut sender = sender;
     sender.send(Frame::data(Bytes::from_static(b"a piece"))).await.unwrap();
-    // The head has been sent, and the piece; more would have to be known to be the end.
+    // The response is incomplete, so its permit is still in use.
     for _ in 0..50 {
         assert_eq!(client.get("/stream").await.status, 429);
     }
@@ -104,7 +104,7 @@ async fn a_request_is_under_way_until_its_body_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_stop_is_blocked_everywhere() {
+async fn repeated_denials_block_the_client() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -115,12 +115,12 @@ async fn whoever_does_not_stop_is_blocked_everywhere() {
     let gateway = Gateway::start(&lines);
     let client = Client::new(gateway.address);
     assert_eq!(client.get("/search").await.status, 200);
-    // The third denial begins the block, and says so.
+    // The third denial starts the block.
     for code in ["quota-exceeded", "quota-exceeded", "blocked"] {
         let denied = client.get("/search").await;
         assert_eq!((denied.status.as_u16(), denied.code()), (429, code.to_owned()));
     }
-    // Denials by one policy of a client are strikes for all of them.
+    // A denial by any of the client's policies counts as a strike for all.
     for path in ["/search", "/"] {
         let blocked = client.get(path).await;
         assert_eq!((blocked.status.as_u16(), blocked.code()), (429, "blocked".to_owned()));
@@ -133,7 +133,7 @@ async fn whoever_does_not_stop_is_blocked_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_passwords_block_and_right_ones_do_not() {
+async fn failed_logins_block_the_login() {
     let upstream = Upstream::answering(|seen| {
         let status = if seen.body == "sesame" { 200 } else { 401 };
         Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
@@ -158,7 +158,7 @@ async fn wrong_passwords_block_and_right_ones_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_with_leases_never_pass_the_limit_and_give_back_what_they_hold() {
+async fn leases_respect_the_limit_and_are_returned() {
     const LIMIT: usize = 1_000;
     let upstream = Upstream::new().await;
     let redis = Redis::start();
@@ -187,13 +187,13 @@ async fn gateways_with_leases_never_pass_the_limit_and_give_back_what_they_hold(
     let calls = || redis.calls("evalsha") + redis.calls("fcall");
     let before = calls();
     let mut passed = ask(300).await;
-    // One call for each request would be 600, and none would be a count of something else.
+    // Without leases there would be 600 calls.
     let asked = calls() - before;
     assert!((32..300).contains(&asked), "{asked}");
     passed += ask(150).await;
     assert!(passed <= LIMIT && passed > LIMIT / 2, "{passed}");
 
-    // The leases of the gateways would count for an hour, but a gateway settles them when it stops.
+    // The leases last for an hour, but a gateway returns its leases on shutdown.
     for gateway in &mut gateways {
         gateway.signal("TERM");
         assert!(gateway.wait().success(), "{}", gateway.log());

@@ -1,4 +1,4 @@
-//! Envoy's Rate Limit Service, asked with the published messages over gRPC.
+//! The Envoy rate limit service, called over gRPC with the published messages.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,7 +25,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use crate::encryption::certificate;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, frames};
 
-/// Units of years, so that no window ends during a test.
+/// Most units are years, so no window expires during a test.
 const RULES: &str = "domain: test
 descriptors:
   - key: user
@@ -92,7 +92,7 @@ impl Service {
         Ok(client.should_rate_limit(request).await?.into_inner())
     }
 
-    /// The codes of a request with these descriptors: first the overall one.
+    /// The overall code for these descriptors, followed by their individual codes.
     async fn codes(&self, descriptors: &[&[(&str, &str)]]) -> Vec<Code> {
         codes(&self.send(request(descriptors)).await.unwrap())
     }
@@ -118,7 +118,7 @@ fn codes(response: &RateLimitResponse) -> Vec<Code> {
 use Code::{Ok as Allowed, OverLimit};
 
 #[tokio::test]
-async fn the_answer_has_limit_remaining_reset_and_headers() {
+async fn response_has_limit_remaining_and_reset() {
     let service = Service::start("", RULES).await;
     for remaining in [2, 1, 0] {
         let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
@@ -141,12 +141,12 @@ async fn the_answer_has_limit_remaining_reset_and_headers() {
     };
     assert_eq!((&*header("ratelimit-limit"), &*header("ratelimit-remaining")), ("3", "0"));
     assert_eq!(header("retry-after"), header("ratelimit-reset"));
-    // Another value has a quota of its own.
+    // Another value has its own quota.
     assert_eq!(service.codes(&[&[("user", "bob")]]).await, [Allowed, Allowed]);
 }
 
 #[tokio::test]
-async fn a_denial_is_over_when_every_descriptor_has_units_again() {
+async fn retry_after_is_the_longest_reset() {
     let service = Service::start("", RULES).await;
     let retry_after = |answer: &RateLimitResponse| {
         let header = answer.response_headers_to_add.iter().find(|it| it.key == "retry-after");
@@ -159,13 +159,13 @@ async fn a_denial_is_over_when_every_descriptor_has_units_again() {
     assert_eq!(codes(&answer), [OverLimit; 3]);
     let resets = answer.statuses.iter().map(|it| it.duration_until_reset.unwrap().seconds);
     assert_eq!(retry_after(&answer), resets.max());
-    // No wait cures a limit of zero.
+    // With a limit of zero, waiting does not help.
     let answer = service.send(request(&[&[("user", "banned")], &[("visit", "any")]])).await;
     assert_eq!(retry_after(&answer.unwrap()), None);
 }
 
 #[tokio::test]
-async fn descriptors_meet_the_most_specific_rule_of_their_own_length() {
+async fn most_specific_rule_applies() {
     let service = Service::start("", RULES).await;
     for (descriptor, expected) in [
         (&[("user", "root")][..], &[Allowed, Allowed, Allowed, Allowed][..]),
@@ -198,14 +198,14 @@ async fn descriptors_meet_the_most_specific_rule_of_their_own_length() {
 }
 
 #[tokio::test]
-async fn several_descriptors_are_one_decision_and_a_rule_replaces_another() {
+async fn descriptors_are_decided_together() {
     let service = Service::start("", RULES).await;
     let both: [&[(&str, &str)]; 2] = [&[("user", "ann")], &[("file", "own.end")]];
     assert_eq!(service.codes(&both).await, [Allowed; 3]);
     for _ in 0..5 {
         assert_eq!(service.codes(&both).await, [OverLimit, Allowed, OverLimit]);
     }
-    // The denied requests have taken nothing from the other quota.
+    // The denied requests were not charged to the other quota.
     let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
     assert_eq!(answer.statuses[0].limit_remaining, 1);
     let banned: [&[(&str, &str)]; 2] = [&[("user", "ann")], &[("user", "banned")]];
@@ -220,7 +220,7 @@ async fn several_descriptors_are_one_decision_and_a_rule_replaces_another() {
 }
 
 #[tokio::test]
-async fn hits_and_limits_of_the_request_count() {
+async fn request_may_set_hits_and_limits() {
     let service = Service::start("", RULES).await;
     let mut three = request(&[&[("user", "ann")]]);
     three.hits_addend = 2;
@@ -240,15 +240,15 @@ async fn hits_and_limits_of_the_request_count() {
     assert_eq!(service.send(nowhere).await.unwrap_err().code(), tonic::Code::InvalidArgument);
 }
 
-/// A request with these hits in its only descriptor: 0 to check, more to report.
+/// A request whose only descriptor has these hits: 0 to check, more to report.
 fn hits(descriptor: &[(&str, &str)], value: u64) -> RateLimitRequest {
     let mut request = request(&[descriptor]);
     request.descriptors[0].hits_addend = Some(UInt64Value { value });
     request
 }
 
-/// Envoy with `apply_on_stream_done` sends a check before a request and a report after it. As in
-/// envoyproxy/ratelimit, a check passes until the used units exceed the limit.
+/// Envoy with `apply_on_stream_done` sends a check before a request and a report after it. Like in
+/// envoyproxy/ratelimit, a check passes until usage exceeds the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_are_charged_beyond_the_limit() {
     let redis = Redis::start();
@@ -275,14 +275,14 @@ async fn reports_are_charged_beyond_the_limit() {
             }
             assert_eq!(send(request(&[&tokens])).await.0, OverLimit, "{user}");
         }
-        // Exactly the limit is not over it.
+        // Usage equal to the limit does not exceed it.
         let tokens = [("tokens", "exact")];
         assert_eq!(send(hits(&tokens, 10)).await, (Allowed, 0));
         assert_eq!(send(hits(&tokens, 0)).await, (Allowed, 0));
         assert_eq!(send(request(&[&tokens])).await, (OverLimit, 0));
         assert_eq!(send(hits(&tokens, 1)).await, (OverLimit, 0));
         assert_eq!(send(hits(&tokens, 0)).await, (OverLimit, 0));
-        // Requests and reports have one count.
+        // Requests and reports share a count.
         let tokens = [("tokens", "both")];
         assert_eq!(send(request(&[&tokens])).await, (Allowed, 9));
         assert_eq!(send(hits(&tokens, 8)).await, (Allowed, 1));
@@ -316,7 +316,7 @@ async fn denied_checks_charge_nothing_else() {
 }
 
 #[tokio::test]
-async fn quota_mode_denies_only_when_all_are_over() {
+async fn quota_mode_denies_only_if_all_are_exceeded() {
     let service = Service::start("", RULES).await;
     let pools: [&[(&str, &str)]; 2] = [&[("pool", "one")], &[("pool", "other")]];
     assert_eq!(service.codes(&pools).await, [Allowed; 3]);
@@ -337,7 +337,7 @@ fn headers(answer: &RateLimitResponse) -> HashMap<String, String> {
     headers.map(|it| (it.key.clone(), it.value.clone())).collect()
 }
 
-/// The store remembers the first denial and then does not call Redis for either descriptor.
+/// The store remembers the first denial, and then calls Redis for neither descriptor.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_describe_the_denying_descriptor() {
     let redis = Redis::start();
@@ -401,7 +401,7 @@ async fn overrides_continue_the_count_of_the_rule() {
 }
 
 #[tokio::test]
-async fn shadow_makes_all_rules_watch() {
+async fn shadow_applies_to_all_rules() {
     let service = Service::start("shadow: true", RULES).await;
     for _ in 0..3 {
         assert_eq!(service.codes(&[&[("status", "404")]]).await, [Allowed; 2]);
@@ -423,7 +423,7 @@ async fn the_log_counts_denied_requests() {
     drop(channel);
     gateway.signal("TERM");
     assert!(gateway.wait().success());
-    // The counts may be in two lines, because a period may end in between.
+    // The count is split over two lines if a period expires in between.
     for line in ["tollgate: denied ", "tollgate: would have denied "] {
         let of = |policy: &str| -> u64 {
             let log = gateway.log();
@@ -471,7 +471,7 @@ async fn unfinished_requests_are_answered() {
         client.headers(1, &head, false);
         client.outcome(1)
     });
-    // The status of gRPC is in the same frame.
+    // The gRPC status is in the same frame.
     assert_eq!(outcome.await.unwrap(), Outcome::Status(200));
 }
 
@@ -525,7 +525,7 @@ async fn clients_without_a_certificate_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
+async fn gateways_share_quotas_and_respect_deadlines() {
     let redis = Redis::start();
     let lines = format!(
         "store: {{redis: {{url: '{}', timeout: 20s}}}}\nonStoreError: closed\n",
@@ -538,7 +538,7 @@ async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
     }
     assert_eq!(other.codes(&ann).await, [OverLimit; 2]);
     redis.stop();
-    // A client of tonic would keep the deadline by itself.
+    // A tonic client would enforce the deadline itself.
     let message = request(&[&[("user", "bob")]]).encode_to_vec();
     let frame = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
     let client = Client::http2(one.gateway.fronts["rateLimitService"]);
@@ -551,7 +551,7 @@ async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_told_and_new_rules_are_read_while_it_serves() {
+async fn changed_rules_are_reloaded() {
     let service = Service::start("", RULES).await;
     let mut health = HealthClient::new(service.channel.clone());
     for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
@@ -582,17 +582,17 @@ async fn until(health: &mut tonic::Streaming<HealthCheckResponse>, status: Servi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_health_is_not_serving_while_the_gateway_drains() {
+async fn draining_gateway_is_not_serving() {
     let service = Service::start("timeouts: {drain: 30s}", RULES).await;
     let mut health = watch(&service.channel).await;
     until(&mut health, ServingStatus::Serving).await;
     service.gateway.signal("TERM");
-    // This stream itself keeps the gateway draining.
+    // The gateway cannot finish draining while this stream is open.
     until(&mut health, ServingStatus::NotServing).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_health_is_not_serving_while_no_store_decides() {
+async fn failed_store_is_not_serving() {
     for (on_store_error, becomes) in
         [("closed", ServingStatus::NotServing), ("open", ServingStatus::Serving)]
     {
@@ -626,9 +626,9 @@ async fn the_health_is_not_serving_while_no_store_decides() {
     }
 }
 
-/// Clients choose some of the values. A value must not reach into the next entry.
+/// Clients choose some of the values, and a value must not be confused with the next entry.
 #[tokio::test]
-async fn descriptors_that_look_alike_have_quotas_of_their_own() {
+async fn similar_descriptors_have_separate_quotas() {
     let rules = "domain: test
 descriptors:
   - key: a

@@ -1,4 +1,4 @@
-//! A replay of what was sent to `tollgate serve` decides as `serve` did.
+//! A replay must decide like `tollgate serve` decided the original requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::{Client, Gateway, Upstream, whole};
 
-/// Windows of days, so that it does not matter how fast the machine is.
+/// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "trustedProxies: [127.0.0.1]
 costs: {GET: 1, POST: 3}
 global: {strategy: sliding_window_log, limit: 110, windowSeconds: 864000}
@@ -27,7 +27,7 @@ apis:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_decides_as_serve_did() {
+async fn replay_decides_like_serve() {
     let upstream = Upstream::answering(|seen| {
         let status = if seen.uri.query() == Some("wrong") { 401 } else { 200 };
         Response::builder().status(status).body(Full::from("ok").boxed()).unwrap()
@@ -40,7 +40,7 @@ async fn a_replay_decides_as_serve_did() {
     let addresses =
         ["203.0.113.1", "203.0.113.2", "203.0.113.3", "198.51.100.7", "192.0.2.9", "2001:db8::7"];
     let paths = ["/", "/login?wrong", "/login", "/item/7", "/%69tem//8", "/healthz"];
-    // A sequence without a pattern, the same in each run.
+    // A reproducible pseudorandom sequence.
     let mut random = 7_u64;
     let mut one_of = |count: usize| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -74,10 +74,10 @@ async fn a_replay_decides_as_serve_did() {
     assert_eq!(replayed, violated);
 }
 
-/// The log is a thousand times as slow as the requests were.
+/// The log stretches time by this factor.
 const SCALE: u64 = 1_000;
 const WINDOW: u64 = 5_000_000;
-/// Two requests pass in this time, and the next unit of a bucket is not there yet.
+/// Short enough that no bucket refills a third unit during a burst.
 const BURST: u64 = WINDOW * 2 / 5;
 const BURSTS: usize = 2;
 const STRATEGIES: [&str; 5] = [
@@ -88,12 +88,12 @@ const STRATEGIES: [&str; 5] = [
     "leaky_bucket",
 ];
 
-/// Limits of two requests in `seconds`, for each strategy at a path of its own.
+/// Two requests per `seconds` for each strategy, each under its own path.
 fn limits(target: &str, seconds: u64) -> String {
     let limit = |strategy: &&str| {
         let (span, rest) = match *strategy {
             "token_bucket" => ("refillSeconds", ", burst: 2"),
-            // A queue would hold back the second request.
+            // A queue would delay the second request.
             "leaky_bucket" => ("refillSeconds", ", burst: 2, mode: meter"),
             _ => ("windowSeconds", ""),
         };
@@ -106,8 +106,8 @@ fn limits(target: &str, seconds: u64) -> String {
     format!("{target}trustedProxies: [127.0.0.1]\napis:\n{apis}")
 }
 
-/// Sends bursts of three requests in the middle of every other window, and returns the times and
-/// answers; `None` if the machine was so busy that a burst took longer than [`BURST`].
+/// Sends bursts of three requests in every other window, and returns each request's time and
+/// whether it was denied. Returns `None` if a busy machine took longer than [`BURST`] for a burst.
 async fn bursts(client: &Client, strategy: &str, address: &str) -> Option<Vec<(u64, bool)>> {
     let mut sent = Vec::new();
     let first = now() / WINDOW + 1;
@@ -128,7 +128,7 @@ async fn bursts(client: &Client, strategy: &str, address: &str) -> Option<Vec<(u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_in_scaled_time_is_decided_as_the_requests_were_in_real_time() {
+async fn replay_follows_log_time() {
     let upstream = Upstream::answering(|_| Response::new(Full::from("ok").boxed())).await;
     let gateway = Gateway::start(&limits(&upstream.target(), WINDOW / 1_000_000));
     let address = gateway.address;
@@ -138,7 +138,7 @@ async fn a_log_in_scaled_time_is_decided_as_the_requests_were_in_real_time() {
             tokio::spawn(async move {
                 let client = Client::new(address);
                 for attempt in 0..30_u8 {
-                    // Another address each time, which has used nothing.
+                    // A new address has its full quota.
                     let name = format!("203.0.{number}.{attempt}");
                     if let Some(sent) = bursts(&client, strategy, &name).await {
                         return (strategy, name, sent);
@@ -155,7 +155,7 @@ async fn a_log_in_scaled_time_is_decided_as_the_requests_were_in_real_time() {
         lines.extend(sent.into_iter().map(line));
     }
     lines.sort_unstable();
-    // Scaled times are in the future, so the log starts in 1985 at the same place of a window.
+    // Scaled times are in the future, so move the log to 1985, at the same offset in a window.
     let start = lines[0].0 / (WINDOW * SCALE) * (WINDOW * SCALE);
     let (mut log, mut denied) = (String::new(), BTreeSet::new());
     for (number, (at, strategy, name, is_denied)) in (1_u64..).zip(&lines) {
@@ -177,7 +177,7 @@ fn now() -> u64 {
     u64::try_from(now.as_micros()).unwrap()
 }
 
-/// The report of a log under these limits, beside limits that deny nothing.
+/// Replays a log and compares with a configuration that has no limits.
 fn replayed(limits: &str, log: &str) -> Value {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -195,7 +195,7 @@ fn replayed(limits: &str, log: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The lines of the log whose requests were denied.
+/// The numbers of the lines that the replay denied.
 fn denied_lines(report: &Value) -> BTreeSet<u64> {
     let line = |request: &Value| {
         let words = request.as_str().unwrap();

@@ -1,4 +1,4 @@
-//! Gateways that share their quotas in Redis.
+//! Gateways that share quotas in Redis.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn lines(upstream: &Upstream, redis: &Redis, timeout: &str, policies: &str) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_share_a_quota_and_keep_it_through_a_restart() {
+async fn shared_quota_survives_a_restart() {
     let upstream = Upstream::new().await;
     let redis = Redis::builder().password("s3cret").start();
     let lines = lines(&upstream, &redis, "5s", "client: {limit: 10, windowSeconds: 3600}\n");
@@ -36,7 +36,7 @@ async fn replicas_share_a_quota_and_keep_it_through_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_policy_says_what_happens_while_redis_is_away() {
+async fn policies_choose_their_failure_policy() {
     let upstream = Upstream::new().await;
     let redis = Redis::start();
     let policies = "apis:\n\
@@ -71,9 +71,9 @@ async fn each_policy_says_what_happens_while_redis_is_away() {
     }
 }
 
-/// The file of examples/gateway, as its containers have it.
+/// Uses the file in examples/gateway, with the same variables as its containers.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gateways_of_the_example_share_their_quota() {
+async fn example_gateways_share_a_quota() {
     let upstream = Upstream::new().await;
     let redis = Redis::start();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway/shared.yaml");
@@ -96,7 +96,7 @@ async fn the_gateways_of_the_example_share_their_quota() {
     for n in 0..14 {
         passed += u64::from(clients[n % 2].get("/items").await.status == 200);
     }
-    // Ten at once, and one more for each second that has passed.
+    // A burst of ten, plus a request per elapsed second.
     let most = 10 + started.elapsed().as_secs() + 1;
     assert!((10..=most).contains(&passed), "{passed}");
     assert_eq!(clients[1].get("/healthz").await.status, 200);

@@ -1,4 +1,4 @@
-//! Requests that two servers could read as different ones.
+//! Request smuggling: requests that two servers could delimit differently.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tollgate_test_servers::until;
 
 use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
-/// A gateway in front of an upstream that records requests.
+/// A gateway and an upstream that records the requests it receives.
 struct Scene {
     upstream: RawUpstream,
     gateway: Gateway,
@@ -19,7 +19,7 @@ impl Scene {
         Self { upstream, gateway }
     }
 
-    /// The status line of the gateway's response, and the requests that reach the upstream.
+    /// Returns the gateway's status line and the requests that reached the upstream.
     fn send(&self, request: &str) -> (String, Vec<String>) {
         let before = self.upstream.requests().len();
         let answer = exchange(self.gateway.address, request);
@@ -35,7 +35,7 @@ impl Scene {
 }
 
 #[test]
-fn a_request_whose_end_is_not_clear_is_refused() {
+fn ambiguous_framing_is_rejected() {
     let scene = Scene::start();
     let post = "POST / HTTP/1.1\r\nHost: a\r\n";
     for fields in [
@@ -60,7 +60,7 @@ fn a_request_whose_end_is_not_clear_is_refused() {
 }
 
 #[test]
-fn a_head_that_is_not_clear_is_refused() {
+fn malformed_head_is_rejected() {
     let scene = Scene::start();
     for head in [
         "GET / HTTP/1.1\r\n\r\n",
@@ -80,9 +80,9 @@ fn a_head_that_is_not_clear_is_refused() {
     }
 }
 
-/// To some servers each of these requests ends at another place.
+/// Servers disagree about the end of these requests.
 #[test]
-fn no_spelling_of_a_length_or_an_encoding_reaches_the_service_as_it_was_written() {
+fn framing_headers_are_rewritten() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -172,13 +172,13 @@ fn no_spelling_of_a_length_or_an_encoding_reaches_the_service_as_it_was_written(
             _ => panic!("{framing:?} in {request:?}"),
         }
     }
-    // The valid spellings have come through.
+    // Valid spellings must be forwarded.
     assert!(upstream.requests().len() > 20, "{}", upstream.requests().len());
 }
 
-/// Servers disagree about line feeds without a carriage return. The service gets none of them.
+/// Servers disagree about bare line feeds, so the service must never receive any.
 #[test]
-fn a_line_ends_in_one_place() {
+fn bare_line_feeds_are_not_forwarded() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     for request in [
@@ -194,7 +194,7 @@ fn a_line_ends_in_one_place() {
         exchange(gateway.address, request);
     }
     let requests = upstream.requests();
-    // The two requests whose lines all end in CR LF are valid.
+    // The two requests with only CR LF line endings are valid.
     assert!(requests.len() >= 2, "{requests:?}");
     for request in requests {
         for line in request.split("\r\n") {
@@ -204,9 +204,9 @@ fn a_line_ends_in_one_place() {
     }
 }
 
-/// HTTP/2 has lengths of its own, and fields that say others are for servers of HTTP/1.
+/// HTTP/2 frames have lengths, and headers that contradict them are aimed at HTTP/1 servers.
 #[test]
-fn a_request_of_http2_has_no_framing_of_http1() {
+fn http1_framing_in_http2_is_rejected() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
@@ -250,10 +250,10 @@ fn a_request_of_http2_has_no_framing_of_http1() {
     assert_eq!(requests, Vec::<String>::new());
 }
 
-/// The head is forwarded before the body is known, so such a request may reach the upstream. No
-/// byte of the body may become a request of its own there.
+/// The gateway forwards the header before it knows the body, so such a request may reach the
+/// upstream. The upstream must not parse any part of the body as another request.
 #[test]
-fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
+fn wrong_length_in_http2_is_not_smuggled() {
     const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
@@ -279,7 +279,7 @@ fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
             let _ = http2.outcome(1);
         }
     }
-    // A request through the same connections to the upstream, if any is still open.
+    // Reuses an upstream connection, if any is still open.
     let next = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = exchange(gateway.address, next);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -290,9 +290,9 @@ fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
     }
 }
 
-/// RFC 9112 §6.3 leaves the choice to refuse it or to believe the encoding.
+/// RFC 9112 §6.3 allows a server to reject such a request or to ignore the length.
 #[test]
-fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
+fn length_beside_an_encoding_is_dropped() {
     let scene = Scene::start();
     for fields in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
@@ -304,7 +304,7 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
         let (status, requests) =
             scene.send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
         assert!(status.starts_with("HTTP/1.1 200"), "{fields:?}: {status}");
-        // And what follows is not taken for a request: the connection is closed.
+        // The connection is closed, so the bytes that follow are not parsed as a request.
         let [request] = &requests[..] else { panic!("{fields:?}: {requests:?}") };
         let request = request.to_ascii_lowercase();
         assert!(request.contains("transfer-encoding: chunked\r\n"), "{request}");
@@ -315,7 +315,7 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
 
 /// The gateway removes `Transfer-Encoding`, so the upstream could not decode the body.
 #[test]
-fn a_body_in_another_coding_is_refused() {
+fn other_transfer_codings_are_rejected() {
     let scene = Scene::start();
     for fields in [
         "Transfer-Encoding: gzip, chunked\r\n",
@@ -331,7 +331,7 @@ fn a_body_in_another_coding_is_refused() {
 }
 
 #[test]
-fn equal_lengths_become_one() {
+fn equal_lengths_are_merged() {
     let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\
          Connection: close\r\n\r\nhello",
@@ -341,7 +341,7 @@ fn equal_lengths_become_one() {
 }
 
 #[test]
-fn chunks_are_written_anew() {
+fn chunks_are_reencoded() {
     let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
          005;ext=\"x\"\r\nhello\r\n0\r\n\r\n",
@@ -351,7 +351,7 @@ fn chunks_are_written_anew() {
 }
 
 #[test]
-fn a_chunk_that_is_none_ends_the_request() {
+fn malformed_chunk_aborts_the_request() {
     let scene = Scene::start();
     for body in ["5\r\nhelloX\r\n0\r\n\r\n", "G\r\nhello\r\n0\r\n\r\n", "5 5\r\nhello\r\n0\r\n\r\n"]
     {
@@ -365,7 +365,7 @@ fn a_chunk_that_is_none_ends_the_request() {
 }
 
 #[test]
-fn fields_that_connection_names_are_gone_but_not_those_that_everybody_needs() {
+fn connection_cannot_remove_essential_headers() {
     let (_, requests) = Scene::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nX-Secret: 1\r\n\
          Connection: close, Content-Length, Host, X-Secret, X-Forwarded-For\r\n\r\nhi",
@@ -379,7 +379,7 @@ fn fields_that_connection_names_are_gone_but_not_those_that_everybody_needs() {
 }
 
 #[test]
-fn requests_in_one_packet_are_answered_one_after_the_other() {
+fn pipelined_requests_are_answered_in_order() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
     let answer = exchange(
@@ -393,9 +393,9 @@ fn requests_in_one_packet_are_answered_one_after_the_other() {
     assert_eq!(paths, ["/1", "/2", "/3"]);
 }
 
-/// The answer of an upstream that says both is believed as RFC 9112 says: its encoding counts.
+/// RFC 9112 gives `Transfer-Encoding` precedence.
 #[test]
-fn an_answer_with_both_lengths_has_one_when_it_is_passed_on() {
+fn response_length_beside_an_encoding_is_dropped() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 50\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
     );
@@ -408,7 +408,7 @@ fn an_answer_with_both_lengths_has_one_when_it_is_passed_on() {
 }
 
 #[test]
-fn an_answer_in_another_coding_is_not_passed_on_without_its_name() {
+fn response_in_another_coding_is_invalid() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
     );
@@ -418,9 +418,9 @@ fn an_answer_in_another_coding_is_not_passed_on_without_its_name() {
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
 }
 
-/// Clients would disagree about the end of the answer.
+/// Clients would disagree about the end of the response.
 #[test]
-fn an_answer_with_two_lengths_is_not_passed_on() {
+fn response_with_two_lengths_is_invalid() {
     for fields in [
         "Content-Length: 2\r\nContent-Length: 3\r\n",
         "Content-Length: 2, 3\r\n",

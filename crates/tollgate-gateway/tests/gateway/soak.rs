@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::support::{Gateway, RawClient, RawUpstream, is_heavy};
 
-/// The first half fills the caches and the allocator's pools. The second half may add only noise.
+/// The first half fills caches and allocator pools, so the second half may only add noise.
 #[test]
 fn memory_stops_growing() {
     let (rounds, requests) = if is_heavy() { (40, 5_000) } else { (4, 1_000) };
@@ -56,6 +56,6 @@ fn memory_stops_growing() {
     assert!(growth < MOST, "{growth} KiB more than after half of the requests");
 }
 
-/// The most growth of the second half, in KiB: 40 bytes for each of its requests in the heavy
-/// version, and 2 KiB in the small one, about what a request's header takes.
+/// The maximum growth in the second half, in KiB. That is 40 bytes per request in the heavy
+/// version, and 2 KiB per request in the small version, about as much as a request header.
 const MOST: u64 = 16 << 10;

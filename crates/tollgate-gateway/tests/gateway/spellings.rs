@@ -1,8 +1,8 @@
-//! Paths that two servers could read as different ones.
+//! Paths that two servers could interpret differently.
 
 use crate::support::{Client, Gateway, Upstream, exchange};
 
-/// A login behind a strict limit, beside paths that are exempt and paths with an own limit.
+/// A login with a strict limit, exempt paths, and paths with their own limit.
 fn lines(upstream: &Upstream, ambiguous: &str) -> String {
     format!(
         "{}strategy: sliding_window_log\n\
@@ -17,7 +17,7 @@ fn lines(upstream: &Upstream, ambiguous: &str) -> String {
     )
 }
 
-/// Each of these is `/login` to some servers.
+/// Some servers resolve these to `/login`.
 const LOGIN: [&str; 22] = [
     "/static/..%2Flogin",
     "/static/..%2flogin",
@@ -36,9 +36,9 @@ const LOGIN: [&str; 22] = [
     "/%2Flogin",
     "/login%3Bx",
     "/login;x",
-    // Only a server to which `\` is a letter resolves this to `/login`.
+    // Only for servers that treat `\` as an ordinary character.
     "/a%5Cb%2F..%2Flogin",
-    // Only a server that decodes the path twice.
+    // Only for servers that decode the path twice.
     "/lo%2567in",
     "/lo%25%36%37in",
     "/lo%252567in",
@@ -46,7 +46,7 @@ const LOGIN: [&str; 22] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
+async fn ambiguous_paths_meet_the_strictest_limit() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let mut answers = Vec::new();
@@ -59,7 +59,7 @@ async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
     assert!(passed.iter().all(|(_, status)| status == "200"), "{answers:?}");
     assert!(denied.iter().all(|(_, status)| status == "429"), "{answers:?}");
     assert_eq!(upstream.seen().len(), 2);
-    // Other paths are still exempt.
+    // Unambiguous paths are still exempt.
     for path in ["/static/a.css", "/assets/%C3%A9", "/static/x/../b;v=1"] {
         let answer = Client::new(gateway.address).get(path).await;
         assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-limit")), (200, ""));
@@ -67,7 +67,7 @@ async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_that_is_kept_is_exempt() {
+async fn ambiguous_paths_are_not_exempt() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let client = Client::new(gateway.address);
@@ -75,15 +75,15 @@ async fn no_spelling_that_is_kept_is_exempt() {
         let answer = client.get(path).await;
         assert_eq!(answer.header("x-ratelimit-limit"), "1000", "{path}");
     }
-    // Servers in C end the path there.
+    // Servers written in C truncate the path at the null byte.
     for path in ["/login%00", "/static/a%00b"] {
         assert_eq!(client.get(path).await.status, 400, "{path}");
     }
 }
 
-/// A service behind another proxy may decode twice.
+/// A service behind another proxy may decode the path twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_is_escaped_twice_or_is_not_utf8_is_not_exempt() {
+async fn double_escaped_or_non_utf8_paths_are_not_exempt() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "reject"));
     let client = Client::new(gateway.address);
@@ -95,11 +95,11 @@ async fn a_path_that_is_escaped_twice_or_is_not_utf8_is_not_exempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_is_escaped_twice_has_the_limit_of_what_it_becomes() {
+async fn double_escaped_path_meets_the_decoded_limit() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "reject"));
     let client = Client::new(gateway.address);
-    // The service gets the path as the client sent it. The login costs 100 of 200.
+    // The service receives the path unchanged. A login costs 100 of 200 units.
     for path in ["/lo%2567in", "/lo%252567in"] {
         assert_eq!(client.get(path).await.status, 200, "{path}");
         assert_eq!(upstream.last().uri.to_string(), path);
@@ -112,7 +112,7 @@ async fn a_path_that_is_escaped_twice_has_the_limit_of_what_it_becomes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_ambiguous_counts_even_where_no_reading_of_it_has_a_limit_of_its_own() {
+async fn ambiguous_path_counts_without_its_own_limit() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let client = Client::new(gateway.address);
@@ -126,9 +126,9 @@ async fn what_is_ambiguous_counts_even_where_no_reading_of_it_has_a_limit_of_its
     assert_eq!(upstream.last().uri.to_string(), "/static/a%5Cb");
 }
 
-/// The gateway cannot decide which of the two limits the service would need.
+/// The gateway cannot know which of the limits applies.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_is_under_another_limit_in_each_reading_is_refused() {
+async fn path_with_conflicting_limits_is_rejected() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let client = Client::new(gateway.address);
@@ -141,14 +141,14 @@ async fn a_path_that_is_under_another_limit_in_each_reading_is_refused() {
         let answer = client.get(path).await;
         assert_eq!((answer.status.as_u16(), &*answer.code()), (400, "bad-path"), "{path}");
     }
-    // Here both readings are under the same limit.
+    // Both readings of this path have the same limit.
     let answer = client.get("/files/a%2Fb").await;
     assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-remaining")), (200, "999"));
     assert_eq!(upstream.last().uri.to_string(), "/files/a%2Fb");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_reaches_the_service_but_the_one_that_was_limited() {
+async fn only_the_limited_spelling_is_forwarded() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "reject"));
     let mut passed = 0;
@@ -207,7 +207,7 @@ async fn no_spelling_reaches_the_service_but_the_one_that_was_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_skips_a_limit_where_another_proxy_asks() {
+async fn spellings_do_not_evade_forward_auth() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "forwardAuth: {{listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}}\n{}",
@@ -227,7 +227,7 @@ async fn no_spelling_skips_a_limit_where_another_proxy_asks() {
                      X-Original-URI: {path}\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"
                 ),
             );
-            // nginx reads the status there.
+            // nginx reads the status from this header.
             let status = answer.split("tollgate-status: ").nth(1);
             status.unwrap_or_else(|| &answer["HTTP/1.1 ".len()..])[..3].to_owned()
         };

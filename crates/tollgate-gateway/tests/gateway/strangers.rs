@@ -1,8 +1,8 @@
-//! Fields that a stranger forges to be taken for another client.
+//! Headers that untrusted clients forge to impersonate another client.
 
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
-/// Fields that services believe of the proxies in front of them.
+/// Headers that services trust because their proxies set them.
 const OF_PROXIES: [&str; 20] = [
     "Forwarded",
     "Forwarded-For",
@@ -27,7 +27,7 @@ const OF_PROXIES: [&str; 20] = [
 ];
 
 #[test]
-fn fields_of_proxies_do_not_come_from_strangers_in_any_spelling() {
+fn forged_proxy_headers_are_removed() {
     const FORGED: &str = "198.51.100.66";
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
@@ -49,9 +49,9 @@ fn fields_of_proxies_do_not_come_from_strangers_in_any_spelling() {
     assert_eq!(upstream.requests().len(), 2);
 }
 
-/// To services that read `_` as `-` they say where the body ends.
+/// Services that read `_` as `-` would use these headers to find the end of the body.
 #[test]
-fn fields_of_framing_are_not_passed_on_with_underscores() {
+fn framing_headers_with_underscores_are_removed() {
     let upstream = RawUpstream::new();
     for trusted in ["", "trustedProxies: [loopback]\n"] {
         let gateway = Gateway::start(&format!("{}{trusted}", upstream.target()));
@@ -71,9 +71,9 @@ fn fields_of_framing_are_not_passed_on_with_underscores() {
     }
 }
 
-/// Without its key, a request may be that of a more trusted client to the service.
+/// Without its credentials, a request might look like it came from a more trusted client.
 #[test]
-fn connection_does_not_take_away_what_identifies_a_client() {
+fn connection_cannot_remove_credentials() {
     let upstream = RawUpstream::new();
     let digest = "a".repeat(64);
     let keys = format!(
@@ -94,9 +94,9 @@ fn connection_does_not_take_away_what_identifies_a_client() {
     assert!(!request.contains("x-private"), "{request}");
 }
 
-/// There is no trusted proxy in front.
+/// The client connects directly, not through a trusted proxy.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forged_address_is_no_other_client() {
+async fn forged_address_does_not_change_the_client() {
     let upstream = Upstream::new().await;
     for header in ["", "identity: {key: ipv4, header: X-Forwarded-For}\n"] {
         let limit = "client: {limit: 1, windowSeconds: 3600}\ntrustedProxies: [192.0.2.0/24]\n";
@@ -108,7 +108,7 @@ async fn a_forged_address_is_no_other_client() {
             let answer = client.send("GET", "/", &[(name, &forged)], "").await.unwrap();
             assert_eq!(answer.status, 429, "{name}");
         }
-        // The last element of a list is the nearest hop, and two lines are one list.
+        // The last element is the nearest hop, and repeated headers form a single list.
         for lines in [
             &[("x-forwarded-for", "198.51.100.1, 127.0.0.1")][..],
             &[("x-forwarded-for", "198.51.100.2"), ("x-forwarded-for", "198.51.100.3")],
@@ -119,9 +119,9 @@ async fn a_forged_address_is_no_other_client() {
     }
 }
 
-/// With a proxy in front, what it wrote is at the end of the list.
+/// A trusted proxy appends to the list, so only the end of the list is reliable.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_wrote_before_it_came_to_a_trusted_proxy_is_not_believed() {
+async fn only_trusted_forwarded_addresses_count() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!(
         "{}client: {{limit: 1, windowSeconds: 3600}}\ntrustedProxies: [loopback]\n\
@@ -145,9 +145,9 @@ async fn what_a_client_wrote_before_it_came_to_a_trusted_proxy_is_not_believed()
     }
 }
 
-/// The proxy forwards address headers that it does not know, as the client wrote them.
+/// Proxies forward address headers that they do not know unchanged, so clients may forge them.
 #[test]
-fn other_address_headers_behind_a_proxy_name_the_found_client() {
+fn other_address_headers_are_overwritten() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&format!("{}trustedProxies: [loopback]\n", upstream.target()));
     let answer = exchange(
@@ -169,15 +169,15 @@ fn other_address_headers_behind_a_proxy_name_the_found_client() {
     }
 }
 
-/// HTTP/1 has this bound in its parser.
+/// For HTTP/1 the parser enforces the limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_has_a_hundred_fields_in_both_versions() {
+async fn headers_are_limited_to_a_hundred() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let names: Vec<_> = (0..101).map(|number| format!("x-{number}")).collect();
     let fields: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
     let (http1, http2) = (Client::new(gateway.address), Client::http2(gateway.address));
-    // The gateway counts `Host`, which in HTTP/2 is part of the target.
+    // `Host` counts too. In HTTP/2 it is part of the target.
     for client in [&http1, &http2] {
         let answer = client.send("GET", "/", &fields[..99], "").await.unwrap();
         assert_eq!(answer.status, 200);
@@ -185,16 +185,16 @@ async fn a_head_has_a_hundred_fields_in_both_versions() {
         assert_eq!(answer.status, 431);
     }
     assert_eq!(upstream.requests().len(), 2);
-    // HTTP/2 has a field for each cookie, and all of them are one line.
+    // HTTP/2 clients may split `Cookie`, and the gateway joins the parts.
     let cookies: Vec<_> = (0..150).map(|_| ("cookie", "a=1")).collect();
     assert_eq!(http2.send("GET", "/", &cookies, "").await.unwrap().status, 200);
     let request = upstream.requests().pop().unwrap();
     assert_eq!(request.matches("cookie: ").count(), 1, "{request}");
 }
 
-/// The one that HTTP/2 names is that of its target.
+/// In HTTP/2, `:authority` is the host, and a different `Host` is an error.
 #[test]
-fn a_host_has_one_meaning_in_http2() {
+fn http2_host_must_match_authority() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let head = [(":method", "GET"), (":scheme", "http"), (":path", "/")];

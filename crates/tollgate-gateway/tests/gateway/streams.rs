@@ -1,4 +1,4 @@
-//! Bodies of any size in memory of one size.
+//! Bodies of any size are streamed in constant memory.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,15 @@ use std::thread;
 
 use crate::support::{Gateway, is_heavy};
 
-/// 1 GiB, or 64 MiB where the tests shall be quick.
+/// 1 GiB in the heavy version, or 64 MiB for quick tests.
 fn size() -> u64 {
     if is_heavy() { 1 << 30 } else { 64 << 20 }
 }
 
-/// The highest memory use allowed for the gateway, in MiB: less than one body.
+/// The gateway's maximum memory use, in MiB, which is less than the body size.
 const MEMORY: u64 = 48;
 
-/// Reads the body of each request to its end and answers with its length, or sends one of
-/// the same size for a GET.
+/// Answers a GET with a body of [`size`] bytes, and other requests with their body's length.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -71,13 +70,13 @@ fn curl(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_large_body_passes_in_both_directions_without_being_kept() {
+fn large_bodies_are_not_buffered() {
     let limits = "client: {limit: 100, windowSeconds: 3600}\n";
     let gateway = Gateway::start(&format!("target: http://{}\n{limits}", upstream()));
     let url = format!("http://{}/", gateway.address);
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("large");
-    // It has a length, and takes no room on the disk.
+    // A sparse file takes no disk space.
     std::fs::File::create(&file).unwrap().set_len(size()).unwrap();
     let file = file.to_str().unwrap();
     for version in ["--http1.1", "--http2-prior-knowledge"] {
@@ -90,9 +89,8 @@ fn a_large_body_passes_in_both_directions_without_being_kept() {
     println!("{} MiB each way, {} MiB at the highest", size() >> 20, gateway.peak_memory());
 }
 
-/// A receiver that reads nothing for a while holds the sender back.
 #[test]
-fn a_slow_receiver_holds_the_sender_back() {
+fn slow_receiver_throttles_the_sender() {
     let gateway = Gateway::start(&format!("target: http://{}\n", upstream()));
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! Sides that are late, silent or not there.
+//! Late, silent, and unreachable peers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use tokio::net::TcpSocket;
 use crate::encryption::certificate;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
-/// Accepts, says this to whatever comes, and then nothing.
+/// A server that answers each connection with these bytes and then remains silent.
 fn says(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -26,7 +26,7 @@ fn says(answer: &'static str) -> SocketAddr {
     address
 }
 
-/// Says this and closes.
+/// A server that answers each connection with these bytes and closes it.
 fn breaks_off(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,11 +44,11 @@ fn port_of_nobody() -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_does_not_answer_is_answered_for() {
+async fn upstream_failures_have_distinct_errors() {
     for (target, status, code) in [
         (format!("http://{}", port_of_nobody()), 502, "upstream-unreachable"),
         ("http://name.invalid".to_owned(), 502, "upstream-unreachable"),
-        // The other side of the handshake never says a word.
+        // The server does not respond to the TLS handshake.
         (format!("https://{}", says("")), 504, "upstream-connect-timeout"),
         (format!("https://{}", breaks_off("HTTP/1.1 400 No\r\n\r\n")), 502, "upstream-unreachable"),
         (format!("http://{}", says("")), 504, "upstream-timeout"),
@@ -57,7 +57,7 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
         (format!("http://{}", breaks_off("HTTP/1.1 200 OK\r\nContent-")), 502, "upstream-invalid"),
         (format!("http://{}", says("SSH-2.0-OpenSSH\r\n\r\n")), 502, "upstream-invalid"),
     ] {
-        // The lookup of a name that does not exist may be slow.
+        // Looking up a nonexistent name may be slow.
         let connect = if status == 504 { "300ms" } else { "10s" };
         // Only the timeout under test is short.
         let response = if code == "upstream-connect-timeout" { "10s" } else { "300ms" };
@@ -66,7 +66,7 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
         let answer = Client::new(gateway.address).get("/").await;
         assert_eq!((answer.status.as_u16(), &*answer.code()), (status, code), "{target}");
         assert_eq!(answer.header("cache-control"), "no-store");
-        // The response must not reveal the address of the upstream.
+        // The response must not reveal the upstream's address.
         let port = target.rsplit(':').next().unwrap();
         assert!(!String::from_utf8_lossy(&answer.body).contains(port), "{answer:?}");
         gateway.until_logged(target.split("://").nth(1).unwrap());
@@ -74,7 +74,7 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
+async fn truncated_response_is_not_completed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     for upstream in [says(head), breaks_off(head)] {
         let gateway =
@@ -87,9 +87,10 @@ async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
     }
 }
 
-/// The head says what has happened, and the break that this is not all of it.
+/// The client needs the header to see what happened, and an abort to see that the body is
+/// incomplete.
 #[test]
-fn an_answer_that_breaks_off_in_its_body_keeps_its_head() {
+fn truncated_response_keeps_its_header() {
     for answer in [
         "HTTP/1.1 201 Created\r\nX-Id: 7\r\nContent-Length: 5\r\n\r\n",
         "HTTP/1.1 201 Created\r\nX-Id: 7\r\nContent-Length: 5\r\n\r\nhe",
@@ -115,7 +116,7 @@ fn an_answer_that_breaks_off_in_its_body_keeps_its_head() {
     }
 }
 
-/// Takes no further connection: a request to connect is never answered.
+/// A server with a full backlog, so connection attempts get no response.
 async fn takes_nobody() -> (SocketAddr, impl Sized) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -130,10 +131,10 @@ async fn takes_nobody() -> (SocketAddr, impl Sized) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_not_answered_is_an_upstream_that_cannot_be_reached() {
+async fn connect_timeout_precedes_response_timeout() {
     let (address, _queue) = takes_nobody().await;
     for protocol in ["http1", "http2"] {
-        // Before the connection stands, the time of the answer has not begun.
+        // The response timeout starts only after the connection is established.
         let gateway = Gateway::start(&format!(
             "target: {{url: 'http://{address}', protocol: {protocol}}}\n\
              timeouts: {{connect: 900ms, response: 200ms}}\n"
@@ -147,7 +148,7 @@ async fn a_connection_that_is_not_answered_is_an_upstream_that_cannot_be_reached
     }
 }
 
-/// Passes bytes on in both directions, the first of the server's after a pause.
+/// A proxy that delays the server's first bytes.
 fn pausing(server: SocketAddr, pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -157,7 +158,7 @@ fn pausing(server: SocketAddr, pause: Duration) -> SocketAddr {
             let (mut from, mut to) = (stream.try_clone().unwrap(), server.try_clone().unwrap());
             thread::spawn(move || std::io::copy(&mut from, &mut to));
             thread::spawn(move || {
-                // It is real time that the gateway measures, in a process of its own.
+                // The gateway is a separate process, so time cannot be mocked.
                 thread::sleep(pause);
                 std::io::copy(&mut &server, &mut &stream)
             });
@@ -167,7 +168,7 @@ fn pausing(server: SocketAddr, pause: Duration) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_the_answer_begins_when_the_connection_stands() {
+async fn response_timeout_excludes_connecting() {
     let upstream = Upstream::new().await;
     let folder = TempDir::new().unwrap();
     certificate(&folder, "localhost");
@@ -175,7 +176,7 @@ async fn the_time_of_the_answer_begins_when_the_connection_stands() {
     let tls = "{address: '127.0.0.1:0', tls: {certificate: localhost.pem, key: localhost.key}}";
     let server = Gateway::start_in(folder, &format!("listen: [{tls}]\n{}", upstream.target()));
     for body in ["", "hello"] {
-        // To connect takes longer than the answer may.
+        // Connecting takes longer than the response timeout.
         let port = pausing(server.address, Duration::from_secs(3)).port();
         let folder = TempDir::new().unwrap();
         let lines =
@@ -188,9 +189,9 @@ async fn the_time_of_the_answer_begins_when_the_connection_stands() {
     }
 }
 
-/// The service has begun to answer, and so has done what it was asked for.
+/// The service has started to respond, so it has already processed the request.
 #[test]
-fn a_get_is_not_sent_again_once_a_byte_of_an_answer_has_come() {
+fn partial_response_prevents_a_retry() {
     for answer in [
         "H",
         "HTTP/1.1 200 OK\r\nContent-",
@@ -204,7 +205,7 @@ fn a_get_is_not_sent_again_once_a_byte_of_an_answer_has_come() {
         assert!(said.starts_with("HTTP/1.1 502") && said.contains("upstream-invalid"), "{said}");
         assert_eq!(upstream.requests().len(), 1, "{answer:?}");
     }
-    // Without one it may never have come there.
+    // If there is no response at all, the request may not have arrived.
     let upstream = RawUpstream::closing("");
     let gateway = Gateway::start(&upstream.target());
     exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -212,7 +213,7 @@ fn a_get_is_not_sent_again_once_a_byte_of_an_answer_has_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_does_not_come_is_the_fault_of_the_client() {
+async fn missing_body_is_a_client_error() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!("{}timeouts: {{idle: 200ms}}\n", upstream.target()));
     let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello";
@@ -221,9 +222,9 @@ async fn a_body_that_does_not_come_is_the_fault_of_the_client() {
     assert_eq!(upstream.seen().len(), 0);
 }
 
-/// A body that takes longer than the answer may is no late answer.
+/// A slow upload must not count as a slow response.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_the_answer_begins_when_the_request_is_through() {
+async fn response_timeout_excludes_the_upload() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {response: 300ms, idle: 10s}";
     let gateway = Gateway::start(&format!("{}{timeouts}\n", upstream.target()));
@@ -231,7 +232,7 @@ async fn the_time_of_the_answer_begins_when_the_request_is_through() {
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     for byte in b"helloworld" {
-        // It is real time that the gateway measures, in a process of its own.
+        // The gateway is a separate process, so time cannot be mocked.
         thread::sleep(Duration::from_millis(60));
         stream.write_all(&[*byte]).unwrap();
     }
@@ -240,7 +241,7 @@ async fn the_time_of_the_answer_begins_when_the_request_is_through() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// How long the gateway keeps a connection on which this is sent, a byte at a time.
+/// Sends the bytes individually and returns how long the gateway holds the connection open.
 fn kept(gateway: &Gateway, bytes: &[u8]) -> Duration {
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -263,11 +264,11 @@ fn kept(gateway: &Gateway, bytes: &[u8]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_comes_byte_by_byte_has_no_more_time_than_another() {
+async fn slow_header_times_out() {
     let upstream = Upstream::new().await;
     let endless = format!("GET / HTTP/1.1\r\nX-Endless: {}", "a".repeat(2_000));
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    // SETTINGS, and HEADERS of 8 KiB.
+    // SETTINGS, then HEADERS with 8 KiB.
     let headers = [
         &preface[..],
         b"\0\0\0\x04\0\0\0\0\0\0\x20\0\x01\0\0\0\0\x01\x82\x86\x84\x40\x01",
@@ -299,7 +300,7 @@ async fn a_head_that_comes_byte_by_byte_has_no_more_time_than_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_not_used_again_is_closed() {
+async fn idle_connection_is_closed() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {requestHeader: 200ms, keepAlive: 400ms}";
     let gateway = Gateway::start(&format!("{}{timeouts}\n", upstream.target()));
@@ -309,9 +310,9 @@ async fn a_connection_that_is_not_used_again_is_closed() {
     assert!(started.elapsed() >= Duration::from_millis(400));
 }
 
-/// A client that does not read holds the answer, and with it a connection to the upstream.
+/// A client that does not read would otherwise occupy an upstream connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_is_put_out() {
+async fn client_that_does_not_read_is_disconnected() {
     let upstream = Upstream::answering(|_| {
         use http_body_util::{BodyExt, Full};
         http::Response::new(Full::from(vec![b'x'; 64 << 20]).boxed())
@@ -321,8 +322,8 @@ async fn a_client_that_does_not_read_is_put_out() {
     let gateway = Gateway::start(&format!("{}{timeouts}\n", upstream.target()));
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    // Nothing tells from outside when a connection was given up, but that it can be read to
-    // its end long before the end of the answer.
+    // The test cannot observe the abort directly, so it waits and then checks that the response is
+    // incomplete.
     thread::sleep(Duration::from_secs(3));
     let mut read = Vec::new();
     let ended = stream.read_to_end(&mut read);

@@ -1,4 +1,4 @@
-//! Two gateways that share a Redis: what one has counted, the other knows.
+//! Two gateways that share their state in Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream, pause};
 
-/// Two gateways with the same file.
+/// Two gateways with the same configuration.
 struct Pair {
     gateways: [Gateway; 2],
     clients: [Client; 2],
@@ -32,7 +32,7 @@ impl Pair {
         Self { gateways, clients, _redis: redis }
     }
 
-    /// Sends a GET with these headers to the gateway with this number.
+    /// Sends a GET request to a gateway.
     async fn ask(&self, gateway: usize, path: &str, fields: &[(&str, &str)]) -> Told {
         let answer = self.clients[gateway].send("GET", path, fields, "").await.unwrap();
         let violated = match answer.status.as_u16() {
@@ -43,7 +43,7 @@ impl Pair {
         Told { status: answer.status.as_u16(), left, violated }
     }
 
-    /// The statuses of requests to one path, with the numbers of their gateways.
+    /// Sends requests to a path. `asked` contains the gateway and the expected status.
     async fn statuses(&self, path: &str, asked: &[(usize, u16)]) {
         for (number, (gateway, status)) in asked.iter().enumerate() {
             let told = self.ask(*gateway, path, &[]).await;
@@ -68,7 +68,7 @@ fn sha256(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_listed_are_so_everywhere_and_count_nowhere() {
+async fn lists_apply_to_both_gateways() {
     let upstream = Upstream::new().await;
     let pair = Pair::start(
         &upstream,
@@ -89,7 +89,7 @@ async fn the_listed_are_so_everywhere_and_count_nowhere() {
         assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "thief")]).await.status, 403);
         assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "partner")]).await.status, 200);
     }
-    // Neither of them has used what all share.
+    // Listed clients are not charged to the shared quota.
     for (gateway, left) in [(0, "2"), (1, "1"), (0, "0")] {
         assert_eq!(pair.ask(gateway, "/", &[]).await.left, left);
     }
@@ -100,7 +100,7 @@ async fn the_listed_are_so_everywhere_and_count_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_upstream_says_to_one_is_what_both_have_spent() {
+async fn settled_costs_are_shared() {
     let upstream = Upstream::answering(|seen| {
         let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
         let response = Response::builder().header("x-tollgate-cost", cost);
@@ -117,7 +117,7 @@ async fn what_the_upstream_says_to_one_is_what_both_have_spent() {
     {
         let told = pair.ask(gateway, path, &[]).await;
         assert_eq!((told.status, told.left), (200, (1_000 - spent).to_string()), "{path}");
-        // The other hears of it as soon as Redis has.
+        // The other gateway sees the cost as soon as Redis has it.
         let name = "/status/tokens/ip:127.0.0.1";
         let started = Instant::now();
         loop {
@@ -129,13 +129,13 @@ async fn what_the_upstream_says_to_one_is_what_both_have_spent() {
             pause().await;
         }
     }
-    // There is less than the estimate, for both.
+    // The remaining units do not cover the estimate at either gateway.
     pair.statuses("/ai/1", &[(0, 429), (1, 429)]).await;
     assert_eq!(upstream.seen().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_excess_of_both_waits_for_one_quota() {
+async fn waiting_requests_share_a_quota() {
     let upstream = Upstream::new().await;
     let pair = Pair::start(
         &upstream,
@@ -151,14 +151,14 @@ async fn the_excess_of_both_waits_for_one_quota() {
         waiting.spawn(async move { client.get("/soon").await.status.as_u16() });
     }
     assert_eq!(waiting.join_all().await, [200; 6]);
-    // Three each would have passed in two thirds of the time by themselves.
+    // With separate quotas, three requests each would take 600 ms.
     assert!(started.elapsed() >= Duration::from_millis(1_500), "{:?}", started.elapsed());
-    // Who would wait too long is refused at once, by whichever.
+    // Requests that would wait too long are denied immediately by either gateway.
     pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strikes_of_both_block_at_both() {
+async fn strikes_are_shared() {
     let upstream = Upstream::new().await;
     let pair = Pair::start(
         &upstream,
@@ -174,9 +174,9 @@ async fn strikes_of_both_block_at_both() {
     assert_eq!(upstream.seen().len(), 1);
 }
 
-/// With and without a quota beside it.
+/// Covers limits with and without an additional quota.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_under_way_at_one_fills_the_other() {
+async fn concurrency_limit_is_shared() {
     let gate = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&gate);
     let upstream = Upstream::answering_later(move |_| {
@@ -210,7 +210,7 @@ async fn what_is_under_way_at_one_fills_the_other() {
         }
         gate.add_permits(2);
         assert_eq!(slow.join_all().await, [200; 2]);
-        // A permit is returned when its response has been sent.
+        // Sending the response returns the permit.
         for gateway in [0, 1] {
             let started = Instant::now();
             gate.add_permits(1);
@@ -222,9 +222,9 @@ async fn what_is_under_way_at_one_fills_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_month_is_one_for_both() {
+async fn calendar_windows_are_shared() {
     let upstream = Upstream::new().await;
-    // A place where it is neither the end of a day nor the beginning of one.
+    // A time zone in which midnight is hours away.
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let zone = match since_epoch / 3_600 % 24 {
         6..18 => "UTC",
@@ -245,14 +245,14 @@ async fn a_month_is_one_for_both() {
         assert_eq!(global["calendar"]["name"], format!("month in {zone}"), "{global}");
         let days = global["calendar"]["period"].as_f64().unwrap() / 86_400.0;
         assert!([28.0, 29.0, 30.0, 31.0].contains(&days), "{days}");
-        // The quota is refilled when the month ends.
+        // The quota is refilled at the end of the month.
         let (left, reset) = (&global["calendar"]["ends_after"], &global["reset_after"]);
         assert!((left.as_f64().unwrap() - reset.as_f64().unwrap()).abs() < 1.0, "{global}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_quotas_of_a_tier_are_those_of_both() {
+async fn tier_quotas_are_shared() {
     let upstream = Upstream::new().await;
     let pair = Pair::start(
         &upstream,
@@ -269,7 +269,7 @@ async fn all_quotas_of_a_tier_are_those_of_both() {
     for (gateway, path, violated) in [
         (0, "/", ""),
         (1, "/ai", ""),
-        // A third of 5 is one, and one of 3, too: both deny, and nothing is taken of `client`.
+        // A third of 5 is 1, and so is a third of 3. Both deny, and `client` is not charged.
         (0, "/ai", "[\"ai\",\"ai/2\"]"),
         (0, "/", ""),
         (1, "/", "[\"client/2\"]"),
@@ -281,9 +281,9 @@ async fn all_quotas_of_a_tier_are_those_of_both() {
     pair.statuses("/", &[(1, 200), (0, 429)]).await;
 }
 
-/// A file that both read has to be there for both.
+/// A list file is not shared, so each gateway needs its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_follows_its_own_copy_of_a_list() {
+async fn gateways_watch_their_own_list_files() {
     let (upstream, redis) = (Upstream::new().await, Redis::start());
     let lines = format!(
         "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
@@ -303,9 +303,9 @@ async fn each_follows_its_own_copy_of_a_list() {
     std::fs::write(gateways[0].file("deny.txt"), "127.0.0.0/8\n").unwrap();
     gateways[0].until_config(|config| config["version"] == 2).await;
     assert_eq!(clients[0].get("/").await.status, 403);
-    // A request that the first gateway forbids costs nothing at the second.
+    // The first gateway must not charge a request that it forbids.
     assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

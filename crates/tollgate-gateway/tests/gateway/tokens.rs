@@ -1,4 +1,4 @@
-//! Users of tokens, and where the keys of these come from.
+//! JWT users, and the sources of verification keys.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::encryption::certificate;
 use crate::support::{Client, Gateway, Upstream, pause, whole};
 
-/// A key of an issuer.
+/// An issuer's key pair.
 struct Key {
     kid: &'static str,
     pair: KeyPair,
@@ -27,7 +27,7 @@ impl Key {
         Self { kid, pair: KeyPair::generate().unwrap() }
     }
 
-    /// The half that the issuer publishes.
+    /// The public key as a JWK.
     fn public(&self) -> Value {
         let point = self.pair.public_key_raw();
         let coordinate = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
@@ -48,7 +48,7 @@ fn set(keys: &[&Key]) -> String {
     json!({ "keys": keys.iter().map(|key| key.public()).collect::<Vec<_>>() }).to_string()
 }
 
-/// The response of an issuer to a request for its keys.
+/// The issuer's response to a request for its keys.
 #[derive(Clone, Debug)]
 enum Says {
     Keys(String),
@@ -99,7 +99,7 @@ impl Issuer {
     }
 }
 
-/// Unknown clients are rejected, so the status shows whether a token is accepted.
+/// A configuration that rejects unknown clients, so the status shows whether a token is accepted.
 fn lines(upstream: &Upstream, jwt: &str) -> String {
     let limit = "client: {limit: 100000, windowSeconds: 3600}\n";
     format!("{}{limit}identity: user\n{jwt}", upstream.target())
@@ -111,7 +111,7 @@ async fn ask(client: &Client, token: &str) -> u16 {
     answer.unwrap().status.as_u16()
 }
 
-/// Asks until the token is believed, or no longer.
+/// Sends requests with this token until they return the expected status.
 async fn ask_until(client: &Client, token: &str, status: u16) {
     let started = Instant::now();
     while ask(client, token).await != status {
@@ -121,7 +121,7 @@ async fn ask_until(client: &Client, token: &str, status: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_an_issuer_has_changed_are_fetched_when_a_token_asks_for_one() {
+async fn unknown_kid_fetches_rotated_keys() {
     let (old, new) = (Key::new("old"), Key::new("new"));
     let issuer = Issuer::new(Says::Keys(set(&[&old]))).await;
     let upstream = Upstream::new().await;
@@ -141,7 +141,7 @@ async fn keys_that_an_issuer_has_changed_are_fetched_when_a_token_asks_for_one()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn made_up_tokens_cause_one_fetch_in_each_interval() {
+async fn forged_tokens_cause_one_fetch_per_interval() {
     let (key, unknown) = (Key::new("known"), Key::new("made up").token());
     let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
@@ -160,13 +160,13 @@ async fn made_up_tokens_cause_one_fetch_in_each_interval() {
         assert!(started.elapsed() < PATIENCE, "it is not fetched again");
         pause().await;
     }
-    // One at the start and two more, with an interval before each.
+    // After the initial fetch there must be at least a second between fetches.
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(ask(&client, &key.token()).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_that_is_old_is_fetched_without_anybody_asking() {
+async fn expired_key_set_is_refreshed() {
     let key = Key::new("key");
     let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
@@ -180,7 +180,7 @@ async fn a_set_that_is_old_is_fetched_without_anybody_asking() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
+async fn invalid_key_set_is_reported_but_not_used() {
     let (key, unknown) = (Key::new("good"), Key::new("unknown"));
     let good = set(&[&key]);
     let issuer = Issuer::new(Says::Keys(good.clone())).await;
@@ -191,7 +191,7 @@ async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
     assert_eq!(ask(&client, &key.token()).await, 200);
     let oversize = format!("{good}{}", " ".repeat(1 << 20));
     let secret = r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}"#;
-    // Each message is another than the one before, so that it is known to be of this answer.
+    // Consecutive messages differ, so each must belong to its own response.
     for (says, message) in [
         (Says::Keys("<html>down for maintenance</html>".to_owned()), "not a JSON Web Key Set"),
         (Says::Keys(r#"{"keys": []}"#.to_owned()), "no usable key"),
@@ -226,7 +226,7 @@ async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_the_gateway_starts_and_says_so() {
+async fn gateway_starts_without_keys() {
     let key = Key::new("late");
     let issuer = Issuer::new(Says::Status(503)).await;
     let upstream = Upstream::new().await;
@@ -235,8 +235,8 @@ async fn without_keys_the_gateway_starts_and_says_so() {
     assert_eq!(ask(&client, &key.token()).await, 403);
     let url = format!("http://{}/keys", issuer.upstream.address);
     let admin = Client::new(gateway.admin);
-    // A Kubernetes probe uses the address of the pod, not a name. `/readyz` accepts every host
-    // and returns only the number of missing key sets, not their addresses.
+    // Kubernetes probes use the pod's address, so `/readyz` must accept any host. It reveals how
+    // many key sets are missing, but not their URLs.
     for host in ["localhost", "10.1.2.3:8081", "rebound.example"] {
         let ready = admin.send("GET", "/readyz", &[("host", host)], "").await.unwrap();
         let told = (ready.status.as_u16(), ready.json());
@@ -267,7 +267,7 @@ async fn clients_wait_for_the_first_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_the_keys_that_were_fetched() {
+async fn reload_reuses_fetched_keys() {
     let key = Key::new("kept");
     let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
     let other = Issuer::new(Says::Keys(set(&[&key]))).await;
@@ -276,7 +276,7 @@ async fn a_reload_keeps_the_keys_that_were_fetched() {
     let client = Client::new(gateway.address);
     for (version, jwt) in [
         (2, "minRefetch: 1h, maxAge: 2h, audience: [a, b]"),
-        // The same set at other times.
+        // The same set with other intervals.
         (3, "minRefetch: 30m, maxAge: 3h"),
     ] {
         gateway.rewrite(&lines(&upstream, &issuer.lines(jwt)));
@@ -284,7 +284,7 @@ async fn a_reload_keeps_the_keys_that_were_fetched() {
     }
     assert_eq!(ask(&client, &key.token()).await, 200);
     assert_eq!(issuer.asked(), 1);
-    // Another set takes over together with its keys.
+    // A new set replaces the old set only when its keys have been fetched.
     gateway.rewrite(&lines(&upstream, &other.lines("minRefetch: 30m, maxAge: 3h")));
     gateway.until_config(|config| config["version"] == 4).await;
     assert_eq!(ask(&client, &key.token()).await, 200);
@@ -292,7 +292,7 @@ async fn a_reload_keeps_the_keys_that_were_fetched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_come_over_tls_from_whom_the_system_trusts() {
+async fn key_fetch_requires_a_trusted_certificate() {
     let key = Key::new("key");
     let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
     let folder = TempDir::new().unwrap();
@@ -317,7 +317,7 @@ async fn keys_come_over_tls_from_whom_the_system_trusts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_set_in_a_file_is_read_again_when_it_changes() {
+async fn changed_key_file_is_reloaded() {
     let (old, new) = (Key::new("old"), Key::new("new"));
     let upstream = Upstream::new().await;
     let folder = TempDir::new().unwrap();
@@ -335,12 +335,12 @@ async fn a_key_set_in_a_file_is_read_again_when_it_changes() {
     assert_eq!(ask(&client, &old.token()).await, 403);
 }
 
-/// Verifying a signature takes longer than a denial, and it has to be done before the user is known.
+/// Verifying a signature is more expensive than a denial, and must happen before the user is known.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_with_refused_tokens_gets_429_without_verification() {
+async fn rejected_tokens_limit_their_address() {
     let key = Key::new("key");
     let upstream = Upstream::new().await;
-    // The blocklist reads the user of a token, too.
+    // The blocklist reads the token's user, too.
     for (most, list) in [("1", ""), ("1", "deny: {users: [eve]}\n"), ("unlimited", "")] {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("keys.json"), set(&[&key])).unwrap();
@@ -377,5 +377,5 @@ async fn an_address_with_refused_tokens_gets_429_without_verification() {
     }
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

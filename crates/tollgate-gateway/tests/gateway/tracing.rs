@@ -1,4 +1,4 @@
-//! Spans of requests and decisions, from the caller's trace to a collector.
+//! Spans for requests and decisions, from the caller's trace to a collector.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::support::{Client, Collector, Gateway, Sent, Upstream};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
-/// The lines that send spans to this address.
+/// A configuration that sends spans to this address.
 fn to(address: std::net::SocketAddr, more: &str) -> String {
     format!("tracing: {{endpoint: 'http://{address}', {more}}}\n")
 }
@@ -21,7 +21,7 @@ fn named<'a>(sent: &'a [Sent], name: &str) -> Vec<&'a Sent> {
     sent.iter().filter(|sent| sent.span.name == name).collect()
 }
 
-/// Trace, span and flags of a field.
+/// The trace, span and flags in a `traceparent` header.
 fn parts(traceparent: &str) -> (String, String, String) {
     let parts: Vec<_> = traceparent.split('-').collect();
     assert_eq!((parts.len(), parts[0]), (4, "00"), "{traceparent:?}");
@@ -29,7 +29,7 @@ fn parts(traceparent: &str) -> (String, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spans_of_a_request_and_its_decisions_belong_to_the_trace_of_the_caller() {
+async fn spans_join_the_caller_trace() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!(
         "{}{}global: {{limit: 100, window: 60s}}\nclient: {{limit: 4, window: 60s, costs: {{GET: 3}}}}\n",
@@ -57,11 +57,11 @@ async fn spans_of_a_request_and_its_decisions_belong_to_the_trace_of_the_caller(
         assert_eq!(request.attribute("http.request.method"), "GET");
         assert!(!request.attribute("tollgate.route").is_empty());
         assert_eq!(request.span.trace_state, "a=1,b=2");
-        // A denial is no error of ours.
+        // A denial is not a server error.
         let status = request.span.status.clone().unwrap_or_default();
         assert_eq!(status.code(), StatusCode::Unset);
     }
-    // The upstream was called from within our span.
+    // The upstream's parent must be the gateway's span.
     let (trace, span, flags) = parts(upstream.last().header("traceparent"));
     assert_eq!((trace.as_str(), span, flags.as_str()), (TRACE, requests[0].id(), "01"));
     assert_eq!(upstream.last().header("tracestate"), "a=1,b=2");
@@ -90,7 +90,7 @@ async fn spans_of_a_request_and_its_decisions_belong_to_the_trace_of_the_caller(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
+async fn invalid_trace_context_is_replaced() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, ""));
     let gateway = Gateway::start(&lines);
@@ -112,7 +112,7 @@ async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
         assert!(trace != TRACE && traces.insert(trace), "{parent}");
         assert!(!seen.headers.contains_key("tracestate"), "{parent}");
     }
-    // Two `traceparent` headers are not valid. Without one, a new trace begins.
+    // Two `traceparent` headers are invalid, and a request without the header starts a new trace.
     for headers in [&[("traceparent", GOOD), ("traceparent", GOOD), ("tracestate", "a=1")][..], &[]]
     {
         client.send("GET", "/", headers, "").await.unwrap();
@@ -127,10 +127,10 @@ async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
 
 const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Headers that the gateway adds are not removed by `Connection`. Otherwise any client could cut
-/// off the trace.
+/// `Connection` must not remove headers that the gateway adds, or any client could cut off the
+/// trace.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_client_has_our_span_removed() {
+async fn connection_cannot_remove_trace_context() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, ""));
     let gateway = Gateway::start(&lines);
@@ -143,7 +143,7 @@ async fn no_client_has_our_span_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_began_a_trace_decides_whether_it_is_sent() {
+async fn caller_decides_sampling() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!(
         "{}{}client: {{limit: 100, window: 60s}}\n",
@@ -163,12 +163,12 @@ async fn whoever_began_a_trace_decides_whether_it_is_sent() {
         let (seen, _, sampled) = ask(gateway, n, flags).await;
         assert_eq!((seen, sampled.as_str()), (trace(n), flags));
     }
-    // For a trace that begins here the ratio decides, and the upstream receives the decision.
+    // If the trace starts at the gateway, the ratio decides and the upstream receives the decision.
     Client::new(never.address).get("/").await;
     assert_eq!(parts(upstream.last().header("traceparent")).2, "00");
     ask(&never, 4, "01").await;
     ask(&always, 5, "01").await;
-    // Spans are sent in the order of their end, so earlier spans would have arrived by now.
+    // Spans are exported in completion order, so any earlier spans would have arrived by now.
     let sent = collector.until_sent(6).await;
     let traces: BTreeSet<_> = sent.iter().map(Sent::trace).collect();
     assert_eq!(traces, [3, 4, 5].map(trace).into());
@@ -176,7 +176,7 @@ async fn whoever_began_a_trace_decides_whether_it_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ratio_of_the_traces_begun_here_is_sent() {
+async fn sample_ratio_applies_to_new_traces() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, "sample: 1/2"));
     let mut gateway = Gateway::start(&lines);
@@ -189,12 +189,12 @@ async fn a_ratio_of_the_traces_begun_here_is_sent() {
     gateway.signal("TERM");
     assert!(gateway.wait().success());
     assert_eq!(collector.sent().len(), told);
-    // Six standard deviations.
+    // The bounds are six standard deviations from the mean.
     assert!((140..=260).contains(&told), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_is_sent_before_the_program_ends() {
+async fn shutdown_flushes_spans() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, "timeout: 20s"));
     let mut gateway = Gateway::start(&lines);
@@ -205,9 +205,9 @@ async fn what_is_left_is_sent_before_the_program_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_never_answers_holds_up_nobody() {
+async fn hanging_collector_does_not_delay_requests() {
     let upstream = Upstream::new().await;
-    // The kernel accepts the connections, and the test never reads from them.
+    // The kernel accepts connections, but the test never reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let lines = format!(
         "{}{}client: {{limit: 1000000, window: 60s}}\n",
@@ -215,8 +215,8 @@ async fn a_collector_that_never_answers_holds_up_nobody() {
         to(silent.local_addr().unwrap(), "timeout: 60s")
     );
     let gateway = Gateway::start(&lines);
-    // Each request has two spans, so more spans than the buffer holds. A request that waited for
-    // the collector would wait for its timeout of a minute.
+    // With two spans per request, these spans overflow the buffer. A request that waited for the
+    // collector would wait for its timeout, which is a minute.
     let (started, mut asking) = (Instant::now(), tokio::task::JoinSet::new());
     for _ in 0..8 {
         let client = Client::new(gateway.address);
@@ -240,7 +240,7 @@ async fn a_collector_that_never_answers_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_is_told_once_and_delays_the_end_by_no_more_than_it_may() {
+async fn hanging_collector_barely_delays_shutdown() {
     let upstream = Upstream::new().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let lines = |address| format!("{}{}", upstream.target(), to(address, "timeout: 200ms"));
@@ -259,7 +259,7 @@ async fn a_collector_that_is_away_is_told_once_and_delays_the_end_by_no_more_tha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_away_is_an_error_of_the_span() {
+async fn unreachable_upstream_sets_the_span_status() {
     let collector = Collector::new().await;
     let lines = format!("target: http://127.0.0.1:1\n{}", to(collector.address, ""));
     let gateway = Gateway::start(&lines);
@@ -267,7 +267,7 @@ async fn an_upstream_that_is_away_is_an_error_of_the_span() {
     let sent = collector.until_sent(1).await;
     assert_eq!(sent[0].span.status.clone().unwrap_or_default().code(), StatusCode::Error);
     assert_eq!(sent[0].attribute("error.type"), "502");
-    // The line that says why has the trace.
+    // The log line with the reason includes the trace.
     let log = gateway.log();
     let line = log.lines().find(|line| line.contains("cannot be reached"));
     assert!(line.is_some_and(|line| line.contains(&sent[0].trace())), "{log}");

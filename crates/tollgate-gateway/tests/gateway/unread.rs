@@ -1,4 +1,4 @@
-//! The memory that clients and targets cost which ask for much and read nothing.
+//! Memory used by clients that request a lot and read little.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,21 +12,21 @@ use tokio::time::timeout;
 
 use crate::support::{Gateway, is_heavy};
 
-/// The most memory of one stream or one HTTP/1 connection, in KiB.
+/// The maximum memory for a stream or an HTTP/1 connection, in KiB.
 const STREAM: u64 = 256;
 
-/// The most memory of one HTTP/2 connection with a hundred streams, in KiB. A build that is not
-/// optimised has larger futures.
+/// The maximum memory for an HTTP/2 connection with a hundred streams, in KiB. Debug builds have
+/// larger futures.
 const CONNECTION: u64 = if cfg!(debug_assertions) { 5 << 10 } else { 4 << 10 };
 
-/// Sizes of chunks, up to more than any buffer holds. An unoptimised build needs half a minute to
-/// fill the buffers with single bytes.
+/// Chunk sizes; the largest exceeds every buffer. Debug builds need half a minute to fill the
+/// buffers with single bytes.
 fn chunks() -> &'static [usize] {
     if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[10, 8_000] }
 }
 
-/// A target that answers `/ok` with a short body, and every other request with chunks of one size,
-/// without end.
+/// A target that answers `/ok` with a short body, and any other request with endless chunks of the
+/// same size.
 struct Flood {
     address: SocketAddr,
     sent: Arc<AtomicU64>,
@@ -41,11 +41,11 @@ impl Flood {
         let sent = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&sent);
         let one = [format!("{chunk:x}\r\n").as_bytes(), &vec![b'x'; chunk], b"\r\n"].concat();
-        // Many to a segment, so that the gateway finds its buffer full of them.
+        // Each segment contains many chunks, so the gateway reads a full buffer of chunks.
         let many = one.repeat((1 << 14) / one.len() + 1);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // A gateway may go away at any time.
+                // The gateway may disconnect at any time.
                 tokio::spawn(flood(stream, many.clone(), Arc::clone(&counter)));
             }
         });
@@ -68,8 +68,8 @@ async fn flood(mut stream: TcpStream, many: Vec<u8>, sent: Arc<AtomicU64>) -> io
     }
 }
 
-/// A socket with small buffers. With the segments of loopback the system would keep megabytes, which
-/// all have to be sent before anything waits in the gateway.
+/// A socket with small buffers. With loopback's large segments, the kernel would buffer megabytes
+/// before any bytes wait in the gateway.
 fn shallow() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
@@ -78,11 +78,11 @@ fn shallow() -> TcpSocket {
     socket
 }
 
-/// Paths as HPACK encodes them: `/` and `/ok`.
+/// The paths `/` and `/ok`, HPACK-encoded.
 const ENDLESS: &[u8] = b"\x84";
 const SHORT: &[u8] = b"\x04\x03/ok";
 
-/// That many requests on a connection of HTTP/2, with the largest windows.
+/// Encodes `streams` requests over HTTP/2 with the largest windows.
 fn over_http2(streams: u32, path: &[u8]) -> Vec<u8> {
     let head = [b"\x82\x86", path, b"\x01\x01a"].concat();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -96,7 +96,7 @@ fn over_http2(streams: u32, path: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Waits until the gateway does nothing more and no byte moves.
+/// Waits until the gateway uses no processor time and the target sends no bytes.
 async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
     let started = Instant::now();
     let (mut before, mut same) = ((0, 0), 0);
@@ -109,8 +109,8 @@ async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
     }
 }
 
-/// Sends one request to each worker, because the first request of a worker needs memory for its stack.
-/// The gateway gives a connection to the worker with the fewest.
+/// Sends a request to each worker, because a worker's first request allocates its stack. The
+/// gateway assigns a connection to the worker with the fewest.
 async fn warm_up(gateway: &Gateway) -> Vec<TcpStream> {
     let mut answered = Vec::new();
     for _ in 0..WORKERS {
@@ -127,12 +127,13 @@ async fn warm_up(gateway: &Gateway) -> Vec<TcpStream> {
 
 const WORKERS: usize = 2;
 
-/// The memory that each of `times` connections takes, which send this and read nothing, in KiB.
+/// Opens `times` connections that send this request without reading the response. Returns the
+/// memory that each takes, in KiB.
 async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -> u64 {
     let _answered = timeout(PATIENCE, warm_up(gateway)).await.unwrap();
     let mut unread = Vec::new();
     let mut before = 0;
-    // The first one has to pay for what all share.
+    // The first connection also allocates shared memory, so measure after it.
     for round in [1, times] {
         before = gateway.resident();
         for _ in 0..round {
@@ -146,7 +147,7 @@ async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
+async fn unread_responses_take_bounded_memory() {
     for &chunk in chunks() {
         let flood = Flood::new(chunk);
         let mut costs = Vec::new();
@@ -167,5 +168,5 @@ async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
     }
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! Connections that change to another protocol.
+//! Connections that switch protocols.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use tungstenite::Message;
 
 use crate::support::{Gateway, RawClient, RawUpstream, exchange};
 
-/// A WebSocket server that sends back what it hears.
+/// A WebSocket echo server.
 fn echo() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ fn echo() -> String {
 }
 
 #[test]
-fn a_websocket_is_carried_in_both_directions() {
+fn websocket_is_tunneled_both_ways() {
     let limit = "client: {limit: 2, windowSeconds: 3600}\n";
     let gateway = Gateway::start(&format!("{}{limit}", echo()));
     let url = format!("ws://{}/socket", gateway.address);
@@ -45,7 +45,7 @@ fn a_websocket_is_carried_in_both_directions() {
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
 
-    // A tunnel costs one request, and one too many is refused like any other.
+    // A tunnel counts as a single request and is limited like any request.
     assert!(tungstenite::connect(&url).is_ok());
     match tungstenite::connect(&url) {
         Err(tungstenite::Error::Http(answer)) => assert_eq!(answer.status(), 429),
@@ -54,7 +54,7 @@ fn a_websocket_is_carried_in_both_directions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tunnel_too_many_is_refused_until_another_ends() {
+async fn tunnels_are_limited() {
     let gateway = Gateway::start(&format!("{}maxTunnels: 1\n", echo()));
     let url = format!("ws://{}/socket", gateway.address);
     let (mut socket, _) = tungstenite::connect(&url).unwrap();
@@ -69,7 +69,7 @@ async fn a_tunnel_too_many_is_refused_until_another_ends() {
     let metrics = gateway.admin("/metrics").await;
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(metrics.contains("tollgate_gateway_tunnels 1\n"), "{metrics}");
-    // A request that is not upgraded in the end leaves no tunnel open: this is not a WebSocket.
+    // A request that is not upgraded after all does not occupy a tunnel. This is not a WebSocket.
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
     drop(socket);
@@ -81,7 +81,7 @@ async fn a_tunnel_too_many_is_refused_until_another_ends() {
     assert!(tungstenite::connect(&url).is_ok());
 }
 
-/// Changes to a protocol that reads to the end and then says what it has heard.
+/// A server that switches to a protocol in which it reads until EOF and then repeats its input.
 fn reader() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
@@ -111,10 +111,10 @@ const UPGRADE: &str =
     "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: reader/1\r\n\r\n";
 
 #[test]
-fn who_has_said_all_still_hears_the_answer() {
+fn half_closed_tunnel_still_receives() {
     let gateway = Gateway::start(&reader());
     let mut stream = TcpStream::connect(gateway.address).unwrap();
-    // The first bytes of the new protocol may come with the request.
+    // The client may send the new protocol's first bytes along with the request.
     stream.write_all(format!("{UPGRADE}one ").as_bytes()).unwrap();
     stream.write_all(b"two").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -126,16 +126,16 @@ fn who_has_said_all_still_hears_the_answer() {
 }
 
 #[test]
-fn a_tunnel_that_is_silent_for_too_long_is_closed() {
+fn idle_tunnel_is_closed() {
     let gateway = Gateway::start(&format!("{}timeouts: {{tunnel: 200ms}}\n", reader()));
     let answer = exchange(gateway.address, UPGRADE);
     assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
-/// Over it any number of requests could be sent past the limits.
+/// Otherwise clients could send requests over the connection without limits.
 #[test]
-fn a_change_to_another_http_is_not_passed_on() {
+fn upgrade_to_h2c_is_not_forwarded() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
     for protocols in ["h2c", "websocket, h2c", "HTTP/2.0", "TLS/1.0"] {
@@ -151,7 +151,7 @@ fn a_change_to_another_http_is_not_passed_on() {
 }
 
 #[test]
-fn an_upstream_that_changes_its_protocol_unasked_is_not_believed() {
+fn unsolicited_upgrade_is_invalid() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: reader/1\r\nConnection: upgrade\r\n\r\n",
     );
@@ -162,10 +162,10 @@ fn an_upstream_that_changes_its_protocol_unasked_is_not_believed() {
     gateway.until_logged("a change of protocol that was not asked for");
 }
 
-/// Some services ignore the length of a request that asks for an upgrade. They would read its
-/// body as another request, past every limit.
+/// Some services ignore an upgrade request's length. They would parse its body as another request,
+/// which would evade all limits.
 #[test]
-fn an_upgrade_with_a_body_is_refused_and_does_not_reach_the_service() {
+fn upgrade_with_a_body_is_rejected() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -184,19 +184,19 @@ fn an_upgrade_with_a_body_is_refused_and_does_not_reach_the_service() {
             "{method} / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              {framing}\r\n\r\n{body}"
         );
-        // It reads to the end: the connection is closed.
+        // Returns only if the gateway closes the connection.
         let answer = exchange(gateway.address, &request);
         assert!(answer.starts_with("HTTP/1.1 400"), "{framing}: {answer}");
         assert!(answer.contains("bad-upgrade"), "{framing}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{framing}: {answer}");
     }
     assert_eq!(upstream.requests(), Vec::<String>::new());
-    // No body, said explicitly.
+    // An explicitly empty body is allowed.
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\
                    Content-Length: 0\r\n\r\n";
     assert!(exchange(gateway.address, request).starts_with("HTTP/1.1 200"));
     assert!(upstream.requests()[0].contains("upgrade: websocket"));
-    // An upgrade that is not forwarded leaves an ordinary request.
+    // If the gateway drops the upgrade, the request may have a body.
     let request = "POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\
                    Content-Length: 2\r\n\r\nhi";
     assert!(exchange(gateway.address, request).starts_with("HTTP/1.1 200"));
@@ -204,9 +204,9 @@ fn an_upgrade_with_a_body_is_refused_and_does_not_reach_the_service() {
     assert!(request.ends_with("\r\n\r\nhi") && !request.contains("upgrade"), "{request}");
 }
 
-/// HTTP/1.0 has no upgrades, and such a request takes no tunnel.
+/// HTTP/1.0 has no upgrades, so such a request does not occupy a tunnel.
 #[test]
-fn http_1_0_goes_on_without_its_upgrade() {
+fn http_1_0_drops_the_upgrade() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
     let request = "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -216,9 +216,9 @@ fn http_1_0_goes_on_without_its_upgrade() {
     assert!(!request.contains("upgrade"), "{request}");
 }
 
-/// A service that believes the connection has changed reads what comes next in its own way.
+/// A service that has switched protocols would misinterpret the next request.
 #[test]
-fn a_connection_that_carried_an_upgrade_is_never_used_again() {
+fn upgrade_connection_is_not_reused() {
     let upstream =
         RawUpstream::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
     let gateway = Gateway::start(&upstream.target());
@@ -231,7 +231,7 @@ fn a_connection_that_carried_an_upgrade_is_never_used_again() {
     }
 }
 
-/// Changes to this protocol whatever was asked, and says when the connection has ended.
+/// A server that sends this response to any request. The channel reports closed connections.
 fn changes_to(answer: &'static str) -> (String, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
@@ -248,7 +248,7 @@ fn changes_to(answer: &'static str) -> (String, mpsc::Receiver<()>) {
 }
 
 #[test]
-fn a_change_to_another_protocol_than_was_asked_for_is_refused() {
+fn upgrade_to_unrequested_protocol_is_invalid() {
     for (answer, status) in [
         ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: other/1\r\n\r\n", "502"),
         ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: reader/1, other/1\r\n\r\n", "502"),
@@ -269,9 +269,9 @@ fn a_change_to_another_protocol_than_was_asked_for_is_refused() {
     }
 }
 
-/// Where the upstream refuses, the connection stays what it was.
+/// If the upstream declines the upgrade, the client's connection still speaks HTTP.
 #[test]
-fn a_refused_upgrade_is_an_ordinary_answer() {
+fn declined_upgrade_is_an_ordinary_response() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
          Content-Length: 2\r\n\r\nno",

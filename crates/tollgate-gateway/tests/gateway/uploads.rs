@@ -1,4 +1,4 @@
-//! Requests that are answered before their body has been read.
+//! Requests that are answered before their body is read.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 use crate::support::{Client, Gateway, Upstream, is_heavy};
 
-/// The size of the bodies. These clients read nothing before they have sent all.
+/// The body size. These clients do not read before they have sent the entire body.
 const SIZE: usize = 10_000_000;
 
-/// One POST a line, each on a connection of its own: status and reason.
+/// Sends POST requests, each over its own connection, and prints a line with the response for each.
 const PYTHON: &str = "
 import http.client, sys
 for n in range(int(sys.argv[2])):
@@ -27,7 +27,7 @@ for n in range(int(sys.argv[2])):
         print(repr(error))
 ";
 
-/// The same.
+/// Does the same in Node.js.
 const NODE: &str = "
 const http = require('http');
 const [address, times, size, path] = process.argv.slice(1);
@@ -66,7 +66,7 @@ fn post(client: [&str; 3], gateway: &Gateway, times: usize, path: &str) -> Vec<S
 const CLIENTS: [[&str; 3]; 2] = [["python3", "-c", PYTHON], ["node", "-e", NODE]];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
+async fn large_upload_receives_its_rejection() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "routes:\n\
@@ -91,16 +91,16 @@ async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
             assert_eq!(post(client, &gateway, times, path), expected, "{} {path}", client[0]);
         }
     }
-    // In chunks, so that the gateway counts.
+    // With a chunked body, the gateway must count the bytes.
     let python = PYTHON.replace("b'x' * int(sys.argv[3])", "(b'x' * 1000 for _ in range(10000))");
     let expected = vec!["413 close True".to_owned(); 10];
     assert_eq!(post(["python3", "-c", &python], &gateway, 10, "/small"), expected);
     assert_eq!(upstream.seen().len(), 1);
 }
 
-/// curl and the client of Java ask to change to `h2c` on a connection without TLS.
+/// curl and Java's client offer `h2c` on connections without TLS.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_offers_h2c_reads_why_its_upload_was_rejected() {
+async fn h2c_upload_receives_its_rejection() {
     let gateway =
         Gateway::start("routes: [{name: away, path: /away, target: 'http://127.0.0.1:1'}]\n");
     let python = PYTHON.replace("'k'}", "'k', 'Upgrade': 'h2c', 'Connection': 'Upgrade'}");
@@ -109,7 +109,7 @@ async fn a_client_that_offers_h2c_reads_why_its_upload_was_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_answers_before_it_has_read_the_body_is_heard() {
+async fn early_target_response_is_forwarded() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -128,7 +128,7 @@ async fn a_target_that_answers_before_it_has_read_the_body_is_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_body_that_is_not_taken_costs_no_connection() {
+async fn small_rejected_body_keeps_the_connection() {
     let upstream = Upstream::new().await;
     let lines = format!("{}client: {{limit: 1, window: 1h}}\n", upstream.target());
     let gateway = Gateway::start(&lines);
@@ -152,7 +152,7 @@ async fn a_small_body_that_is_not_taken_costs_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_too_long_is_answered_though_more_of_it_comes() {
+async fn oversized_header_receives_a_response() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     for _ in 0..10 {
@@ -166,7 +166,7 @@ async fn a_head_that_is_too_long_is_answered_though_more_of_it_comes() {
     }
 }
 
-/// A target of HTTP/2 that answers when the first window of a body is full, and takes the rest later.
+/// An HTTP/2 target that responds when a body fills the first window, and reads the rest later.
 async fn answers_early(listener: TcpListener, goes_on: oneshot::Receiver<()>) {
     let (stream, _) = listener.accept().await.unwrap();
     let mut connection = h2::server::handshake(stream).await.unwrap();
@@ -185,11 +185,11 @@ async fn answers_early(listener: TcpListener, goes_on: oneshot::Receiver<()>) {
     answer.send_data(format!("{length} bytes").into(), true).unwrap();
 }
 
-/// The first window of HTTP/2.
+/// HTTP/2's initial window size.
 const WINDOW: usize = 65_535;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_answers_early_gets_the_end_of_a_body_too() {
+async fn early_response_does_not_stop_the_upload() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let target = format!("{{url: 'http://{}', protocol: http2}}", listener.local_addr().unwrap());
     let gateway = Gateway::start(&format!("target: {target}\n"));
@@ -197,7 +197,7 @@ async fn a_target_that_answers_early_gets_the_end_of_a_body_too() {
     tokio::spawn(answers_early(listener, goes_on));
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // Its last piece is larger than the room that is left in the window.
+    // The last part of the body does not fit into the window.
     let length = WINDOW + 30_000;
     let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(&[head.as_bytes(), &vec![b'x'; length]].concat()).unwrap();
@@ -205,6 +205,6 @@ async fn a_target_that_answers_early_gets_the_end_of_a_body_too() {
     assert_eq!(answer.next().unwrap(), "HTTP/1.1 200 OK");
     assert!(answer.any(|line| line.is_empty()), "the head has an end");
     go_on.send(()).unwrap();
-    // After the length of the chunk.
+    // The chunk length precedes it.
     assert_eq!(answer.nth(1), Some(format!("{length} bytes")));
 }

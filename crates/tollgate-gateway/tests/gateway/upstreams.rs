@@ -1,4 +1,4 @@
-//! Several servers behind one route, sockets of the system, and what changes on the way there.
+//! Routes with several servers, Unix sockets, and header and path rewriting.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Gateway, RawClient, Upstream, exchange};
 
-/// A server that answers with its name. `/health` is answered with the status in a file.
+/// A server that answers with its name. `/health` fails while the given file exists.
 const SERVER: &str = "
 import http.server, os, socket, socketserver, sys
 port, name = sys.argv[1], sys.argv[2].encode()
@@ -40,11 +40,11 @@ print(server.server_address if '/' in port else server.server_address[1], flush=
 server.serve_forever()
 ";
 
-/// A server in a process of its own.
+/// A server that runs as a separate process.
 struct Server {
     process: Child,
     name: &'static str,
-    /// While this file exists, the server says that it is ill.
+    /// `/health` fails while this folder contains a file named `ill`.
     ill: tempfile::TempDir,
     port: String,
 }
@@ -86,7 +86,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -98,10 +98,10 @@ fn target(servers: &[&Server], more: &str) -> String {
     format!("target: {{url: [{}], {more}}}\n", urls.join(", "))
 }
 
-/// Sends GET requests until it is stopped.
+/// Sends requests until it is stopped.
 struct Load {
     stop: Arc<AtomicBool>,
-    /// Responses that were not those of a server.
+    /// The number of responses with an error status.
     failed: Arc<AtomicUsize>,
     clients: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -125,7 +125,7 @@ impl Load {
         Self { stop, failed, clients }
     }
 
-    /// The number of requests that failed.
+    /// Stops the clients and returns the number of failed requests.
     async fn stop(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
@@ -137,7 +137,7 @@ impl Load {
 
 const CLIENTS: usize = 4;
 
-/// Waits until `is_so` is true of the servers of some requests in a row.
+/// Waits until `is_so` accepts the servers of several consecutive requests.
 async fn until_served_by(client: &Client, is_so: impl Fn(&[String]) -> bool) {
     for _ in 0..2_000 {
         let mut served = Vec::new();
@@ -161,7 +161,7 @@ async fn until_served_by_all(client: &Client, names: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_under_load_costs_no_request_and_returns() {
+async fn killed_server_costs_no_repeatable_request() {
     for (balance, method) in [("roundRobin", "GET"), ("leastBusy", "POST")] {
         let (one, mut other) = (Server::start("one"), Server::start("other"));
         let options = format!("balance: {balance}, retryAfter: 100ms");
@@ -174,7 +174,7 @@ async fn a_server_that_is_killed_under_load_costs_no_request_and_returns() {
         gateway.until_logged("the upstream gets no requests for now");
         until_served_by_all(&client, &["one"]).await;
         let failed = load.stop().await;
-        // A POST that a server has received may have had an effect, so that it is not sent again.
+        // A server may already have processed a POST, so it is not retried.
         let in_flight = if method == "GET" { 0 } else { CLIENTS };
         assert!(failed <= in_flight, "{balance}: {failed} failed\n{}", gateway.log());
 
@@ -186,7 +186,7 @@ async fn a_server_that_is_killed_under_load_costs_no_request_and_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn checks_take_a_server_out_and_back() {
+async fn health_checks_remove_and_restore_a_server() {
     let (one, other) = (Server::start("one"), Server::start("other"));
     let check =
         "healthCheck: {path: /health, interval: 20ms, timeout: 10s, healthy: 2, unhealthy: 2}";
@@ -203,7 +203,7 @@ async fn checks_take_a_server_out_and_back() {
     assert!(text.contains(&up(&one.port, 0)) && text.contains(&up(&other.port, 1)), "{text}");
     one.set_ill(false);
     until_served_by_all(&client, &["one", "other"]).await;
-    // With all of them ill, a request may as well be sent to any.
+    // If all servers are unhealthy, requests are sent anyway.
     one.set_ill(true);
     other.set_ill(true);
     gateway.until_logged("checks fail");
@@ -211,7 +211,7 @@ async fn checks_take_a_server_out_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_nothing_listens_for_is_skipped_from_the_first_request() {
+async fn unreachable_server_fails_no_request() {
     let (one, mut gone) = (Server::start("one"), Server::start("gone"));
     gone.kill();
     let gateway = Gateway::start(&target(&[&gone, &one], "maxFailures: 2, retryAfter: 1h"));
@@ -232,7 +232,7 @@ async fn a_server_that_nothing_listens_for_is_skipped_from_the_first_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_of_the_system_is_a_target() {
+async fn unix_socket_is_a_target() {
     let folder = tempfile::TempDir::new().unwrap();
     let socket = folder.path().join("app.sock");
     let path = socket.to_str().unwrap();
@@ -248,7 +248,7 @@ async fn a_socket_of_the_system_is_a_target() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prefix_is_stripped_after_the_limits_have_matched_it() {
+async fn prefix_is_stripped_after_limits_match() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!(
         "paths: {{ambiguous: keep}}\n\
@@ -282,12 +282,12 @@ async fn a_prefix_is_stripped_after_the_limits_have_matched_it() {
         ("/v10/secret", 404),
         ("/secret", 404),
         ("/V1/secret", 404),
-        // One reading is under the limit.
+        // The limit matches one of the possible readings.
         ("/v1/a%2F..%2Fsecret", 429),
         ("/v1%2Fsecret", 429),
         ("/v1/..%3B/v1/secret", 429),
         ("/v1/%5Csecret", 429),
-        // The service would read a path that is not below the prefix.
+        // The service might read a path outside the prefix.
         ("/v1/..%2Fsecret", 400),
         ("/v1/..%3B/secret", 400),
         ("/v1/a%2Fb", 400),
@@ -300,7 +300,7 @@ async fn a_prefix_is_stripped_after_the_limits_have_matched_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_to_the_url_of_the_server_leads_back_to_the_route() {
+async fn redirect_to_server_is_rewritten_to_route() {
     let upstream = Upstream::answering(|seen| {
         let location = seen.header("x-location");
         let response = http::Response::builder().status(302).header("location", location);
@@ -329,7 +329,7 @@ async fn a_redirect_to_the_url_of_the_server_leads_back_to_the_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_a_reload_removes_has_no_health_in_the_metrics() {
+async fn removed_server_disappears_from_metrics() {
     let (mut one, other) = (Server::start("one"), Server::start("other"));
     let gateway = Gateway::start(&target(&[&one, &other], "maxFailures: 1, retryAfter: 1h"));
     let client = Client::new(gateway.address);
@@ -383,7 +383,7 @@ async fn reload_keeps_connections_and_health() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_are_set_and_removed_in_every_spelling() {
+async fn headers_are_rewritten_in_every_spelling() {
     let upstream = Upstream::answering(|_| {
         let response =
             http::Response::builder().header("server", "secret/1.0").header("x-kept", "1");
@@ -425,7 +425,7 @@ async fn headers_are_set_and_removed_in_every_spelling() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trailer_does_not_bring_back_what_was_removed() {
+async fn removed_header_cannot_return_as_trailer() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!(
         "target: {{url: 'http://{}', requestHeaders: {{remove: [X-Role]}}}}\n",
@@ -442,14 +442,14 @@ async fn a_trailer_does_not_bring_back_what_was_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_too_large_is_rejected_before_it_is_read_or_while_it_streams() {
+async fn oversized_body_is_rejected() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!(
         "target: {{url: 'http://{}', maxBodyBytes: 1000}}\n",
         upstream.address
     ));
     let mut client = RawClient::new(gateway.address);
-    // Nothing of the body is sent.
+    // The client does not send any of the body.
     let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n";
     let answer = client.ask(head);
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body-too-large"), "{answer}");

@@ -1,4 +1,4 @@
-//! Who is refused, and who is never limited.
+//! Blocklists and allowlists.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::sha256;
 use crate::support::{Client, Gateway, Upstream, whole};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
+async fn lists_block_or_exempt_clients() {
     let upstream = Upstream::new().await;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("deny.txt");
@@ -24,7 +24,7 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         upstream.target(),
         sha256("partner")
     );
-    // The entries of the file are checked like the rest of the configuration.
+    // The file's entries are validated like the rest of the configuration.
     fs::write(folder.path().join("limits.yaml"), whole(&lines)).unwrap();
     let refused = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--config", "limits.yaml"])
@@ -74,7 +74,7 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_denied_user_is_refused_whoever_else_the_request_is_from() {
+async fn blocked_user_is_rejected_despite_an_api_key() {
     const SECRET: &str = "an-hs256-secret-of-more-than-32-bytes";
     let token = |user: &str, plan: &str| {
         let claims = serde_json::json!({ "sub": user, "exp": 4_000_000_000_u64, "plan": plan });
@@ -104,7 +104,7 @@ async fn a_denied_user_is_refused_whoever_else_the_request_is_from() {
     // A token with a wrong signature identifies no client.
     assert_eq!(ask("", token("mallory", "pro").replacen('.', ".e", 1)).await, 200);
     assert_eq!(ask("customer", token("ann", "pro")).await, 200);
-    // The claim of her token says how much ann has.
+    // The tier claim in the token sets ann's quota.
     for status in [200, 200, 200, 429] {
         assert_eq!(ask("", token("ann", "pro")).await, status);
     }

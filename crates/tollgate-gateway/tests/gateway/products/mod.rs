@@ -1,4 +1,4 @@
-//! Policies for products, as clients and services meet them.
+//! Policies for API products.
 
 mod lists;
 mod quotas;

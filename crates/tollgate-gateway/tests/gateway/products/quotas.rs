@@ -1,4 +1,4 @@
-//! Several quotas at a time, and wait queues.
+//! Multiple quotas and wait queues.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::sha256;
 use crate::support::{Client, Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_quotas_of_a_tier_hold_at_the_same_time() {
+async fn all_tier_quotas_apply() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -35,7 +35,7 @@ async fn all_quotas_of_a_tier_hold_at_the_same_time() {
     };
     for (key, path, denied_by) in [
         ("free-key", "/", serde_json::json!(null)),
-        // A quarter of 3 is less than one request, and a quota has at least one.
+        // A quarter of 3 rounds down to 0, but the minimum quota is 1.
         ("free-key", "/ai", serde_json::json!(null)),
         ("free-key", "/ai", serde_json::json!(["ai/2"])),
         ("free-key", "/", serde_json::json!(null)),
@@ -46,14 +46,14 @@ async fn all_quotas_of_a_tier_hold_at_the_same_time() {
     ] {
         assert_eq!(ask(key, path).await, denied_by, "{key} {path}");
     }
-    // A client with one quota gets one entry in the header.
+    // A client with a single quota gets a single header entry.
     let answer = client.send("GET", "/", &[("x-api-key", "pro-key")], "").await.unwrap();
     assert_eq!(answer.header("ratelimit").split(',').count(), 1);
     assert_eq!(answer.header("x-ratelimit-remaining"), "18");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_learns_which_soft_limit_is_exceeded() {
+async fn target_receives_exceeded_soft_limits() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -63,7 +63,7 @@ async fn a_target_learns_which_soft_limit_is_exceeded() {
     );
     let gateway = Gateway::start(&lines);
     let client = Client::new(gateway.address);
-    // A client cannot claim it, in no spelling.
+    // Clients cannot forge the header in any spelling.
     let forged = [("x-ratelimit-exceeded", "forged"), ("x_ratelimit_exceeded", "forged")];
     for (path, expected) in [("/", None), ("/", Some(r#""client""#)), ("/free", None)] {
         let answer = client.send("GET", path, &forged, "").await.unwrap();
@@ -78,7 +78,7 @@ async fn a_target_learns_which_soft_limit_is_exceeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_excess_waits_and_whoever_would_wait_too_long_is_refused_at_once() {
+async fn excess_waits_or_is_denied_immediately() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -104,7 +104,7 @@ async fn the_excess_waits_and_whoever_would_wait_too_long_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_finds_no_room_to_wait_is_refused() {
+async fn full_wait_queue_denies_requests() {
     let upstream = Upstream::new().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -124,6 +124,6 @@ async fn whoever_finds_no_room_to_wait_is_refused() {
     }
     let mut statuses = asked.join_all().await;
     statuses.sort_unstable();
-    // One room for the requests of all apis.
+    // All apis share the wait queue.
     assert_eq!(statuses, [200, 429, 429]);
 }

@@ -1,4 +1,4 @@
-//! Charges that the response corrects: what did not count, and what it has cost.
+//! Charges that the response settles or refunds.
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
 
-/// `ok`, at the cost that the path ends in: `/a/7` is 7.
+/// Responds `ok` with the last path segment as the cost: `/a/7` costs 7.
 async fn upstream_with_a_price() -> Upstream {
     Upstream::answering(|seen| {
         let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
@@ -23,7 +23,7 @@ async fn upstream_with_a_price() -> Upstream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
+async fn concurrent_guesses_do_not_exceed_the_limit() {
     let upstream = Upstream::answering(|seen| {
         let status = if seen.body == "sesame" { 200 } else { 401 };
         Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
@@ -39,7 +39,7 @@ async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
     let client = Client::new(gateway.address);
     for _ in 0..20 {
         let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
-        // The header has the units left after the refund, not those left during the attempt.
+        // The header contains the remaining units after the refund.
         assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-remaining")), (200, "5"));
     }
     let mut guesses = JoinSet::new();
@@ -60,7 +60,7 @@ async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_upstream_says_what_a_request_has_cost() {
+async fn response_header_settles_the_cost() {
     let upstream = upstream_with_a_price().await;
     let lines = format!(
         "{}strategy: sliding_window_log\n\
@@ -76,7 +76,7 @@ async fn the_upstream_says_what_a_request_has_cost() {
         ("/ai/30", "970"),
         ("/ai/0", "970"),
         ("/ai/400", "570"),
-        // No number: the estimate stands.
+        // This is not a number, so the estimate is charged.
         ("/ai/much", "470"),
         ("/ai/440", "30"),
     ] {
@@ -84,16 +84,16 @@ async fn the_upstream_says_what_a_request_has_cost() {
         assert_eq!(answer.header("x-ratelimit-remaining"), left, "{path}");
         assert!(!answer.headers.contains_key("x-tollgate-cost"), "{path}");
     }
-    // There is less than the estimate.
+    // The remaining units do not cover the estimate.
     assert_eq!(client.get("/ai/1").await.status, 429);
-    // The field is between us and the upstream, also where nothing is reserved.
+    // If any api reserves units, the header is internal on all paths.
     for path in ["/free/7", "/other/7"] {
         assert!(!client.get(path).await.headers.contains_key("x-tollgate-cost"), "{path}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_reservation_the_cost_is_for_somebody_further_out() {
+async fn cost_header_is_forwarded_without_reservations() {
     let upstream = upstream_with_a_price().await;
     let lines = format!("{}client: {{limit: 9, windowSeconds: 3600}}\n", upstream.target());
     let gateway = Gateway::start(&lines);
@@ -101,14 +101,14 @@ async fn without_a_reservation_the_cost_is_for_somebody_further_out() {
     assert_eq!(answer.header("x-tollgate-cost"), "7");
 }
 
-/// Over HTTP/1.1 trailers have to be announced.
+/// An upstream that sends the cost as a trailer. HTTP/1.1 requires the `Trailer` header.
 async fn upstream_with_trailers() -> Upstream {
     Upstream::answering(|seen| {
         let mut trailers = HeaderMap::new();
         let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
         trailers.insert("x-tollgate-cost", cost.parse().unwrap());
         trailers.insert("x-sum", HeaderValue::from_static("7"));
-        // Of unknown length, as a model streams it: what states its length has no trailers.
+        // Only a body of unknown length can have trailers. Language models stream such bodies.
         let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
         let _ = sender.try_send(Frame::data(Bytes::from_static(b"some tokens")));
         let _ = sender.try_send(Frame::trailers(trailers));
@@ -118,7 +118,7 @@ async fn upstream_with_trailers() -> Upstream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_the_body_says_what_a_request_has_cost() {
+async fn trailer_settles_the_cost() {
     for protocol in ["http1", "http2"] {
         let upstream = upstream_with_trailers().await;
         let lines = format!(
@@ -133,13 +133,14 @@ async fn the_end_of_the_body_says_what_a_request_has_cost() {
         );
         let gateway = Gateway::start(&lines);
         let client = Client::new(gateway.address);
-        // Each tells what is left after the one before, less its own estimate.
+        // Each response reports the units that remain after the previous request was settled, minus
+        // its own estimate.
         for (path, left) in [
             ("/ai/30", "900"),
             ("/ai/400", "870"),
             ("/ai/much", "470"),
             ("/ai/0", "370"),
-            // 11 bytes are two units of ten.
+            // 11 bytes are rounded up to two units.
             ("/files/5", "900"),
             ("/files/5", "898"),
         ] {
@@ -148,7 +149,7 @@ async fn the_end_of_the_body_says_what_a_request_has_cost() {
             let told = answer.header("x-ratelimit-remaining");
             assert_eq!(told, left, "{protocol} {path}");
         }
-        // The cost is for us, whatever else is for the client.
+        // The gateway removes the cost but forwards other trailers.
         let raw = exchange(
             gateway.address,
             "GET /ai/7 HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: te, close\r\n\r\n",
@@ -159,7 +160,7 @@ async fn the_end_of_the_body_says_what_a_request_has_cost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
+async fn gateways_share_the_guess_limit() {
     let upstream = Upstream::answering(|_| {
         Response::builder().status(401).body(Full::from("told").boxed()).unwrap()
     })
@@ -185,7 +186,7 @@ async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
     let statuses = guesses.join_all().await;
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
     assert_eq!(upstream.seen().len(), 5);
-    // Responses that do not count are refunded. The header includes the refund before Redis does.
+    // Responses that do not count are refunded, which the header includes before Redis does.
     for n in 0..12 {
         let answer = clients[n % 2].get("/other").await;
         let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());
@@ -194,11 +195,11 @@ async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
     }
 }
 
-/// Only the answer of the service could have said whether the guess was wrong.
+/// Only the service's response could have shown whether the guess was wrong.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_an_answer_of_the_service_counts_where_failures_count() {
+async fn missing_response_counts_as_a_failure() {
     for (upstream, response, status) in [
-        // It reads the request and stays silent, or closes.
+        // The service reads the request and then remains silent or disconnects.
         (RawUpstream::answering(""), "300ms", 504),
         (RawUpstream::closing(""), "60s", 502),
         (RawUpstream::closing("HTTP/1.1 40"), "60s", 502),

@@ -1,4 +1,4 @@
-//! A collector of spans.
+//! A span collector.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,14 +19,14 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use tokio::net::TcpListener;
 
-/// A span that has arrived, with the name of its service.
+/// A received span and its service name.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) service: String,
     pub(crate) span: Span,
 }
 
-/// Takes spans by OTLP, protobuf over HTTP.
+/// Receives spans over OTLP (protobuf over HTTP).
 pub(crate) struct Collector {
     pub(crate) address: SocketAddr,
     sent: Arc<Mutex<Vec<Sent>>>,
@@ -53,19 +53,19 @@ impl Collector {
                         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
                     }
                 });
-                // A gateway may go away at any time.
+                // The gateway may disconnect at any time.
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
         Self { address, sent, headers }
     }
 
-    /// The spans that have arrived until now.
+    /// The spans received so far.
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.sent.lock().unwrap().clone()
     }
 
-    /// Waits until this number of spans has arrived.
+    /// Waits until this many spans have arrived.
     pub(crate) async fn until_sent(&self, spans: usize) -> Vec<Sent> {
         let started = Instant::now();
         while self.sent().len() < spans {
@@ -75,7 +75,7 @@ impl Collector {
         self.sent()
     }
 
-    /// A header field of the last batch; empty if it is not there.
+    /// A header of the last batch, or an empty string.
     pub(crate) fn header(&self, name: &str) -> String {
         let headers = self.headers.lock().unwrap();
         headers.get(name).map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
@@ -83,7 +83,7 @@ impl Collector {
 }
 
 impl Sent {
-    /// An attribute as a text; empty if it is not there.
+    /// An attribute as text, or an empty string.
     pub(crate) fn attribute(&self, name: &str) -> String {
         attribute(&self.span.attributes, name)
     }
@@ -129,5 +129,5 @@ fn hex(bytes: &[u8]) -> String {
 
 const TRACES: (&str, &str) = ("POST", "/v1/traces");
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

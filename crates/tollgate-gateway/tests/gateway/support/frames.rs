@@ -1,10 +1,10 @@
-//! HTTP/2 as frames: for what no client would send.
+//! HTTP/2 frame by frame, for input that no client library would send.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection whose client writes each frame itself.
+/// A client connection on which the test writes each frame.
 pub(crate) struct RawHttp2 {
     stream: TcpStream,
 }
@@ -16,7 +16,7 @@ pub(crate) enum Outcome {
     Status(u16),
     /// With RST_STREAM.
     Reset,
-    /// With GOAWAY, or with the end of the connection.
+    /// With GOAWAY or by closing the connection.
     Closed,
 }
 
@@ -30,11 +30,11 @@ impl RawHttp2 {
         http2
     }
 
-    /// HEADERS with these fields as they are, whatever they hold.
+    /// Sends HEADERS with these fields, without validation.
     pub(crate) fn headers(&mut self, stream: u32, fields: &[(&str, &str)], is_last: bool) {
         let mut block = Vec::new();
         for (name, value) in fields {
-            // HPACK: a literal that is not indexed, with a new name.
+            // HPACK: a literal without indexing, with a new name.
             block.push(0);
             for text in [name, value] {
                 length(&mut block, text.len());
@@ -48,17 +48,17 @@ impl RawHttp2 {
         self.frame(DATA, u8::from(is_last), stream, bytes);
     }
 
-    /// A frame of any kind and any bytes.
+    /// Sends an arbitrary frame.
     pub(crate) fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
         frame.extend([kind, flags]);
         frame.extend(stream.to_be_bytes());
         frame.extend(payload);
-        // After a fault of the client the server may have closed.
+        // The server may already have closed the connection after a protocol error.
         let _ = self.stream.write_all(&frame);
     }
 
-    /// Reads until the server has ended this stream or begun its response.
+    /// Reads until the server closes this stream or starts its response.
     pub(crate) fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             let mut head = [0; 9];
@@ -81,7 +81,7 @@ impl RawHttp2 {
     }
 }
 
-/// A length in HPACK, with seven bits in its first byte.
+/// Encodes an HPACK integer with a prefix of seven bits.
 fn length(block: &mut Vec<u8>, length: usize) {
     let Some(mut rest) = length.checked_sub(127) else {
         return block.push(length as u8);
@@ -94,12 +94,12 @@ fn length(block: &mut Vec<u8>, length: usize) {
     block.push(rest as u8);
 }
 
-/// The status, which is the first field of a response.
+/// The status, which is a response's first field.
 fn status(block: &[u8]) -> u16 {
     match block {
-        // In the static table of HPACK.
+        // In HPACK's static table.
         [entry @ 0x88..=0x8E, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(entry - 0x88)],
-        // A value of three digits, in the code of Huffman: `0` to `2` have five bits, others six.
+        // Three Huffman-coded digits: `0` to `2` take five bits, the rest take six.
         [0x48, length, code @ ..] if length & 0x80 != 0 => {
             let code = code[..usize::from(length & 0x7F)].iter();
             let mut bits = code.flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1));
@@ -124,5 +124,5 @@ const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! The gateway in a process of its own.
+//! Runs the gateway as a separate process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,8 +19,8 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A gateway on ports of its own. It is killed when it is dropped, so that no test that
-/// fails leaves one behind.
+/// A gateway with its own ports. Dropping this value kills it, so a failed test leaves no process
+/// behind.
 pub(crate) struct Gateway {
     process: Child,
     folder: TempDir,
@@ -28,47 +28,47 @@ pub(crate) struct Gateway {
     output: Arc<Mutex<String>>,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// All addresses, by their names in the output.
+    /// All addresses, keyed by their names in the output.
     pub(crate) fronts: HashMap<String, SocketAddr>,
 }
 
 impl Gateway {
-    /// Starts one with these lines of `rateLimiter`, and waits until it listens.
+    /// Starts a gateway with these lines under `rateLimiter` and waits until it listens.
     pub(crate) fn start(lines: &str) -> Self {
         Self::start_in(TempDir::new().unwrap(), lines)
     }
 
-    /// The same with further files beside the configuration.
+    /// Like [`start`](Self::start), but in a folder with additional files.
     pub(crate) fn start_in(folder: TempDir, lines: &str) -> Self {
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();
         Self::start_with(folder, FILE)
     }
 
-    /// The same as `start` with single denials in the log.
+    /// Like [`start`](Self::start), but logs each denial.
     pub(crate) fn start_telling(lines: &str) -> Self {
         let level = ("RUST_LOG", "tollgate=debug,tollgate_gateway=info");
         Self::start_with_variables(&[level], lines)
     }
 
-    /// The same as `start` with these variables.
+    /// Like [`start`](Self::start), but with these environment variables.
     pub(crate) fn start_with_variables(variables: &[(&str, &str)], lines: &str) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();
         Self::start_under(folder, FILE, variables)
     }
 
-    /// The same with a configuration that is in the folder already.
+    /// Starts a gateway with a configuration that already exists in the folder.
     pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
         Self::start_under(folder, file, &[])
     }
 
-    /// The same with these variables.
+    /// Like [`start_with`](Self::start_with), but with these environment variables.
     pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
-        // As many open files as most systems give a process to begin with.
+        // Most systems start processes with this soft limit.
         Self::launch(folder, "ulimit -Sn 1024", file, variables)
     }
 
-    /// The same as `start` in a process that may open up to this number of files.
+    /// Like [`start`](Self::start), but with a limit on open files.
     pub(crate) fn start_with_files(files: usize, lines: &str) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();
@@ -93,7 +93,7 @@ impl Gateway {
         let log = collect(process.stderr.take().unwrap());
         let mut banner = BufReader::new(process.stdout.take().unwrap());
         let mut fronts = HashMap::<String, SocketAddr>::new();
-        // The last line.
+        // The admin address is on the last line.
         while !fronts.contains_key("admin") {
             let mut line = String::new();
             let length = banner.read_line(&mut line).unwrap_or(0);
@@ -108,7 +108,7 @@ impl Gateway {
         Self { process, folder, log, output, address, admin, fronts }
     }
 
-    /// Waits until it has logged this, which takes a moment to come through the pipe.
+    /// Waits until this text is logged; log lines take a moment to pass through the pipe.
     pub(crate) fn until_logged(&self, text: &str) {
         let started = Instant::now();
         while !self.log().contains(text) {
@@ -121,7 +121,7 @@ impl Gateway {
         self.log.lock().unwrap().clone()
     }
 
-    /// Its standard output after the addresses.
+    /// The standard output after the addresses.
     pub(crate) fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }
@@ -130,13 +130,13 @@ impl Gateway {
         self.folder.path().join(name)
     }
 
-    /// Another configuration in the place of the first, as an editor writes it.
+    /// Replaces the configuration the way an editor does: with a rename.
     pub(crate) fn rewrite(&self, lines: &str) {
         fs::write(self.file("new"), whole(lines)).unwrap();
         fs::rename(self.file("new"), self.file(FILE)).unwrap();
     }
 
-    /// Sends a signal, which the standard library cannot.
+    /// Sends a signal through the shell, because the standard library cannot.
     pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.process.id());
         assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
@@ -150,30 +150,31 @@ impl Gateway {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// The most memory that it has had so far, in MiB.
+    /// The peak memory use so far, in MiB.
     pub(crate) fn peak_memory(&self) -> u64 {
         self.status("VmHWM:") / 1024
     }
 
-    /// The memory that it has now, without the program itself, in KiB.
+    /// The current memory use without the program's code, in KiB.
     pub(crate) fn resident(&self) -> u64 {
         self.status("RssAnon:")
     }
 
-    /// The processor time that it has taken so far, in ticks of the system.
+    /// The processor time used so far, in clock ticks.
     pub(crate) fn processor_time(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        // The name before may hold anything; user and system time are the 14th and 15th.
+        // The name in parentheses may contain anything, so start after it. User and system time are
+        // the 14th and 15th fields.
         let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
         fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
-    /// The number of files that are open.
+    /// The number of open files.
     pub(crate) fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
 
-    /// The resource limits of the process.
+    /// The process's resource limits.
     pub(crate) fn limits(&self) -> String {
         fs::read_to_string(format!("/proc/{}/limits", self.process.id())).unwrap()
     }
@@ -196,7 +197,7 @@ impl Gateway {
         client.send(method, path, &[("authorization", &token)], "").await.unwrap()
     }
 
-    /// Waits until `/config` says what `is_so` wants to hear.
+    /// Waits until `is_so` accepts the response of `/config`, and returns it.
     pub(crate) async fn until_config(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
@@ -212,7 +213,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -221,14 +222,14 @@ impl Drop for Gateway {
 /// The operator token.
 const TOKEN: &str = "0123456789abcdef";
 
-/// A client that keeps its connections. Clones share them.
+/// A client that reuses its connections. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Client {
     hyper: Hyper<HttpConnector, Full<Bytes>>,
     address: SocketAddr,
 }
 
-/// A response, read to its end.
+/// A response with its complete body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -270,7 +271,7 @@ impl Client {
 }
 
 impl Answer {
-    /// A header field; empty if it is not there.
+    /// A header, or an empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
@@ -279,15 +280,14 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The `code` of a problem.
+    /// The `code` in a problem response.
     pub(crate) fn code(&self) -> String {
         assert_eq!(self.header("content-type"), "application/problem+json");
         self.json()["code"].as_str().unwrap().to_owned()
     }
 }
 
-/// The lines under `rateLimiter`, with listeners on ports of the system's choice unless
-/// they have their own.
+/// Puts the lines under `rateLimiter`. By default, listeners use ports assigned by the system.
 pub(crate) fn whole(lines: &str) -> String {
     let mut file = String::from("rateLimiter:\n");
     let lines = lines.lines().map(str::to_owned);
@@ -295,7 +295,7 @@ pub(crate) fn whole(lines: &str) -> String {
     let has_fronts = lines
         .iter()
         .any(|line| ["forwardAuth:", "rateLimitService:"].iter().any(|key| line.contains(key)));
-    // A gateway that only answers other proxies opens no port for requests to forward.
+    // A gateway that only decides for other proxies does not need a port for requests.
     let only_answers = has_fronts && !lines.iter().any(|line| line.starts_with("target"));
     for key in ["listen", "admin"] {
         let is_needed = key == "admin" || !only_answers;
@@ -323,15 +323,15 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     log
 }
 
-/// The name of the configuration.
+/// The configuration's file name.
 const FILE: &str = "limits.yaml";
 
-/// Waits before a test asks again. The process that it waits for needs the processor meanwhile.
+/// Pauses between polls, which leaves the processor to the process under test.
 pub(crate) async fn pause() {
     tokio::time::sleep(PAUSE).await;
 }
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,5 @@
-//! HTTP as bytes: for what no client would send, and to see what an upstream really gets.
+//! HTTP as raw bytes, for input that no client library would send, and to see the bytes that an
+//! upstream receives.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Sends these bytes and returns what comes until the other side closes.
+/// Sends these bytes and reads until the other side closes the connection.
 pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
     String::from_utf8_lossy(&exchange_bytes(address, request.as_bytes())).into_owned()
 }
@@ -18,14 +19,14 @@ pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // If the other side closes before it has read everything, the socket is reset.
+        // The socket is reset if the other side closes before it has read everything.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         read => drop(read.unwrap()),
     }
     answer
 }
 
-/// A client that keeps its connection, and reads one answer after the other.
+/// A client that reads one response after another from the same connection.
 pub(crate) struct RawClient {
     stream: TcpStream,
     read: Vec<u8>,
@@ -37,13 +38,13 @@ impl RawClient {
         Self::of(stream)
     }
 
-    /// On a connection that is there already.
+    /// Uses an existing connection.
     pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, read: Vec::new() }
     }
 
-    /// Sends a request and returns the answer.
+    /// Sends a request and returns the response.
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.send(request);
         self.answer()
@@ -53,7 +54,7 @@ impl RawClient {
         self.stream.write_all(request.as_bytes()).unwrap();
     }
 
-    /// The next answer, whose length its head states.
+    /// Reads the next response, which must have a `Content-Length`.
     pub(crate) fn answer(&mut self) -> String {
         let head = read_until(&mut self.stream, &mut self.read, |bytes| find(bytes, b"\r\n\r\n"));
         let head = head.expect("the connection ended before an answer");
@@ -66,7 +67,7 @@ impl RawClient {
     }
 }
 
-/// An upstream that keeps what it gets as it is on the wire.
+/// An upstream that records the raw bytes it receives.
 pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -80,7 +81,7 @@ impl RawUpstream {
         Self::start(answer, false)
     }
 
-    /// Answers one request on each connection with these bytes, and closes it.
+    /// Answers a single request per connection with these bytes, then closes the connection.
     pub(crate) fn closing(answer: &'static str) -> Self {
         Self::start(answer, true)
     }
@@ -107,22 +108,22 @@ impl RawUpstream {
         Self::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     }
 
-    /// The requests so far, head and body, as they came.
+    /// The requests so far: header and body, unmodified.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
 
-    /// How many requests have begun, whether or not their bodies came whole.
+    /// How many request headers have arrived, even if the body was incomplete.
     pub(crate) fn heads(&self) -> usize {
         self.heads.load(Ordering::Relaxed)
     }
 
-    /// How many connections were ever made.
+    /// How many connections have been accepted so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The line of the configuration that leads here.
+    /// The configuration line that selects this upstream.
     pub(crate) fn target(&self) -> String {
         format!("target: http://{}\n", self.address)
     }
@@ -162,7 +163,7 @@ fn serve(
     }
 }
 
-/// Reads until `end` knows where the part ends. `None` if the stream ends before.
+/// Reads until `end` finds the end of the message. Returns `None` if the stream closes before that.
 fn read_until(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -180,10 +181,10 @@ fn read_until(
     }
 }
 
-/// Where the first such text ends.
+/// The end of the first occurrence of `text`.
 fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len()).position(|part| part == text).map(|start| start + text.len())
 }
 
-/// No step of a passing test takes this long.
+/// No step takes this long in a passing test.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! An upstream that says what it has seen.
+//! An upstream that records its requests.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpListener;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// A header field; empty if it is not there.
+    /// A header, or an empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
@@ -48,19 +48,19 @@ impl Upstream {
         Self::listening(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
     }
 
-    /// The same on a listener that is there already.
+    /// Like [`new`](Self::new), but uses an existing listener.
     pub(crate) fn listening(listener: TcpListener) -> Self {
         Self::serving(listener, |_| std::future::ready(Response::new(Full::from("ok").boxed())))
     }
 
-    /// Reads the whole of each request, and answers it with what `answer` makes of it.
+    /// Reads each request completely and responds with the result of `answer`.
     pub(crate) async fn answering(
         answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
     ) -> Self {
         Self::answering_later(move |seen| std::future::ready(answer(seen))).await
     }
 
-    /// The same, with answers that take their time.
+    /// Like [`answering`](Self::answering), but with asynchronous responses.
     pub(crate) async fn answering_later<F>(
         answer: impl Fn(&Seen) -> F + Send + Sync + 'static,
     ) -> Self
@@ -96,7 +96,7 @@ impl Upstream {
                 });
                 tokio::spawn(async move {
                     let builder = Builder::new(TokioExecutor::new());
-                    // A gateway may go away at any time.
+                    // The gateway may disconnect at any time.
                     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -114,12 +114,12 @@ impl Upstream {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
 
-    /// How many connections were ever made.
+    /// How many connections have been accepted so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The line of the configuration that leads here.
+    /// The configuration line that selects this upstream.
     pub(crate) fn target(&self) -> String {
         format!("target: http://{}\n", self.address)
     }

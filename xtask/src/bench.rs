@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: the benchmarks, in the profile they are meant for.
+//! `cargo xtask bench`: builds and runs the benchmarks in the `bench` profile.
 
 use crate::process::{self, Failure};
 
 /// Command-line arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The benchmarks to run; all of them by default
+    /// The benchmarks to run; by default all
     names: Vec<String>,
     /// Arguments for the benchmark, for example `gateway -- --rounds 1`
     #[arg(last = true)]
@@ -13,13 +13,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // All of its programs first, because the one that is run starts others: to count
-    // allocations, and the gateway.
+    // Build all programs first, because the benchmark starts the gateway and the program that
+    // counts allocations.
     let is_meant = |name: &str| args.names.is_empty() || args.names.iter().any(|it| it == name);
     let package = ["--profile", "bench", "--package", "tollgate-bench"];
     process::run(process::cargo(&["build"]).args(package))?;
     if is_meant("layer") {
-        // By itself: built together, all of them would have the feature.
+        // In a separate build, because a joint build would enable the feature in all programs.
         let metered = ["--features", "metrics", "--bin", "tollgate-bench-metered"];
         process::run(process::cargo(&["build"]).args(package).args(metered))?;
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask boundary`: sends a hundred requests just before the end of a window and a hundred
-//! just after it, through nginx and three replicas, to each algorithm, and draws how many requests
-//! each algorithm allowed.
+//! just after it, through nginx to three replicas, and draws how many requests each algorithm
+//! allowed.
 
 #[cfg(unix)]
 mod attack;
@@ -10,7 +10,7 @@ mod picture;
 #[cfg(unix)]
 pub(crate) use measured::run;
 
-/// Says that this cannot be done here.
+/// Fails, because the replicas need Unix.
 #[cfg(not(unix))]
 pub(crate) fn run() -> Result<(), crate::process::Failure> {
     Err(crate::process::Failure::Unready("this needs Unix".to_owned()))
@@ -27,8 +27,8 @@ mod measured {
     use crate::process::{self, Failure};
     use crate::up;
 
-    /// Short enough that the command takes two minutes, and long enough that a hundred requests
-    /// finish in a sixtieth of it.
+    /// Short enough for the command to take only two minutes, but a hundred requests must finish in
+    /// a sixtieth of a window.
     pub(super) const WINDOW: Duration = Duration::from_secs(12);
     pub(super) const LIMIT: usize = 100;
 
@@ -42,7 +42,7 @@ mod measured {
         ("fixed_window_counter", 2 * LIMIT),
     ];
 
-    /// Responses of a leaky bucket may arrive a little closer together than they were sent.
+    /// A leaky bucket's responses may arrive a little closer together than they were sent.
     const JITTER: usize = 1;
 
     pub(crate) fn run() -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what must hold before a merge, besides the tests.
+//! `cargo xtask check`: the checks required before a merge, besides the tests.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::workspace::{self, Package};
 /// Command-line arguments of `cargo xtask check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The steps to run; all of them by default, in this order
+    /// The steps to run; by default all, in this order
     steps: Vec<Step>,
 }
 
@@ -26,21 +26,21 @@ pub(crate) struct Args {
 enum Step {
     /// Every file is formatted
     Fmt,
-    /// Lock files outside the workspace fit their manifests and the workspace's versions
+    /// Lock files outside the workspace match their manifests and the workspace's versions
     Locks,
-    /// No crate depends on a package that its boundary excludes, no files import in a circle, and every test has a program
+    /// Crates respect their boundaries, files do not import in circles, and every test runs
     Purity,
-    /// Documents have no hard phrases
+    /// Documents contain no hard phrases
     Prose,
-    /// No document links to a missing file or heading of this repository
+    /// Links between documents lead to existing files and headings
     Links,
-    /// The Dockerfile's builds find their files in the context that `.dockerignore` leaves
+    /// The Dockerfile's builds find all their files despite `.dockerignore`
     Image,
     /// Clippy passes for every target, with all features
     Clippy,
-    /// Clippy passes for each published crate without features, with each feature, and with all
+    /// Clippy passes for each published crate with no features, each feature, and all features
     Features,
-    /// The feature `jwt` works with each crypto provider of jsonwebtoken
+    /// The feature `jwt` works with each of jsonwebtoken's crypto providers
     Crypto,
     /// The documentation builds without broken links
     Doc,
@@ -90,8 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn clippy(selection: &[&str]) -> Result<(), Failure> {
-    // Lints are denied behind `--` and not by RUSTFLAGS, which would build every
-    // dependency once more.
+    // Deny lints after `--` instead of in RUSTFLAGS, which would rebuild every dependency.
     process::run(process::cargo(&["clippy"]).args(selection).args(["--", "-D", "warnings"]))
 }
 
@@ -100,8 +99,8 @@ fn features() -> Result<(), Failure> {
         if package.features.is_empty() {
             continue;
         }
-        // Only what a user builds: with the tests, the features of their dependencies
-        // would hide one that is missing.
+        // No `--all-targets`, because the tests' dependencies enable features and would hide a
+        // missing feature.
         let clippy_with = |features: &[&str]| {
             let selection = ["--package", &package.name, "--no-default-features"];
             clippy(&[&selection, features].concat())
@@ -130,8 +129,8 @@ fn doc() -> Result<(), Failure> {
 }
 
 fn package() -> Result<(), Failure> {
-    // In one call, because a crate that is not published yet can only be built
-    // against siblings that are packaged together with it.
+    // In a single call, because an unpublished crate only builds against siblings that are packaged
+    // together with it.
     let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
     for package in workspace::packages()?.iter().filter(|package| package.is_published) {
         carries_licenses(package)?;
@@ -141,22 +140,22 @@ fn package() -> Result<(), Failure> {
     let target = workspace::target_folder()?;
     forget_unpacked()?;
     forget_built(&Path::new(&target).join("debug"));
-    // A package is built outside of the workspace. With the same folder and the same
-    // profile it finds the dependencies that the other steps have built.
+    // Cargo builds packages outside of the workspace. With the same folder and the same profile, it
+    // reuses the dependencies from the other steps.
     command.env("CARGO_TARGET_DIR", target);
     command.args(["--config", "profile.dev.package.\"*\".debug=false"]);
     process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
 }
 
-/// Removes what Cargo has unpacked of our packages for an earlier check: it takes a version
-/// that it has seen for one that never changes.
+/// Removes our packages that Cargo unpacked for an earlier check. Otherwise Cargo would reuse them,
+/// because it assumes that a version never changes.
 fn forget_unpacked() -> Result<(), Failure> {
     let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
     let Some(registries) = home.and_then(|home| home.join("registry/src").read_dir().ok()) else {
         return Ok(());
     };
-    // The folder of a registry that has no host, which only a check of packages makes.
+    // A registry without a host, which only `cargo package` creates.
     let local = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-'))
     };
@@ -172,8 +171,8 @@ fn forget_unpacked() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes Cargo build our packages again that an earlier check has unpacked and built. All files of a
-/// package have the same old date, so Cargo takes them for unchanged.
+/// Makes Cargo rebuild our packages from an earlier check. All files in a package have the same old
+/// date, so Cargo would consider them unchanged.
 fn forget_built(folder: &Path) {
     for file in folder.join("deps").read_dir().into_iter().flatten().flatten() {
         let (path, name) = (file.path(), file.file_name());
@@ -183,16 +182,16 @@ fn forget_built(folder: &Path) {
         let is_unpacked = || std::fs::read_to_string(&path).is_ok_and(|it| it.contains("src/-"));
         if crate_and_hash.starts_with("tollgate") && is_unpacked() {
             let state = folder.join(".fingerprint").join(crate_and_hash.replace('_', "-"));
-            // A missing folder is forgotten already.
+            // The folder may be missing already.
             let _ = std::fs::remove_dir_all(state);
         }
     }
 }
 
-/// Both licenses ask that their text goes with every copy.
+/// Both licenses require their text in every copy.
 fn carries_licenses(package: &Package) -> Result<(), Failure> {
     for license in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        // This follows symlinks, so one that leads nowhere is found too.
+        // `is_file` follows symlinks, so this also finds a dangling link.
         if !package.folder.join(license).is_file() {
             return Err(Failure::Broken(format!(
                 "the package {} lacks {license}\n\
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_shows_each_step_and_which_one_failed() {
+    fn table_marks_the_failed_step() {
         let times =
             [(Step::Fmt, Duration::from_millis(420)), (Step::Clippy, Duration::from_secs(61))];
         let expected = "\

@@ -1,7 +1,7 @@
-//! No file of a crate imports, by way of other files, itself.
+//! Files in a crate must not import each other in a circle.
 //!
-//! An import counts for the file that defines the name: re-exports are followed, and a re-export of
-//! a name that its own file does not use is no import. Tests do not count.
+//! An import refers to the file that defines the name, so re-exports are followed. A re-export only
+//! counts as an import if its file also uses the name. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::process::{self, Failure};
 
-/// The crates without a circle.
+/// The crates that must not contain a circle.
 const CRATES: [&str; 2] = ["tollgate", "tollgate-admin"];
 
 pub(crate) fn run() -> Result<(), Failure> {
@@ -34,10 +34,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The path of a module, or of a name in it, without `crate`.
+/// A path to a module or a name in a module, without `crate`.
 type Name = Vec<String>;
 
-/// The files of a crate, by their modules.
+/// A crate's files, by their modules.
 #[derive(Default)]
 struct Files(BTreeMap<Name, File>);
 
@@ -75,7 +75,7 @@ impl Files {
         Ok(())
     }
 
-    /// The absolute path of a path in a module; `None` if it leads out of the crate.
+    /// Resolves a path in a module to an absolute path. `None` if it leads out of the crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Name> {
         let supers = path.iter().take_while(|it| *it == "super").count();
         let (base, rest) = match path.first().map(String::as_str) {
@@ -88,7 +88,7 @@ impl Files {
                 } else {
                     let imports = &self.0[module].imports;
                     let import = imports.iter().find(|it| it.alias == first)?;
-                    // An import of an outer crate with its own name would lead here again.
+                    // Otherwise an import of an external crate would recurse without end.
                     let is_inner = import.path.len() > 1 && import.path[0] != first;
                     let start = self.absolute(module, &import.path).filter(|_| is_inner)?;
                     return Some([&*start, &path[1..]].concat());
@@ -99,7 +99,7 @@ impl Files {
         Some([base, rest].concat())
     }
 
-    /// The module whose file defines a name.
+    /// Finds the module that defines a name.
     fn file(&self, name: &[String], depth: usize) -> Option<Name> {
         let (length, file) =
             (0..=name.len()).rev().find_map(|it| Some((it, self.0.get(&name[..it])?)))?;
@@ -133,7 +133,7 @@ impl Files {
     fn circle(&self) -> Option<Vec<String>> {
         let graph: BTreeMap<_, _> =
             self.0.keys().map(|module| (module, self.imported(module))).collect();
-        // Removes files that import no others, until a circle is left.
+        // Remove files without imports until only circles remain.
         let mut left: BTreeSet<_> = graph.keys().copied().collect();
         while let Some(end) = left.iter().find(|it| graph[**it].is_disjoint(&owned(&left))) {
             let end = *end;
@@ -199,7 +199,7 @@ impl File {
     }
 }
 
-/// The code without comments, texts and the tests at its end.
+/// Removes comments, string literals, and the tests at the end.
 fn code(source: &str) -> String {
     let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = source.lines().map(|line| {
@@ -210,7 +210,7 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths of an import such as `super::{a::{self, B}, c}`.
+/// Collects the paths in an import such as `super::{a::{self, B}, c}`.
 fn flatten(tree: &str, prefix: &[String], is_public: bool, imports: &mut Vec<Import>) {
     let tree = tree.trim();
     if let Some((start, list)) = tree.split_once('{') {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_texts_and_tests_are_no_imports() {
+    fn comments_strings_and_tests_do_not_count() {
         let a = ("a", "use crate::b::B;\npub struct A(B);\n");
         let b = "/// See [`crate::a::A`].\npub struct B;\nconst T: &str = \"crate::a::A\";\n\
                  #[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n";
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_only_re_exports_its_child_imports_nothing() {
+    fn pure_re_exports_do_not_count() {
         let child = ("a/b", "use super::T;\npub struct B(T);\n");
         let root = ("", "mod a;\n");
         let re_export = "mod b;\npub use self::b::B;\npub struct T;\n";

@@ -1,5 +1,4 @@
-//! `cargo xtask compose-test`: what is offered in containers, for real, wherever there is a
-//! Docker engine.
+//! `cargo xtask compose-test`: tests the container setups with a Docker engine.
 
 mod gateway;
 mod page;
@@ -12,22 +11,22 @@ use clap::ValueEnum;
 use crate::process::Failure;
 use project::Engine;
 
-/// Command-line arguments of `cargo xtask compose`.
+/// Command-line arguments of `cargo xtask compose-test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The parts to run; all of them by default, in this order
+    /// The parts to run; by default all, in this order
     parts: Vec<Part>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// docker-compose.yml: one quota, outages, and how it stops
+    /// docker-compose.yml: the shared quota, outages and shutdown
     Replicas,
-    /// The same with deploy/page.yml: the live page of each replica
+    /// The same with deploy/page.yml: each replica's live page
     Page,
-    /// The same with the profile `observability`, Prometheus alone: what it is told
+    /// The same with Prometheus from the profile `observability`: the collected metrics
     Prometheus,
-    /// examples/gateway/docker-compose.yml: limits, reloads, and how it stops
+    /// examples/gateway/docker-compose.yml: limits, reloads and shutdown
     Gateway,
 }
 
@@ -41,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 replicas::limit_by_address(&engine)?;
             }
             Part::Page => page::shows_each_replica(&engine)?,
-            Part::Prometheus => prometheus::is_told_by_each_replica(&engine)?,
+            Part::Prometheus => prometheus::scrapes_each_replica(&engine)?,
             Part::Gateway => gateway::limits_reloads_and_drains(&engine)?,
         }
     }

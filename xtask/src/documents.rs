@@ -1,4 +1,4 @@
-//! `cargo xtask check prose links`: documents are plain English, and their links lead somewhere.
+//! `cargo xtask check prose links`: documents contain no hard phrases and no dead links.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::process::{self, Failure};
 
-/// Phrases that make a reader stop, each with the cure.
+/// Phrases that are hard to read, each with a cure.
 const HARD: &[(&str, &str)] = &[
     ("anybody", "name the actor: client, caller, operator, replica"),
     ("somebody", "name the actor: client, caller, operator, replica"),
@@ -34,10 +34,10 @@ const HARD: &[(&str, &str)] = &[
     ("is told", "name what the message or header contains"),
 ];
 
-/// A sentence with more words is two.
+/// The most words in a sentence.
 const MOST_WORDS: usize = 45;
 
-/// Every phrase of [`HARD`] and every sentence that is too long, in all documents.
+/// Fails with the phrases in [`HARD`] and the long sentences in all documents.
 pub(crate) fn prose() -> Result<(), Failure> {
     let mut faults = String::new();
     for file in documents()? {
@@ -50,7 +50,7 @@ pub(crate) fn prose() -> Result<(), Failure> {
     verdict(faults)
 }
 
-/// Every link to a file or a heading of this repository leads there.
+/// Fails with the links that lead to no file or heading in this repository.
 pub(crate) fn links() -> Result<(), Failure> {
     let mut faults = String::new();
     for file in documents()? {
@@ -78,14 +78,14 @@ pub(crate) fn links() -> Result<(), Failure> {
     verdict(faults)
 }
 
-/// `workspace.package.repository`, from which this package takes it as well.
+/// `workspace.package.repository`, which this package inherits.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
 fn verdict(faults: String) -> Result<(), Failure> {
     if faults.is_empty() { Ok(()) } else { Err(Failure::Broken(faults)) }
 }
 
-/// The Markdown files of the repository, except symbolic links, from its root.
+/// The repository's Markdown files without symbolic links, relative to its root.
 fn documents() -> Result<Vec<PathBuf>, Failure> {
     let mut git = Command::new("git");
     git.current_dir(process::root());
@@ -101,7 +101,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::Broken(format!("cannot read {}: {error}", file.display())))
 }
 
-/// The fault of a link from a file, or `None`.
+/// The fault if a link in the file `from` leads nowhere.
 fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
     let link = link.to_string_lossy();
     let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
@@ -120,7 +120,7 @@ fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
     Ok((!is_there).then(|| format!("{} has no heading `#{heading}`", target.display())))
 }
 
-/// The text with an empty line in place of each line of a code block.
+/// The text with an empty line for each line of code blocks.
 fn without_code(text: &str) -> String {
     let mut is_code = false;
     let mut out = String::with_capacity(text.len());
@@ -135,7 +135,7 @@ fn without_code(text: &str) -> String {
     out
 }
 
-/// The targets of links and pictures, in Markdown and in HTML.
+/// The targets of links and pictures in Markdown and HTML.
 fn links_of(text: &str) -> Vec<String> {
     let starts = [("](", ')'), ("href=\"", '"'), ("src=\"", '"'), ("srcset=\"", '"')];
     let mut links = Vec::new();
@@ -144,13 +144,13 @@ fn links_of(text: &str) -> Vec<String> {
             links.extend(rest.split_once(end).map(|(link, _)| link.to_owned()));
         }
     }
-    // `[name]: target` on a line of its own.
+    // A line `[name]: target`.
     let named = text.lines().filter(|line| line.starts_with('['));
     links.extend(named.filter_map(|line| Some(line.split_once("]: ")?.1.trim().to_owned())));
     links
 }
 
-/// The anchors that forges give to the headings of a page.
+/// The anchors that GitHub and GitLab generate for a page's headings.
 fn headings(text: &str) -> HashSet<String> {
     let mut anchors = HashSet::new();
     for line in without_code(text).lines().filter(|line| line.starts_with('#')) {
@@ -167,7 +167,7 @@ fn headings(text: &str) -> HashSet<String> {
     anchors
 }
 
-/// The sentences of a page with the line on which each begins: no code, no tables' bars.
+/// A page's sentences, each with the number of its first line. Table cells are sentences too.
 fn sentences(text: &str) -> Vec<(usize, String)> {
     let mut sentences = Vec::new();
     let (mut at, mut sentence) = (0, String::new());
@@ -202,7 +202,7 @@ fn sentences(text: &str) -> Vec<(usize, String)> {
     sentences
 }
 
-/// A line with `code` in place of each piece of code, since that is no prose.
+/// A line with the word `code` instead of inline code, which is not prose.
 fn plain(line: &str) -> String {
     let pieces = line.split('`').enumerate();
     pieces.map(|(index, piece)| if index % 2 == 0 { piece } else { "code" }).collect()
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hard_phrase_is_found_across_lines_and_not_in_code() {
+    fn hard_phrases_count_across_lines_except_in_code() {
         let text = "Requests pass, but\nfor those of the list.\n\n```sh\necho nobody\n```\nUse `nobody` here.\n";
         let faults: Vec<_> = sentences(text)
             .into_iter()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sentence_is_found_and_a_table_is_many_sentences() {
+    fn table_cells_are_separate_sentences() {
         let long = "word ".repeat(MOST_WORDS + 1);
         assert_eq!(faults_of(&long).len(), 1);
         let table = format!("| {} | {} |", "word ".repeat(30), "word ".repeat(30));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_have_the_anchors_of_forges() {
+    fn headings_have_github_anchors() {
         let anchors = headings("# The file\n## `tollgate serve`: it's on\n## The file\n");
         for anchor in ["the-file", "tollgate-serve-its-on", "the-file-1"] {
             assert!(anchors.contains(anchor), "{anchor}: {anchors:?}");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_a_target_is_found() {
+    fn dead_links_are_found() {
         let from = Path::new("docs/README.md");
         let fault = |link: &str| missing(Path::new(link), from).unwrap();
         assert_eq!(fault("choosing.md#which-mode"), None);

@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let context = tempfile::tempdir()
         .map_err(|error| Failure::Unready(format!("cannot make a temporary folder: {error}")))?;
 
-    // An empty clone sends the files that Git tracks to the engine.
+    // In a fresh clone, Docker sends the files that Git tracks to the engine.
     let prefix = format!("--prefix={}/", context.path().display());
     let mut export = Command::new("git");
     process::run(export.current_dir(&root).args(["checkout-index", "--all", &prefix]))?;
@@ -26,7 +26,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         // Git tracks no file of `.git`, so an entry may be missing.
         let _ = if path.is_file() { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     }
-    // Cargo's plan opens only manifests. Sources embed data through links to other folders.
+    // Cargo's plan reads only manifests, but sources embed data through links to other folders.
     if let Some(link) = dangling_link(&context.path().join("crates"))? {
         let link = link.strip_prefix(context.path()).unwrap_or(&link).display();
         return Err(Failure::Broken(format!(
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// For patterns, because this check would have to match them exactly as Docker does.
+/// If an entry is a pattern, because this check would have to match it exactly as Docker does.
 fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let entries = lines.filter(|line| !line.starts_with('#') && *line != "**/target");
@@ -63,7 +63,7 @@ fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
         .collect()
 }
 
-/// The first symbolic link below a folder whose target does not exist.
+/// The first symbolic link below a folder that leads to no file.
 fn dangling_link(folder: &Path) -> Result<Option<PathBuf>, Failure> {
     let unreadable = |error| Failure::Broken(format!("cannot read {}: {error}", folder.display()));
     for entry in fs::read_dir(folder).map_err(unreadable)? {
@@ -85,7 +85,7 @@ fn dangling_link(folder: &Path) -> Result<Option<PathBuf>, Failure> {
 ///
 /// # Errors
 ///
-/// If there is no such line, because then this check would check no build.
+/// If there is no such line, because then this step would check no build.
 fn cargo_builds(dockerfile: &str) -> Result<Vec<Vec<&str>>, Failure> {
     let lines = dockerfile.lines().filter_map(|line| line.strip_prefix("RUN cargo build "));
     let builds: Vec<Vec<_>> = lines.map(|line| line.split_whitespace().collect()).collect();

@@ -1,16 +1,16 @@
-# Installs Debian packages and starts none of their services.
+# Installs Debian packages without starting their services.
 # Usage: install.sh POLICY PACKAGE...
 #
-# invoke-rc.d and deb-systemd-invoke ask POLICY (/usr/sbin/policy-rc.d) before they
-# start a service, and 101 means "no". A test starts its own server, on its own
-# port, and stops it again; a second one in the background would only be in the way.
+# invoke-rc.d and deb-systemd-invoke run POLICY (/usr/sbin/policy-rc.d) before they start a service,
+# and exit code 101 forbids it. Tests start their own servers on their own ports, and a second server
+# in the background would only interfere.
 set -eu
 policy=$1
 shift
 kept=$policy.before-xtask
 mark='# Written by cargo xtask, only while it installs packages.'
 
-# Also at the start: a run that was killed may have left its policy behind.
+# Also runs at the start, because a killed run may have left its policy behind.
 restore() {
   if [ -e "$kept" ]; then
     mv -f "$kept" "$policy"

@@ -1,8 +1,8 @@
 //! The lock files of packages outside the workspace.
 //!
-//! They have to fit their manifests, which name packages of the workspace and so change with
-//! them. They also lock the same versions as the workspace: then tests and fuzzers run what users
-//! run, and cargo builds each dependency once.
+//! They must match their manifests, which depend on packages in the workspace and so change with
+//! these. They also lock the same versions as the workspace. So tests and fuzzers run the versions
+//! that users run, and cargo builds each dependency only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,7 +40,7 @@ fn read(lock: &str) -> Result<String, Failure> {
         .map_err(|error| Failure::Broken(format!("cannot read {lock}: {error}")))
 }
 
-/// Packages in `lock` that could have the workspace's version and have another one.
+/// Packages in `lock` that could have the workspace's version but have another version.
 fn strangers(lock: &str, workspace: &str) -> Vec<String> {
     let known = versions(workspace);
     let is_strange = |name: &str, version: &&&str| {
@@ -80,8 +80,8 @@ fn versions(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     versions
 }
 
-/// Folders with their own lock file. The benchmarks' peers are not among them: they depend on
-/// sources that `peers/install` downloads.
+/// Folders with their own lock file, except the benchmarks' peers, which depend on sources that
+/// `peers/install` downloads.
 const OUTSIDE: [&str; 2] = ["fuzz", "tests/crypto"];
 
 #[cfg(test)]

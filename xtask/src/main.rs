@@ -1,8 +1,8 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
 //! `cargo xtask bench`, `cargo xtask up`.
 //!
-//! They are a program and not a shell script so that they run wherever Rust does
-//! and are linted and tested like the rest.
+//! They are a program instead of shell scripts, so they run wherever Rust does, and are linted and
+//! tested like the other crates.
 
 mod bench;
 mod boundary;
@@ -38,21 +38,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run every test, after installing the programs that tests start
+    /// Install the programs that tests start, then run every test
     Test(test::Args),
-    /// Run what must hold before a merge: format, lints, docs, boundaries, packages
+    /// Run the checks required before a merge: format, lints, docs, boundaries, packages
     Check(check::Args),
-    /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
+    /// Start three replicas behind nginx with a shared quota in Redis; Ctrl-C stops them
     Up(up::Args),
-    /// Attack the end of a window, and draw what each algorithm allows, into docs/images
+    /// Attack a window's boundary, and draw what each algorithm allows, into docs/images
     Boundary,
-    /// Run what is offered in containers for real, where there is a Docker engine
+    /// Test the container setups; needs a Docker engine
     ComposeTest(compose::Args),
     /// Take pictures of the live page and the replay report, into docs/images
     Screenshot,
-    /// Compare the Redis script with the core over a million decisions
+    /// Compare the Lua port with the core over a million decisions
     Twin(twin::Args),
-    /// Measure, and write the tables to docs/benchmarks
+    /// Run the benchmarks, and write their tables to docs/benchmarks
     Bench(bench::Args),
 }
 
@@ -87,9 +87,9 @@ mod tests {
 
     use super::Cli;
 
-    /// Without this setting clap takes `-1` for a flag that does not exist.
+    /// Without this setting, clap reports `-1` as an unknown flag.
     #[test]
-    fn the_error_for_a_negative_number_names_its_flag() {
+    fn number_flags_accept_negative_values() {
         let numbers =
             [TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>(), TypeId::of::<usize>()];
         let mut flags = 0;

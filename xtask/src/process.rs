@@ -1,4 +1,4 @@
-//! Running other programs: what is run is shown, and a bad end becomes a [`Failure`].
+//! Runs other programs: prints the command, and turns an unsuccessful exit into a [`Failure`].
 
 use std::env;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Why a task ended early. The message says what, where and the cure.
+/// The reason why a task failed. The message contains the cause, the place and the cure.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Something in the tree is wrong. Exit code 1.
@@ -30,36 +30,36 @@ impl From<tollgate_replicas::Failure> for Failure {
     }
 }
 
-/// A cargo of the toolchain that runs this task, at the root of the workspace.
+/// A cargo command with this task's toolchain, at the workspace's root.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-/// The root of the workspace, where this program's package lives one level below.
+/// The workspace's root, which is the parent of this package's folder.
 pub(crate) fn root() -> PathBuf {
-    // Cargo sets the variable when it runs the program. The path from the build is
-    // for a program that is started by hand.
+    // Cargo sets the variable when it runs the program. If the program is started by hand, use the
+    // path from the build.
     let mut path: PathBuf = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     path.pop();
     path
 }
 
-/// Shows the command, runs it with our terminal and waits for its good end.
+/// Prints the command, runs it with our terminal, and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let status = status(command)?;
     expect_success(command, status)
 }
 
-/// Shows the command, runs it with our terminal and returns how it ended.
+/// Prints the command, runs it with our terminal, and returns its exit status.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus, Failure> {
     let shown = announce(command);
     command.status().map_err(|error| cannot_start(&shown, &error))
 }
 
-/// Like [`status`], and hands every line of the standard output to `watch` as well.
+/// Like [`status`], but also passes every line on stdout to `watch`.
 pub(crate) fn status_watching(
     command: &mut Command,
     mut watch: impl FnMut(&str),
@@ -70,8 +70,8 @@ pub(crate) fn status_watching(
     if let Some(output) = child.stdout.take() {
         let mut lines = BufReader::new(output);
         let mut line = Vec::new();
-        // Bytes, because a test may print what is not UTF-8. A failure to read or to
-        // print ends the watching; the status below still tells how the child ended.
+        // Read bytes, because a test may print invalid UTF-8. If reading or printing fails, the
+        // loop stops, but the exit status below still counts.
         while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
             if io::stdout().write_all(&line).is_err() {
                 break;
@@ -83,12 +83,12 @@ pub(crate) fn status_watching(
     child.wait().map_err(|error| cannot_start(&shown, &error))
 }
 
-/// Turns a bad end into a failure.
+/// Turns an unsuccessful exit status into a failure.
 pub(crate) fn expect_success(command: &Command, status: ExitStatus) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(ended_badly(&describe(command), status)) }
 }
 
-/// Runs a command that only reports, and returns what it printed.
+/// Runs a command without printing it, and returns its output.
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     let shown = describe(command);
     let output =
@@ -102,13 +102,13 @@ pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
 fn announce(command: &Command) -> String {
     let shown = describe(command);
     println!("$ {shown}");
-    // The child writes to the same place and must not come first. Should the
-    // terminal be gone, the child finds that out by itself.
+    // Flush, so this line appears before the child's output. If the terminal is gone, the child
+    // will fail too.
     let _ = io::stdout().flush();
     shown
 }
 
-/// The command as one would type it: the program without its folder.
+/// The command as a user would type it: the program without its folder.
 fn describe(command: &Command) -> String {
     let program = PathBuf::from(command.get_program());
     let mut shown =
@@ -133,14 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_as_one_would_type_it() {
+    fn shown_commands_omit_the_folder() {
         let mut command = Command::new("/opt/rust/bin/cargo");
         command.args(["test", "--workspace"]);
         assert_eq!(describe(&command), "cargo test --workspace");
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let failure = run(&mut Command::new("no-such-program-of-ours")).unwrap_err();
         assert!(matches!(failure, Failure::Unready(_)));
         assert!(failure.to_string().contains("no-such-program-of-ours"));
@@ -148,7 +148,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn every_line_is_watched_and_a_bad_end_is_told() {
+    fn lines_are_watched_and_failures_reported() {
         let mut seen = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two; exit 3"]);

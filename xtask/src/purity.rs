@@ -1,4 +1,4 @@
-//! Which crates may stand behind which: the arrows of the architecture, checked.
+//! Checks the dependencies between crates against the architecture.
 
 use crate::process::{self, Failure};
 use crate::workspace::{self, Package};
@@ -6,12 +6,11 @@ use crate::workspace::{self, Package};
 /// The packages on which a crate must not depend.
 struct Boundary {
     package: &'static str,
-    /// How the crate is built for this check.
+    /// The features for this check, as an argument to cargo.
     features: &'static str,
-    /// If given, the only direct dependencies it may have.
+    /// The allowed direct dependencies. `None` allows any.
     direct: Option<&'static [&'static str]>,
-    /// Crates that must not be anywhere behind it, and their families: `http` is also
-    /// `http-body`.
+    /// Families of crates that it must not depend on, even indirectly. `http` includes `http-body`.
     forbidden: &'static [&'static str],
     reason: &'static str,
 }
@@ -145,7 +144,7 @@ fn is_of(family: &str, name: &str) -> bool {
     name.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
 }
 
-/// The error for a boundary whose crate does not exist; otherwise the check would pass silently.
+/// The error if a boundary's crate does not exist. Otherwise the check would pass silently.
 fn renamed(boundary: &Boundary) -> Failure {
     Failure::Broken(format!(
         "the workspace has no package {}, whose boundary is to be checked\n\
@@ -169,7 +168,7 @@ mod tests {
     };
 
     #[test]
-    fn an_intruder_is_found_by_its_family() {
+    fn intruders_match_by_family() {
         let tree = |name| format!("layer v0.1.0 (/somewhere/http/layer)\n{name} v1.3.1 (*)\n");
         for name in ["http", "http-body", "redis_store"] {
             assert_eq!(intruder(&tree(name), &LAYER), Some(name));
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_that_nobody_allowed_is_named() {
+    fn forbidden_dependency_is_named() {
         let package = Package {
             name: "layer".to_owned(),
             folder: PathBuf::new(),

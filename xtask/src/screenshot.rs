@@ -1,5 +1,5 @@
-//! `cargo xtask screenshot`: the live page after two minutes of traffic and a replay's report, into
-//! docs/images.
+//! `cargo xtask screenshot`: takes pictures of the live page after two minutes of traffic, and of a
+//! replay's report, into docs/images.
 
 use crate::process::{self, Failure};
 use crate::tools;

@@ -1,8 +1,8 @@
-//! Servers of other versions than the machine's own, out of Debian's releases.
+//! Servers in other versions than the machine's own, from Debian's releases.
 //!
-//! Nothing is installed: the packages are unpacked below `target/servers`, and the server is
-//! started through the loader and with the libraries that it was built for. Its folder of
-//! programs goes first on the `PATH` of tests, which then start it as their `redis-server`.
+//! They are not installed. The packages are unpacked below `target/servers`, and the server runs
+//! with the loader and libraries that it was built for. Its program folder is the first on the
+//! tests' `PATH`, so they start it as `redis-server`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,10 +22,10 @@ use crate::workspace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) name: &'static str,
-    /// Releases of Debian that have it, with what it depends on.
+    /// The Debian releases that contain it and its dependencies.
     suites: &'static str,
     package: &'static str,
-    /// How the version begins that it reports.
+    /// The start of the version that it reports.
     version: &'static str,
 }
 
@@ -84,7 +84,7 @@ pub(crate) const TESTS: [&str; 7] = [
 ];
 
 impl Server {
-    /// Returns a `PATH` that leads to this server first. The server is fetched if need be.
+    /// Returns a `PATH` that finds this server first. Fetches the server if necessary.
     pub(crate) fn before(self, path: &OsStr) -> Result<OsString, Failure> {
         let folders = iter::once(self.provide()?).chain(env::split_paths(path));
         env::join_paths(folders).map_err(|error| {
@@ -92,14 +92,14 @@ impl Server {
         })
     }
 
-    /// Returns a folder whose program `redis-server` is this server. The server is fetched unless
-    /// the folder exists.
+    /// Returns a folder in which the program `redis-server` is this server. Fetches the server
+    /// unless the folder contains it.
     fn provide(self) -> Result<PathBuf, Failure> {
         let folder = Path::new(&workspace::target_folder()?).join("servers").join(self.name);
         let programs = folder.join("bin");
         if !programs.join(PROGRAM).is_file() {
             println!("Fetching {}; nothing is installed.", self.name);
-            // An earlier attempt may have ended halfway.
+            // An earlier attempt may have stopped halfway.
             let _ = fs::remove_dir_all(&folder);
             self.fetch(&folder)?;
         }
@@ -141,7 +141,8 @@ impl Server {
         fs::remove_dir_all(&apt).map_err(|error| cannot_write(&apt, &error))
     }
 
-    /// Has apt fetch and verify the packages, with nothing of the machine's own but its proxy.
+    /// Downloads and verifies the packages with apt, but without the machine's apt configuration
+    /// except its proxy.
     fn download(self, apt: &Path, sources: &str) -> Result<(), Failure> {
         for part in ["lists/partial", "archives/partial"] {
             let part = apt.join(part);
@@ -162,7 +163,7 @@ impl Server {
             ("Dir::Etc::sourcelist", apt.join("debian.sources")),
             ("Dir::Etc::sourceparts", "/dev/null".into()),
             ("Dir::Etc::preferencesparts", "/dev/null".into()),
-            // The user of the tests can write below `target`; the user `_apt` cannot.
+            // apt's user `_apt` cannot write below `target`.
             ("APT::Sandbox::User", "root".into()),
         ];
         let apt_get = |arguments: &[&str]| {
@@ -177,7 +178,8 @@ impl Server {
         apt_get(&["install", "--yes", "--no-install-recommends", "--download-only", self.package])
     }
 
-    /// Writes the program that tests start, as the last of all.
+    /// Writes the program that tests start. Runs after unpacking, because `provide` looks for this
+    /// file.
     fn write_program(self, folder: &Path, tree: &Path) -> Result<(), Failure> {
         let loader = loader(tree)?;
         let loader = loader.strip_prefix(tree).unwrap_or(&loader).display().to_string();
@@ -198,7 +200,7 @@ impl Server {
     }
 }
 
-/// The URL of a mirror of Debian.
+/// The URL of a Debian mirror.
 fn mirror() -> Result<String, Failure> {
     if let Ok(mirror) = env::var(MIRROR) {
         return Ok(mirror);
@@ -218,7 +220,7 @@ fn mirror() -> Result<String, Failure> {
     })
 }
 
-/// The first mirror in a list of sources, in the old or the new format.
+/// The first mirror in a sources list, in the old or the new format.
 fn mirror_in(sources: &str) -> Option<&str> {
     let lines = sources.lines().filter(|line| !line.trim_start().starts_with('#'));
     lines
@@ -226,7 +228,7 @@ fn mirror_in(sources: &str) -> Option<&str> {
         .find(|word| word.starts_with("http") && word.trim_end_matches('/').ends_with("/debian"))
 }
 
-/// The program that starts programs of the tree. (Links to it may leave the tree.)
+/// The tree's dynamic loader. Links may lead out of the tree, so only an existing file counts.
 fn loader(tree: &Path) -> Result<PathBuf, Failure> {
     let machines = ["lib", "usr/lib"].map(|part| files(&tree.join(part)).unwrap_or_default());
     let libraries = machines.concat().into_iter().filter_map(|machine| files(&machine).ok());
@@ -239,7 +241,7 @@ fn loader(tree: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The files and folders in a folder, in the order of their names.
+/// The files and folders in a folder, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = folder.read_dir().and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()
@@ -258,7 +260,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::Broken(format!("cannot write {}: {error}", path.display()))
 }
 
-/// Runs a command without showing it, because a line of apt's options would not help.
+/// Runs a command without printing it, because apt's many options would not help a reader.
 fn run(command: &mut Command) -> Result<(), Failure> {
     process::read(command).map(drop).map_err(|failure| match failure {
         Failure::Unready(message) => Failure::Unready(format!(
@@ -274,10 +276,10 @@ const PROGRAM: &str = "redis-server";
 
 const MIRROR: &str = "TOLLGATE_DEBIAN_MIRROR";
 
-/// The keys of Debian's releases.
+/// The keys with which Debian signs its releases.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Packages that serve the installation of a server and not the server.
+/// Packages that are only needed to install a server, not to run it.
 const TAKEN_FOR_INSTALLED: [&str; 4] = ["adduser", "debconf", "init-system-helpers", "lsb-base"];
 
 #[cfg(test)]
@@ -285,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mirror_is_found_in_both_formats_of_sources() {
+    fn mirror_is_found_in_both_formats() {
         let cases = [
             (
                 "# deb http://old.example/debian bookworm main\n\
@@ -306,7 +308,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_loader_is_found_where_old_and_new_releases_have_it() {
+    fn loader_is_found_in_old_and_new_releases() {
         for machine in ["lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"] {
             let tree = tempfile::tempdir().unwrap();
             let libraries = tree.path().join(machine);
@@ -314,7 +316,7 @@ mod tests {
             assert!(loader(tree.path()).is_err());
             let file = libraries.join("ld-linux-machine.so.1");
             fs::write(&file, "").unwrap();
-            // A link that leads out of the tree is not it.
+            // A link out of the tree is not the loader.
             std::os::unix::fs::symlink("/nowhere", libraries.join("ld-linux-a.so.1")).unwrap();
             assert_eq!(loader(tree.path()).unwrap(), file);
         }

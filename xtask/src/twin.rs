@@ -1,4 +1,5 @@
-//! `cargo xtask twin`: the long comparison of the Lua twins with the Rust ones.
+//! `cargo xtask twin`: the twin test with a million decisions, which compares the Lua port with the
+//! Rust functions.
 
 use crate::process::{self, Failure};
 use crate::tools;
@@ -16,7 +17,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
-    // In release, because the references of long logs are copied for every decision.
+    // In release, because the reference states of long logs are copied for every decision.
     let test = ["test", "--release", "--package", "tollgate-redis", "--test", "suite"];
     let mut command = process::cargo(&test);
     command.args(["--", "twin::", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");

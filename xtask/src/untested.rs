@@ -1,4 +1,4 @@
-//! Targets with `test = false` contain no tests, because no command would run them.
+//! Targets with `test = false` must contain no tests, because no command would run them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     )))
 }
 
-/// The files of the target that starts in `root`.
+/// The source files of the target with this root file.
 fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let folder = root.parent().unwrap_or(root);
     let is_lib = root.file_name() == Some(OsStr::new("lib.rs"));
@@ -35,7 +35,7 @@ fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
         for entry in folder.read_dir()? {
             let path = entry?.path();
             if path.is_dir() {
-                // Each program there is a target too.
+                // Each program in this folder is its own target.
                 folders.extend((path.file_name() != Some(OsStr::new("bin"))).then_some(path));
             } else if path.extension() == Some(OsStr::new("rs")) {
                 files.push(path);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_found_in_the_files_of_a_target() {
+    fn tests_are_found_per_target() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let file = folder.path().join(name);

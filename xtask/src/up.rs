@@ -1,4 +1,4 @@
-//! `cargo xtask up`: three replicas behind nginx with one quota in Redis, without containers.
+//! `cargo xtask up`: three replicas behind nginx with a shared quota in Redis, without containers.
 
 #[cfg(unix)]
 mod running;
@@ -9,19 +9,19 @@ pub(crate) use running::{demo, run};
 /// Command-line arguments of `cargo xtask up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The port of nginx; 0 takes a free port
+    /// nginx's port; 0 takes a free port
     #[arg(long, default_value_t = 8080, allow_negative_numbers = true)]
     port: u16,
 
-    /// The port of the first replica; the others take the next ports. 0 takes free ports
+    /// The first replica's port; the other replicas take the next ports. 0 takes free ports
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     replica_port: u16,
 
-    /// The port of Redis; 0 takes a free port
+    /// Redis' port; 0 takes a free port
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     redis_port: u16,
 
-    /// The admin port of the first replica, with the live page; the others take the next ports.
+    /// The first replica's admin port, with the live page; the other replicas take the next ports.
     /// 0 takes free ports
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     admin_port: u16,

@@ -1,4 +1,4 @@
-//! The packages of this workspace, read from `cargo metadata`.
+//! The workspace's packages, read from `cargo metadata`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use crate::process::{self, Failure};
 
-/// One package of the workspace.
+/// A package in the workspace.
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Where its manifest is.
+    /// The manifest's folder.
     pub(crate) folder: PathBuf,
-    /// All features but `default`, sorted.
+    /// All features except `default`, sorted.
     pub(crate) features: Vec<String>,
-    /// Whether it goes to a registry, that is, whether it lacks `publish = false`.
+    /// Whether a registry may publish it: it has no `publish = false`.
     pub(crate) is_published: bool,
-    /// Its own dependencies that a user of it builds as well, optional ones included.
+    /// Its direct dependencies without dev and build dependencies, including optional dependencies.
     pub(crate) dependencies: Vec<String>,
 }
 
@@ -25,12 +25,12 @@ pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
     parse(&metadata()?).ok_or_else(unreadable)
 }
 
-/// Where cargo builds.
+/// Cargo's target folder.
 pub(crate) fn target_folder() -> Result<String, Failure> {
     metadata()?["target_directory"].as_str().map(str::to_owned).ok_or_else(unreadable)
 }
 
-/// The root files of libraries and programs that no test program is built for.
+/// The root files of libraries and programs without a test program.
 pub(crate) fn untested_targets() -> Result<Vec<PathBuf>, Failure> {
     untested_in(&metadata()?).ok_or_else(unreadable)
 }
@@ -59,7 +59,7 @@ fn package(value: &Value) -> Option<Package> {
         name: value["name"].as_str()?.to_owned(),
         features,
         folder: Path::new(value["manifest_path"].as_str()?).parent()?.to_owned(),
-        // No list of registries means all of them, an empty one none.
+        // A missing list allows all registries, an empty list none.
         is_published: value["publish"].as_array().is_none_or(|registries| !registries.is_empty()),
         dependencies: dependencies
             .map(|dependency| dependency["name"].as_str().map(str::to_owned))
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_read_from_metadata() {
+    fn packages_are_read_from_metadata() {
         let json = r#"{"packages": [
             {"name": "layer", "manifest_path": "/w/layer/Cargo.toml", "publish": null,
              "features": {"memory": [], "default": ["memory"], "jwt": []},
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_code_without_test_programs_is_listed() {
+    fn untested_code_is_listed() {
         let json = r#"{"packages": [{"targets": [
             {"kind": ["lib"], "test": true, "src_path": "/w/src/lib.rs"},
             {"kind": ["bin"], "test": false, "src_path": "/w/src/main.rs"},
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_another_shape_is_refused() {
+    fn unexpected_metadata_is_an_error() {
         for json in ["{}", r#"{"packages": [{"name": "layer"}]}"#] {
             assert!(parse(&serde_json::from_str(json).unwrap()).is_none(), "{json}");
         }

@@ -1,4 +1,4 @@
-//! The requests, and when each was answered how.
+//! The attack: sends the requests and records their answers.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,9 +13,9 @@ pub(super) struct Answer {
     pub(super) is_admitted: bool,
 }
 
-/// Sends `burst` requests at 59/60 of a window, and as many at its end.
+/// Sends `burst` requests at 59/60 of a window, and `burst` more at its end.
 ///
-/// Fixed windows start at multiples of their length since 1970 by the clock of Redis, which is this
+/// Fixed windows start at multiples of their length since 1970 by Redis' clock, which is this
 /// machine's clock.
 pub(super) fn run(address: SocketAddr, window: Duration, burst: usize) -> io::Result<Vec<Answer>> {
     let begin = next_window(window);
@@ -36,9 +36,10 @@ fn next_window(window: Duration) -> Instant {
     Instant::now() + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
-/// Sends one request at its moment, over a connection that is already open.
+/// Sends a request at its moment, over a connection that is already open.
 fn ask(address: SocketAddr, begin: Instant, moment: Duration) -> io::Result<Answer> {
-    // nginx closes a connection that is idle for a minute. This one is idle for half of that.
+    // nginx closes a connection that is idle for a minute. This connection is idle for half a
+    // minute at most.
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     thread::sleep((begin + moment).saturating_duration_since(Instant::now()));
@@ -60,5 +61,5 @@ fn ask(address: SocketAddr, begin: Instant, moment: Duration) -> io::Result<Answ
 /// Half of the time from the first burst to the end of the window.
 const LATE: Duration = Duration::from_millis(100);
 
-/// A margin, so that the second burst arrives in the next window.
+/// A margin that ensures that the second burst arrives in the next window.
 const AFTER: Duration = Duration::from_millis(5);

@@ -14,10 +14,10 @@ pub(super) struct Panel {
     pub(super) worst: usize,
 }
 
-/// The colours of one picture.
+/// A picture's colours.
 #[derive(Debug)]
 pub(super) struct Theme {
-    /// The end of the file's name.
+    /// The end of the file name.
     pub(super) name: &'static str,
     text: &'static str,
     muted: &'static str,
@@ -58,7 +58,7 @@ fn within(answers: &[Answer], window: Duration, at: Duration) -> usize {
     answers.iter().filter(counts).count()
 }
 
-/// An SVG with a panel for each algorithm, all on the same vertical axis.
+/// Draws an SVG with a panel per algorithm. All panels share the vertical axis.
 pub(super) fn draw(panels: &[Panel], window: Duration, limit: usize, theme: &Theme) -> String {
     let Theme { text, muted, .. } = theme;
     let seconds = window.as_secs();
@@ -82,7 +82,7 @@ pub(super) fn draw(panels: &[Panel], window: Duration, limit: usize, theme: &The
     svg
 }
 
-/// From time and number to a place in the picture.
+/// Maps times and numbers to coordinates in the picture.
 struct Frame {
     left: u32,
     window: Duration,
@@ -90,7 +90,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// A panel shows a quarter of a window before the boundary, and one and a quarter after it.
+    /// A panel shows 0.25 windows before the boundary, and 1.25 windows after it.
     fn x(&self, at: Duration) -> f64 {
         let from_boundary = at.as_secs_f64() / self.window.as_secs_f64() - 1.0;
         (from_boundary + 0.25).mul_add(f64::from(PANEL) / 1.5, f64::from(self.left))
@@ -107,7 +107,7 @@ fn height(number: usize, limit: usize) -> f64 {
     part.mul_add(-f64::from(BOTTOM - TOP), f64::from(BOTTOM))
 }
 
-/// The numbers of the vertical axis, and a line through all panels for each.
+/// Draws the numbers at the vertical axis, each with a line through all panels.
 fn scale(svg: &mut String, limit: usize, theme: &Theme) {
     for number in [0, limit, 2 * limit] {
         let y = height(number, limit);
@@ -139,7 +139,7 @@ fn draw_panel(svg: &mut String, frame: &Frame, panel: &Panel, theme: &Theme) {
     let left = frame.left;
     let boundary = frame.x(frame.window);
     let highest = highest(&panel.answers, frame.window);
-    // A steady refill during the attack adds one or two requests, which is what a user expects.
+    // A steady refill during the attack adds one or two requests, as a user would expect.
     let verdict = |number| if number > frame.limit * 21 / 20 { above } else { within };
     let _ = writeln!(
         svg,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn request_counts_for_one_window() {
-        // The first request counts until 12 seconds have passed, and no longer.
+        // The first request stops counting after exactly 12 seconds.
         let answers = answers(&[(0, true), (5, true), (6, false), (12, true), (17, true)]);
         assert_eq!(highest(&answers, WINDOW), 2);
         assert_eq!(within(&answers, WINDOW, Duration::from_secs(11)), 2);

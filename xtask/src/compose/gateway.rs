@@ -1,4 +1,4 @@
-//! Two gateways with one quota in Redis, told by a file that changes.
+//! Two gateways with a shared quota in Redis and a configuration file that changes.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub(super) fn limits_reloads_and_drains(engine: &Engine) -> Result<(), Failure> 
     outcome.and(removed)
 }
 
-/// In a folder with a copy of the file, so that nothing in the repository changes.
+/// Tests in a folder with a copy of the configuration file, so the repository does not change.
 fn within(engine: &Engine, folder: &Path) -> Result<(), Failure> {
     let original = process::root().join("examples/gateway/shared.yaml");
     let text = fs::read_to_string(&original).map_err(|error| unready(&original, &error))?;
@@ -37,9 +37,9 @@ fn within(engine: &Engine, folder: &Path) -> Result<(), Failure> {
         check("the gateway does not run as root", user.trim() != "0", &user)?;
         shares_a_quota(project)?;
         has_an_admin_address(project)?;
-        reads_its_file_again(project, folder, &text)?;
-        goes_on_without_redis(project)?;
-        answers_what_is_under_way(project)
+        reloads_its_file(project, folder, &text)?;
+        continues_without_redis(project)?;
+        drains_on_stop(project)
     })
 }
 
@@ -47,13 +47,13 @@ fn shares_a_quota(project: &Project<'_>) -> Result<(), Failure> {
     let start = Instant::now();
     let statuses: Vec<_> =
         (0..40).map(|n| status(&project.url(GATEWAYS[n % 2], "/items"), &[])).collect();
-    // One unit is refilled each second.
+    // A unit is refilled each second.
     let most = 10 + start.elapsed().as_secs() + 1;
     let passed = statuses.iter().filter(|status| *status == "200").count();
     let denied = statuses.iter().filter(|status| *status == "429").count();
     let begins = statuses[..10].iter().all(|status| status == "200");
     let is_one = begins && passed + denied == statuses.len() && passed as u64 <= most;
-    check("ten pass, whichever gateway was asked", is_one, &statuses.join(" "))
+    check("both gateways together allow ten requests", is_one, &statuses.join(" "))
 }
 
 fn has_an_admin_address(project: &Project<'_>) -> Result<(), Failure> {
@@ -67,32 +67,32 @@ fn has_an_admin_address(project: &Project<'_>) -> Result<(), Failure> {
         check(&format!("{path} needs the token"), statuses == "401 200", &statuses)?;
     }
     let at = project.published("gateway1", "8081");
-    check("it is for this machine alone", at.starts_with("127.0.0.1:"), &at)?;
+    check("the admin address listens only on this machine", at.starts_with("127.0.0.1:"), &at)?;
     let at = project.published("gateway2", "8081");
-    check("that of the second is not one of the host", at.is_empty(), &at)?;
+    check("the host does not publish the second admin address", at.is_empty(), &at)?;
     let question = ["exec", "-T", "gateway1", "tollgate", "check", "/etc/tollgate/shared.yaml"];
     process::run(&mut project.command(&question))
 }
 
-/// A file that is put in the place of the old one, as editors do.
-fn reads_its_file_again(project: &Project<'_>, folder: &Path, text: &str) -> Result<(), Failure> {
+/// Replaces the configuration file, like editors do.
+fn reloads_its_file(project: &Project<'_>, folder: &Path, text: &str) -> Result<(), Failure> {
     replace(folder, "shared.yaml", &text.replace("limit: 60\n", "limit: 600\n"))?;
-    both_say(project, "another number counts", FASTER)?;
+    expect_quota(project, "a changed limit takes effect", FASTER)?;
     replace(folder, "shared.yaml", &text.replace("limit: 60\n", "limit: many\n"))?;
     let config = wait_for(Duration::from_secs(20), || {
         let config = operate(&project.url("ADMIN_PORT", "/config"));
         (config.contains("`many`"), config)
     });
-    check("a bad file is told", config.is_ok(), line(&either(config), "\"message\""))?;
+    check("an invalid file is reported", config.is_ok(), line(&either(config), "\"message\""))?;
     let head = head(&project.url(GATEWAYS[0], "/items"));
     let goes_on = line(&head, POLICY).ends_with(FASTER);
-    check("and changes nothing", goes_on, line(&head, POLICY))?;
+    check("an invalid file changes no limit", goes_on, line(&head, POLICY))?;
     replace(folder, "shared.yaml", text)?;
-    both_say(project, "the next good one counts", USUAL)
+    expect_quota(project, "the next valid file takes effect", USUAL)
 }
 
-/// That both gateways have this quota, as soon as they have read of it.
-fn both_say(project: &Project<'_>, what: &str, quota: &str) -> Result<(), Failure> {
+/// Waits until both gateways report this quota.
+fn expect_quota(project: &Project<'_>, what: &str, quota: &str) -> Result<(), Failure> {
     for gateway in GATEWAYS {
         let policy = wait_for(Duration::from_secs(20), || {
             let head = head(&project.url(gateway, "/items"));
@@ -103,29 +103,30 @@ fn both_say(project: &Project<'_>, what: &str, quota: &str) -> Result<(), Failur
     Ok(())
 }
 
-fn goes_on_without_redis(project: &Project<'_>) -> Result<(), Failure> {
+fn continues_without_redis(project: &Project<'_>) -> Result<(), Failure> {
     process::run(&mut project.command(&["stop", "redis"]))?;
     for gateway in GATEWAYS {
         let url = project.url(gateway, "/items");
-        // It had no part in what was used before, so half a quota is there and no more.
+        // The local fallback starts without earlier charges, so it allows half of the quota.
         let statuses = (0..40).map(|_| status(&url, &[])).collect::<Vec<_>>().join(" ");
         let is_part = statuses.starts_with("200") && statuses.contains("429");
-        check("without Redis a gateway grants a part by itself", is_part, &statuses)?;
+        check("without Redis a gateway allows a part of the quota", is_part, &statuses)?;
     }
     process::run(&mut project.command(&["start", "redis"]))?;
-    project.is_well()
+    project.wait_until_healthy()
 }
 
-/// A request that waits for its turn longer than Docker has patience, unless told otherwise.
-fn answers_what_is_under_way(project: &Project<'_>) -> Result<(), Failure> {
+/// Stops the gateways while a request waits in the queue for longer than Docker's default stop
+/// timeout.
+fn drains_on_stop(project: &Project<'_>) -> Result<(), Failure> {
     let url = project.url(GATEWAYS[0], "/items?q=tea");
     let ask = || status(&url, &["--request", "SEARCH", "--max-time", "60"]);
-    // Until it is decided by the quota that Redis has, and empty.
+    // Repeat until Redis decides and the queue is empty.
     let first = wait_for(Duration::from_secs(30), || {
         let first = ask();
         (first == "200", first)
     });
-    check("the first of a queue does not wait", first.is_ok(), &either(first))?;
+    check("the first request in a queue does not wait", first.is_ok(), &either(first))?;
     thread::scope(|scope| {
         let waiting = scope.spawn(ask);
         let waits = wait_for(Duration::from_secs(20), || {
@@ -133,14 +134,14 @@ fn answers_what_is_under_way(project: &Project<'_>) -> Result<(), Failure> {
             let waits = metrics.contains("tollgate_waiting_requests{policy=\"slow\"} 1");
             (waits, line(&metrics, "tollgate_waiting_requests{").to_owned())
         });
-        check("the second one does", waits.is_ok(), &either(waits))?;
-        project.stops_by_itself()?;
+        check("the second request waits", waits.is_ok(), &either(waits))?;
+        project.stop_gracefully()?;
         let status = waiting.join().unwrap_or_else(|_| "a panic".to_owned());
-        check("who waited has an answer", status == "200", &status)
+        check("the waiting request is answered", status == "200", &status)
     })
 }
 
-/// The answer of the admin address to a request with the token.
+/// The admin address's response to a request with the token.
 fn operate(url: &str) -> String {
     curl(&[&[url], &OPERATOR[..]].concat())
 }
@@ -149,7 +150,7 @@ fn head(url: &str) -> String {
     curl(&["--dump-header", "-", "--output", "/dev/null", url]).to_ascii_lowercase()
 }
 
-/// The first line with this in it.
+/// The first line that contains `part`.
 fn line<'a>(text: &'a str, part: &str) -> &'a str {
     text.lines().find(|line| line.contains(part)).unwrap_or("none")
 }
@@ -171,13 +172,14 @@ const OPERATOR: [&str; 2] = ["--header", "Authorization: Bearer not-a-secret-of-
 const GATEWAYS: [&str; 2] = ["GATEWAY1_PORT", "GATEWAY2_PORT"];
 const PORTS: [&str; 3] = ["GATEWAY1_PORT", "GATEWAY2_PORT", "ADMIN_PORT"];
 
-/// The start of the gateway's header. The policy of the demo has another name.
+/// The start of the gateway's header. The demo's policy has another name.
 const POLICY: &str = "ratelimit-policy: \"client\";";
 /// A quota of 10 units per 10 s, and of 10 units per 1 s.
 const USUAL: &str = ";q=10;w=10";
 const FASTER: &str = ";q=10;w=1";
 
-/// A queue that one leaves every twelve seconds: more than the ten after which Docker kills.
+/// A queue that sends a request every twelve seconds. By default, Docker kills a container ten
+/// seconds after the stop signal.
 const SLOW: &str = "    - identifier: slow
       path: /items
       method: SEARCH

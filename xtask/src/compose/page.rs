@@ -1,4 +1,4 @@
-//! The live page of each of three replicas.
+//! The live pages of three replicas.
 
 use super::check;
 use super::project::{Engine, curl, status};
@@ -9,11 +9,11 @@ pub(super) fn shows_each_replica(engine: &Engine) -> Result<(), Failure> {
     let token = [("TOLLGATE_ADMIN_TOKEN", TOKEN)];
     engine.with_project(&files, &[&["TOLLGATE_PORT"], &PAGES[..]].concat(), &token, |project| {
         project.up(&[])?;
-        // As a browser names the page that is open.
+        // The origin that a browser sends for the first replica's page.
         let first = project.url(PAGES[0], "");
         for (port, server) in PAGES.into_iter().zip(["api1", "api2", "api3"]) {
             let at = project.published(server, "9100");
-            check("the page is for this machine alone", at.starts_with("127.0.0.1:"), &at)?;
+            check("the page listens only on this machine", at.starts_with("127.0.0.1:"), &at)?;
             let page = curl(&[&project.url(port, "/")]);
             let is_page = page.contains("<title>Tollgate</title>");
             check("the admin address shows a page", is_page, page.lines().next().unwrap_or(""))?;
@@ -23,19 +23,19 @@ pub(super) fn shows_each_replica(engine: &Engine) -> Result<(), Failure> {
             let lets_it = format!("access-control-allow-origin: {first}\r\n");
             let is_heard =
                 events.contains(&lets_it) && events.contains(&format!("{{\"server\":\"{server}\""));
-            let what = format!("the page of api1 hears of {server}");
+            let what = format!("the page of api1 receives events of {server}");
             check(&what, is_heard, events.lines().next().unwrap_or(""))?;
             let top = project.url(port, "/top");
             let without = status(&top, &[]);
             let with = status(&top, &["--header", &format!("Authorization: Bearer {TOKEN}")]);
             let statuses = format!("{without} {with}");
-            check("who is denied is told with the token alone", statuses == "401 200", &statuses)?;
+            check("only the token reveals denied clients", statuses == "401 200", &statuses)?;
         }
         let items = project.url("TOLLGATE_PORT", "/items");
         let head = curl(&["--include", "--header", &format!("Origin: {first}"), &items]);
         let is_allowed = head.contains("access-control-allow-origin: ");
-        check("its buttons reach nginx", is_allowed, head.lines().next().unwrap_or(""))?;
-        project.stops_by_itself()
+        check("the page may call nginx", is_allowed, head.lines().next().unwrap_or(""))?;
+        project.stop_gracefully()
     })
 }
 

@@ -1,4 +1,4 @@
-//! docker-compose, and what its containers say.
+//! Runs docker-compose and queries its containers.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::check;
 use crate::process::{self, Failure};
 
-/// Whatever starts containers on this machine.
+/// The docker-compose command on this machine.
 pub(super) struct Engine {
     program: &'static [&'static str],
 }
@@ -40,8 +40,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// A project of these files with ports of its own, so that what else runs here is left
-    /// alone. Nothing of it is left after the test.
+    /// Runs a test with a project from these files. It uses free ports, so other containers are not
+    /// affected, and is removed after the test.
     pub(super) fn with_project(
         &self,
         files: &[&str],
@@ -83,34 +83,33 @@ pub(super) struct Project<'a> {
 }
 
 impl Project<'_> {
-    /// Builds and starts these services, or all, and waits until each that has a health check
-    /// is well.
+    /// Builds and starts these services, by default all, and waits until they are healthy.
     pub(super) fn up(&self, services: &[&str]) -> Result<(), Failure> {
         let up = [&["up", "--build", "--detach"], services].concat();
         process::run(&mut self.command(&up))?;
-        self.is_well()
+        self.wait_until_healthy()
     }
 
-    /// That all that runs is well, within the time that checks take.
-    pub(super) fn is_well(&self) -> Result<(), Failure> {
+    /// Waits until every container is healthy, or running if it has no health check.
+    pub(super) fn wait_until_healthy(&self) -> Result<(), Failure> {
         let format = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}";
         let states = wait_for(Duration::from_secs(90), || {
             let states = self.inspect(format).unwrap_or_default();
             let is_well = |line: &str| line.ends_with(" healthy") || line.ends_with(" running");
             (!states.is_empty() && states.lines().all(is_well), states)
         });
-        check("every container is well", states.is_ok(), &either(states))
+        check("every container is healthy", states.is_ok(), &either(states))
     }
 
-    /// Stops all containers, and fails if one of them had to be killed.
-    pub(super) fn stops_by_itself(&self) -> Result<(), Failure> {
+    /// Stops all containers, and fails if Docker had to kill a container.
+    pub(super) fn stop_gracefully(&self) -> Result<(), Failure> {
         process::run(&mut self.command(&["stop"]))?;
         let codes = self.inspect("{{.Name}} {{.State.ExitCode}}")?;
         let all_zero = !codes.is_empty() && codes.lines().all(|line| line.ends_with(" 0"));
-        check("every container ends by itself, and well", all_zero, &codes)
+        check("every container exits by itself with code 0", all_zero, &codes)
     }
 
-    /// docker-compose, to do this.
+    /// A docker-compose command for this project.
     pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.engine.command();
         command.args(["--project-name", &self.name]);
@@ -121,17 +120,17 @@ impl Project<'_> {
         command
     }
 
-    /// The URL of a path at the port that this variable publishes.
+    /// The URL for a path at the port in this variable.
     pub(super) fn url(&self, port: &str, path: &str) -> String {
         let port = self.variables.get(port).map_or("", String::as_str);
         format!("http://127.0.0.1:{port}{path}")
     }
 
-    /// On which address of the host a port of a service is published; empty if on none.
+    /// The host address that publishes a service's port. Empty if the port is not published.
     pub(super) fn published(&self, service: &str, port: &str) -> String {
         let output = self.command(&["port", service, port]).stderr(Stdio::null()).output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-        // One that is not published has the number 0, or no line.
+        // For an unpublished port, docker-compose prints the port 0 or no line.
         text.ok().filter(|text| !text.ends_with(":0")).unwrap_or_default()
     }
 
@@ -143,7 +142,7 @@ impl Project<'_> {
     }
 }
 
-/// The output of curl: the whole response, or the part that arrived within 5 s.
+/// curl's output: the response, or the part that arrived within 5 s.
 pub(super) fn curl(args: &[&str]) -> String {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--max-time", "5"]).args(args).stderr(Stdio::null());
@@ -153,13 +152,13 @@ pub(super) fn curl(args: &[&str]) -> String {
     )
 }
 
-/// The status of an answer; 000 without one.
+/// The response status; 000 if there is no response.
 pub(super) fn status(url: &str, args: &[&str]) -> String {
     let usual = ["--output", "/dev/null", "--write-out", "%{http_code}", url];
     curl(&[&usual, args].concat())
 }
 
-/// Looks until it is as it should be, and tells what was seen last.
+/// Polls until `look` returns true. Returns its last value, as an error after the timeout.
 pub(super) fn wait_for<T>(patience: Duration, mut look: impl FnMut() -> (bool, T)) -> Result<T, T> {
     let start = Instant::now();
     loop {
@@ -179,7 +178,7 @@ pub(super) fn either<T>(seen: Result<T, T>) -> T {
 }
 
 fn free_ports(names: &[&'static str]) -> Result<Vec<(&'static str, String)>, Failure> {
-    // All are held until all are known, so that none comes twice.
+    // All listeners remain open until the end, so the ports are distinct.
     let listeners: Result<Vec<_>, _> =
         names.iter().map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect();
     let ports = listeners.and_then(|listeners| {

@@ -1,4 +1,4 @@
-//! Three replicas behind nginx, with one quota in Redis.
+//! Three replicas behind nginx, with a shared quota in Redis.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,14 +14,14 @@ pub(super) fn share_a_quota(engine: &Engine) -> Result<(), Failure> {
         let script = process::root().join("tests/balancer.sh");
         let url = project.url("TOLLGATE_PORT", "");
         process::run(Command::new("bash").arg(script).arg("--wait").arg(url))?;
-        is_closed(project)?;
-        goes_on_without_a_replica(project)?;
-        goes_on_without_redis(project)?;
-        project.stops_by_itself()
+        is_locked_down(project)?;
+        continues_without_a_replica(project)?;
+        continues_without_redis(project)?;
+        project.stop_gracefully()
     })
 }
 
-/// A limit by address: nginx says who is asking, and a client cannot.
+/// With a limit per address, nginx sets the client's address and a client cannot forge it.
 pub(super) fn limit_by_address(engine: &Engine) -> Result<(), Failure> {
     let by_address = [
         ("TOLLGATE_KEY", "ip"),
@@ -36,11 +36,11 @@ pub(super) fn limit_by_address(engine: &Engine) -> Result<(), Failure> {
             |client| status(&url, &["--header", &format!("X-Forwarded-For: 203.0.113.{client}")]);
         let statuses = (1..=5).map(ask).collect::<Vec<_>>().join(" ");
         let expected = "200 200 200 429 429";
-        check("a forged X-Forwarded-For wins no fresh quota", statuses == expected, &statuses)
+        check("a forged X-Forwarded-For gets no fresh quota", statuses == expected, &statuses)
     })
 }
 
-fn is_closed(project: &Project<'_>) -> Result<(), Failure> {
+fn is_locked_down(project: &Project<'_>) -> Result<(), Failure> {
     let user = process::read(&mut project.command(&["exec", "-T", "api1", "id", "-u"]))?;
     check("the replicas do not run as root", user.trim() != "0", &user)?;
     let question = ["exec", "-T", "redis", "redis-cli", "config", "get", "maxmemory-policy"];
@@ -48,39 +48,39 @@ fn is_closed(project: &Project<'_>) -> Result<(), Failure> {
     check("Redis evicts nothing", policy.contains("noeviction"), &policy)?;
     for (service, port) in [("redis", "6379"), ("api1", "3000"), ("api1", "9100")] {
         let at = project.published(service, port);
-        check(&format!("port {port} of {service} is not one of the host"), at.is_empty(), &at)?;
+        check(&format!("the host does not publish port {port} of {service}"), at.is_empty(), &at)?;
     }
     Ok(())
 }
 
-fn goes_on_without_a_replica(project: &Project<'_>) -> Result<(), Failure> {
+fn continues_without_a_replica(project: &Project<'_>) -> Result<(), Failure> {
     process::run(&mut project.command(&["kill", "api2"]))?;
     let url = project.url("TOLLGATE_PORT", "/items");
-    // By the script the quota is used up: it is enough that a replica answers at all.
+    // The script used up the quota, so any answer from a replica suffices.
     let statuses: Vec<_> = (0..12).map(|_| status(&url, &[])).collect();
     let all_answered = statuses.iter().all(|status| status == "429" || status == "200");
-    check("with a replica killed the others answer", all_answered, &statuses.join(" "))?;
+    check("with a replica killed the other replicas answer", all_answered, &statuses.join(" "))?;
     let health = status(&project.url("TOLLGATE_PORT", "/nginx-health"), &[]);
-    check("nginx is well meanwhile", health == "200", &health)?;
+    check("nginx remains healthy", health == "200", &health)?;
     process::run(&mut project.command(&["start", "api2"]))?;
-    project.is_well()
+    project.wait_until_healthy()
 }
 
-fn goes_on_without_redis(project: &Project<'_>) -> Result<(), Failure> {
+fn continues_without_redis(project: &Project<'_>) -> Result<(), Failure> {
     let url = project.url("TOLLGATE_PORT", "/items");
     process::run(&mut project.command(&["stop", "redis"]))?;
-    // The first requests of each replica wait for the timeout. All fit into the replicas' own shares,
-    // which are half of the quota each.
+    // The first requests to each replica wait for the timeout. All requests fit into the replicas'
+    // local fallbacks, which allow half of the quota each.
     let heads: Vec<_> = (0..24).map(|_| head(&url)).collect();
     let other = heads.iter().find(|head| !is_ok(head) || !is_reduced(head));
     let seen = first_line(other.map_or("24 responses with 200", |head| head));
-    check("without Redis each replica decides by its own share", other.is_none(), seen)?;
+    check("without Redis each replica decides with its local fallback", other.is_none(), seen)?;
     process::run(&mut project.command(&["start", "redis"]))?;
     let counted = wait_for(Duration::from_secs(30), || {
         let head = head(&url);
         (is_ok(&head) && !is_reduced(&head), head)
     });
-    check("Redis decides again when it is back", counted.is_ok(), first_line(&either(counted)))
+    check("Redis decides again after its restart", counted.is_ok(), first_line(&either(counted)))
 }
 
 fn head(url: &str) -> String {

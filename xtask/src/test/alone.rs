@@ -16,8 +16,8 @@ pub(crate) struct Repeated {
 }
 
 impl Repeated {
-    /// Calls `passes` with the failed tests, and again with those that did not pass. It runs them
-    /// and returns those that passed.
+    /// Calls `passes` with the failed tests, and again with the tests that still fail. `passes`
+    /// runs the tests and returns the tests that passed.
     pub(crate) fn of(
         mut failed: Vec<Test>,
         mut passes: impl FnMut(&[Test]) -> Result<Vec<Test>, Failure>,
@@ -38,7 +38,7 @@ impl Repeated {
         Ok(Self { failed, passed })
     }
 
-    /// The block at the end of the run, empty if no test passed in this way.
+    /// The text at the end of the run, empty if no repeated test passed.
     pub(crate) fn block(&self) -> String {
         if self.passed.is_empty() {
             return String::new();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_that_cannot_run_is_an_error() {
+    fn failed_repetition_is_an_error() {
         let outcome =
             Repeated::of(vec![named("a")], |_| Err(Failure::Unready("no cargo".to_owned())));
         assert!(outcome.is_err());

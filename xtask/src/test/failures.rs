@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::process::Failure;
 
-/// A program that runs tests, and with it the way to name a test.
+/// A program that runs tests. It determines how tests are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Runner {
     /// cargo-nextest.
@@ -20,8 +20,8 @@ impl Runner {
     /// Every runner.
     pub(crate) const ALL: [Self; 3] = [Self::Nextest, Self::Libtest, Self::Doctest];
 
-    /// The arguments that run these tests one at a time. Of documentation tests they run whole
-    /// files, because rustdoc splits a test's name at its spaces.
+    /// The arguments that run these tests one at a time. For documentation tests they select entire
+    /// files, because rustdoc splits a test's name at spaces.
     pub(crate) fn exactly(self, tests: &[&Test]) -> Vec<String> {
         match self {
             Self::Nextest => {
@@ -46,7 +46,7 @@ impl Runner {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) runner: Runner,
-    /// Empty if the runner does not tell.
+    /// Empty if the runner does not report it.
     program: String,
     name: String,
     /// The server that it ran against, if it was not the machine's own.
@@ -59,7 +59,7 @@ impl Test {
         Self { server, ..self }
     }
 
-    /// The test in a list for people.
+    /// The test's name in a list for users.
     pub(crate) fn title(&self) -> String {
         let server = self.server.map(|server| format!(" ({server})")).unwrap_or_default();
         format!("{} {}{server}", self.program, self.name).trim_start().to_owned()
@@ -87,7 +87,7 @@ impl Test {
     }
 }
 
-/// The results of a run.
+/// A run's results.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcomes {
     pub(crate) passed: Vec<Test>,
@@ -110,7 +110,7 @@ impl Outcomes {
         self.announced == self.passed.len() + self.failed.len() + self.ignored
     }
 
-    /// Adds the tests in a report of nextest, which is in JUnit's format.
+    /// Adds the tests in nextest's report, which has JUnit's format.
     pub(crate) fn add_report(&mut self, report: &str) {
         // Text is escaped in reports, so `<` always starts a tag.
         for case in report.split("<testcase ").skip(1) {
@@ -166,12 +166,12 @@ impl Outcomes {
     }
 }
 
-/// In how many runs each test failed.
+/// The number of runs in which each test failed.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(BTreeMap<Test, u32>);
 
 impl Failures {
-    /// Adds the failures of a run.
+    /// Adds a run's failures.
     pub(crate) fn add(&mut self, failed: Vec<Test>) {
         for failed in failed {
             *self.0.entry(failed).or_default() += 1;
@@ -193,14 +193,14 @@ impl Failures {
     }
 }
 
-/// The value of an attribute in the tag at the start of `text`.
+/// An attribute's value in the tag at the start of `text`.
 fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let tag = text.split('>').next()?;
     tag.split("\" ")
         .find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.split('"').next())
 }
 
-/// How many tests ran, read from a line `test result: ok. 12 passed; 0 failed; …`.
+/// The number of tests that ran, from a line `test result: ok. 12 passed; 0 failed; …`.
 pub(crate) fn executed_in(line: &str) -> u64 {
     let Some(result) = line.trim().strip_prefix("test result: ") else {
         return 0;
@@ -212,7 +212,7 @@ pub(crate) fn executed_in(line: &str) -> u64 {
     count_before(" passed").unwrap_or(0) + count_before(" failed").unwrap_or(0)
 }
 
-/// A test for the tests of this module and its neighbours.
+/// A test, for unit tests.
 #[cfg(test)]
 pub(crate) fn test(runner: Runner, program: &str, name: &str) -> Test {
     Test { runner, program: program.to_owned(), name: name.to_owned(), server: None }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_tests_that_ran_are_counted() {
+    fn ignored_tests_are_not_counted() {
         let cases = [
             ("test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out", 12),
             ("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured", 7),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_names_tests_with_their_programs() {
+    fn report_names_tests_and_programs() {
         let report = r#"<testsuite name="core::suite" tests="2">
             <testcase name="passes" classname="core::suite" time="0.004">
             </testcase>
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_cargo_test_name_outcomes() {
+    fn cargo_test_lines_name_outcomes() {
         use Runner::{Doctest, Libtest};
         let documented = "test src/quota.rs - quota::Quota (line 13) - compile ... FAILED";
         let repeat_documented = "cargo test --workspace --all-features --doc -- src/quota.rs";
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_that_fails_counts() {
+    fn failed_namesake_counts() {
         let [ends, begins] = ["ends", "begins"].map(|name| test(Runner::Libtest, "", name));
         let mut outcomes = Outcomes::default();
         for line in ["test ends ... ok", "test begins ... ok", "test ends ... FAILED"] {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_how_often_each_test_failed() {
+    fn list_counts_failures_per_test() {
         let failed = |name| test(Runner::Libtest, "", name);
         let mut failures = Failures::default();
         assert!(failures.verdict(1).is_ok());

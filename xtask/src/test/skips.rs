@@ -1,4 +1,4 @@
-//! Tests that could not check something, and the list of those that may.
+//! Skipped tests, and the list of accepted skips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -53,7 +53,7 @@ impl Skips {
         }
     }
 
-    /// The number of skips, and how often each reason occurs.
+    /// The number of skips, in total and per reason.
     pub(crate) fn summary(&self) -> String {
         let number: usize = self.by_reason.values().map(BTreeSet::len).sum();
         let mut summary = format!("\nskips: {number}\n");
@@ -108,7 +108,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The environment variable that tells tests where the record is.
+/// The environment variable with the record's path, for tests.
 pub(crate) const RECORD: &str = "TOLLGATE_SKIPS";
 
 /// The skips that CI accepts.
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_each_test_once() {
+    fn summary_counts_each_test_once() {
         let record = "a::b\tno clock\nc\tno server\na::d\tno clock\na::b\tno clock\n";
         let summary = skips(record, None).summary();
         assert_eq!(summary, "\nskips: 3\n     2 × no clock\n     1 × no server\n");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_any_text() {
+    fn star_matches_any_text() {
         for (pattern, text, expected) in [
             ("a", "a", true),
             ("a", "ab", false),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_list_is_a_skip() {
+    fn list_contains_only_skips() {
         let list = fs::read_to_string(process::root().join(LIST)).unwrap();
         for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             assert!(line.contains(" | "), "{LIST}: expected `test | reason` and not `{line}`");

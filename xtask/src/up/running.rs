@@ -1,4 +1,4 @@
-//! The processes, from the first to the last.
+//! Starts the processes, restarts them if they exit, and stops them.
 
 use std::collections::hash_map::RandomState;
 use std::env;
@@ -18,43 +18,42 @@ use crate::process::{self, Failure};
 use crate::workspace;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // Caught from here on: a signal that comes while things are being started must not
-    // leave half of them behind.
-    let asked_to_stop = asked_to_stop()?;
+    // Catch signals from here on: a signal during the start must not leave processes behind.
+    let stop_requests = stop_requests()?;
     let order = Order {
         program: demo()?,
         port: args.port,
         replica_port: args.replica_port,
         redis_port: args.redis_port,
         flags: args.demo.clone(),
-        variables: handed_on(),
+        variables: replica_variables(),
         admin: Some(Admin { port: args.admin_port, token: token() }),
     };
     let mut set = Set::start(&order)?;
     println!("{}", table(&set, &order));
-    let outcome = watch(&mut set, &asked_to_stop);
+    let outcome = watch(&mut set, &stop_requests);
     println!("stopping");
     set.stop(PATIENCE);
     outcome
 }
 
-/// Builds the demo and says where it is.
+/// Builds the demo and returns the program's path.
 pub(crate) fn demo() -> Result<PathBuf, Failure> {
     process::run(&mut process::cargo(&["build", "--package", "demo"]))?;
     Ok(PathBuf::from(workspace::target_folder()?).join("debug/demo"))
 }
 
 /// The environment variables and defaults that `docker-compose.yml` passes to its replicas too.
-fn handed_on() -> Vec<(String, String)> {
+fn replica_variables() -> Vec<(String, String)> {
     let ours = |name: &str| name.starts_with("TOLLGATE_") || name == "RUST_LOG";
     let patient = ("TOLLGATE_STORE_TIMEOUT".to_owned(), "1s".to_owned());
     std::iter::once(patient).chain(env::vars().filter(|(name, _)| ours(name))).collect()
 }
 
-/// The admin token of the environment, or a new random token.
+/// The admin token from the environment, or a new random token.
 fn token() -> String {
     env::var("TOLLGATE_ADMIN_TOKEN").unwrap_or_else(|_| {
-        // Each is seeded by the system.
+        // The operating system seeds each `RandomState`.
         let part = || RandomState::new().hash_one(0);
         format!("{:016x}{:016x}", part(), part())
     })
@@ -89,49 +88,49 @@ fn row(name: &str, scheme: &str, address: &std::net::SocketAddr, process: u32) -
     format!("{name:<10}{:<30}{process:>8}", format!("{scheme}://{address}"))
 }
 
-/// Starts again what ends by itself, as docker-compose does, until it is asked to stop.
-fn watch(set: &mut Set, asked_to_stop: &Receiver<()>) -> Result<(), Failure> {
+/// Restarts processes that exit, like docker-compose does, until a signal arrives.
+fn watch(set: &mut Set, stop_requests: &Receiver<()>) -> Result<(), Failure> {
     loop {
-        match asked_to_stop.recv_timeout(LOOK) {
+        match stop_requests.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        let told = |name: &str, status: ExitStatus| {
+        let report = |name: &str, status: ExitStatus| {
             println!("{name} has ended with {status}; it is started again");
         };
         for replica in &mut set.replicas {
             if let Some(status) = replica.process.ended() {
-                told(replica.process.name(), status);
+                report(replica.process.name(), status);
                 replica.restart()?;
             }
         }
         if let Some(status) = set.redis.process.ended() {
-            told("redis", status);
+            report("redis", status);
             set.redis.restart()?;
         }
         if let Some(status) = set.nginx.process.ended() {
-            told("nginx", status);
+            report("nginx", status);
             set.nginx.restart()?;
         }
     }
 }
 
-/// Hears Ctrl-C and SIGTERM, which is how others say it.
-fn asked_to_stop() -> Result<Receiver<()>, Failure> {
+/// Listens for Ctrl-C and SIGTERM.
+fn stop_requests() -> Result<Receiver<()>, Failure> {
     let signals = Signals::new([SIGINT, SIGTERM]);
     let mut signals =
         signals.map_err(|error| Failure::Unready(format!("cannot listen to signals: {error}")))?;
-    let (heard, asked_to_stop) = mpsc::channel();
+    let (heard, stop_requests) = mpsc::channel();
     thread::spawn(move || {
         for _ in signals.forever() {
-            // The receiver is closed if the programs are being stopped already.
+            // The receiver is closed once the programs are being stopped.
             let _ = heard.send(());
         }
     });
-    Ok(asked_to_stop)
+    Ok(stop_requests)
 }
 
-/// How long a replica may take for what it has begun.
+/// How long a replica may take to finish its requests.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a look is taken whether something has ended.
+/// How often to check whether a process has exited.
 const LOOK: Duration = Duration::from_millis(200);

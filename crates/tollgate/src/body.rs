@@ -234,7 +234,7 @@ impl<B: HoldPermits> BodyMode<B> for SameBody {
 ///
 /// Implement it for your own body type, or wrap responses with
 /// [`any_body`](crate::RateLimitLayer::any_body). Otherwise the permits of a streamed response
-/// would be returned when it starts, because the layer cannot see where the body is complete.
+/// would be returned when it starts, because the layer cannot see the end of the body.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -397,8 +397,8 @@ impl Limit {
     ///
     /// A strike is a denial by any of the layer's limits that has the same key. With
     /// [`Strikes::of_failures`], a strike is a response that counts
-    /// ([`count_only`](Self::count_only)). A blocked client gets a dedicated problem until the
-    /// block expires, and more requests do not extend the block. Headers name the penalty only
+    /// ([`count_only`](Self::count_only)). A blocked client gets the problem type `#blocked` until
+    /// the block expires, and more requests do not extend the block. Headers name the penalty only
     /// while it blocks.
     ///
     /// ```

@@ -152,7 +152,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// The error of a path pattern that would match no path.
+/// The error for a path pattern that would match no path.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "path pattern {pattern:?}: begin with `/`, use `*` as the last segment alone \

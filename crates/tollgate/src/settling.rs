@@ -25,7 +25,7 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// use tollgate::limit::Reserve;
 /// use tollgate::{Limit, Policy, Quota, headers};
 ///
-/// // Up to 500 tokens of a language model; the response has the actual number in `X-Tollgate-Cost`.
+/// // Reserve 500 tokens. The response contains the actual number in `X-Tollgate-Cost`.
 /// let policy = Policy::token_bucket("tokens", Quota::per_hour(100_000))?;
 /// let reserve = Reserve::by_handler().or_by_header(headers::COST);
 /// let limit = Limit::global(policy).cost(500).reserve(reserve);
@@ -39,8 +39,8 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Lets the handler settle the cost within the policy's window or 5 minutes (the longer of the
-    /// two), and within an hour at most ([`Receipt::lifetime`]).
+    /// Lets the handler settle the cost. The deadline is the longer of the policy's window and 5
+    /// minutes, but at most an hour ([`Receipt::lifetime`]).
     pub const fn by_handler() -> Self {
         Self { header: None, lapses_after: Receipt::LIFETIME }
     }

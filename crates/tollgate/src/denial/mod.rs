@@ -125,8 +125,8 @@ impl<'a> Denial<'a> {
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
     ) -> Self {
-        let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
-        let seconds = headers::seconds_to_wait(next_probe, none, 0, any, next_probe);
+        let (no_jitter, any_time) = (Duration::ZERO, Timestamp::EPOCH);
+        let seconds = headers::seconds_to_wait(next_probe, no_jitter, 0, any_time, next_probe);
         Self {
             policies: policies.into_iter().map(|fields| fields.policy().name()).collect(),
             retry_after: Some(next_probe),
@@ -138,11 +138,11 @@ impl<'a> Denial<'a> {
     /// Makes a denial for a limit that the program enforces without a layer. `wait` is the time
     /// until the request would be allowed.
     pub fn quota_exceeded(policy: &'a str, wait: Micros) -> Self {
-        let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
+        let (no_jitter, any_time) = (Duration::ZERO, Timestamp::EPOCH);
         Self {
             policies: vec![policy],
             retry_after: Some(wait),
-            retry_after_secs: Some(headers::seconds_to_wait(wait, none, 0, any, wait)),
+            retry_after_secs: Some(headers::seconds_to_wait(wait, no_jitter, 0, any_time, wait)),
             ..Self::new(Reason::QuotaExceeded)
         }
     }

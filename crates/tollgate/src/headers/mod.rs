@@ -1,6 +1,6 @@
 //! Rate limit headers, and which headers a layer sends.
 //!
-//! These headers tell clients how much of a quota remains. [`HeaderOptions`] selects the headers to
+//! These headers tell clients how much quota remains. [`HeaderOptions`] selects the headers to
 //! send, and [`EXPOSED`] lists them for browsers.
 //!
 //! | header | content |

@@ -171,7 +171,7 @@ fn fields(policy: &str, state: &str, x: [u64; 3], retry_after: Option<u64>) -> [
     ]
 }
 
-fn one(remaining: u64) -> [(Policy, Decision); 1] {
+fn single_row(remaining: u64) -> [(Policy, Decision); 1] {
     let policy = Policy::fixed_window_counter("ours", Quota::per_minute(100)).unwrap();
     let decision = decision(&policy, ALLOW, remaining, 1_000_000);
     [(policy, decision)]
@@ -180,7 +180,7 @@ fn one(remaining: u64) -> [(Policy, Decision); 1] {
 #[test]
 fn header_groups_can_be_disabled() {
     let names = |options| {
-        let lines = rendered(options, &one(5));
+        let lines = rendered(options, &single_row(5));
         let name = |line: &String| line.split(':').next().unwrap().to_owned();
         lines.iter().map(name).collect::<Vec<_>>().join(" ")
     };
@@ -203,7 +203,7 @@ fn undecided_verdict_has_no_headers() {
 
 #[test]
 fn quota_share_shows_own_limit() {
-    let mut rows = one(9);
+    let mut rows = single_row(9);
     rows[0].1.limit = 33;
     let lines = rendered(HeaderOptions::all(), &rows);
     assert!(lines.contains(&"x-ratelimit-limit: 33".to_owned()));
@@ -215,7 +215,7 @@ fn inner_lists_are_extended() {
     let mut headers = HeaderMap::new();
     headers.append(RATELIMIT, HeaderValue::from_static(r#""a";r=1, "b";r=2"#));
     headers.append(RATELIMIT, HeaderValue::from_static(r#""c";r=3"#));
-    write(&mut headers, HeaderOptions::all(), &one(5));
+    write(&mut headers, HeaderOptions::all(), &single_row(5));
     let members = parsed(&headers, &RATELIMIT).into_iter();
     let names: Vec<_> = members.map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "b", "c", "ours"]);
@@ -240,7 +240,7 @@ fn tighter_x_ratelimit_set_wins() {
             headers.append(X_RATELIMIT_REMAINING, HeaderValue::from_static(line));
         }
         headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("9"));
-        write(&mut headers, HeaderOptions::all(), &one(5));
+        write(&mut headers, HeaderOptions::all(), &single_row(5));
         let names = [X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET];
         for (name, expected) in names.iter().zip(expected) {
             let lines: Vec<_> = headers.get_all(name).iter().collect();
@@ -298,7 +298,7 @@ fn inner_denial_retains_x_ratelimit() {
     {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    write(&mut headers, HeaderOptions::all(), &one(5));
+    write(&mut headers, HeaderOptions::all(), &single_row(5));
     assert_eq!(headers[X_RATELIMIT_LIMIT], "9");
     assert_eq!(headers[X_RATELIMIT_REMAINING], "8");
 }

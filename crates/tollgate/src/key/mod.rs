@@ -16,8 +16,8 @@
 //! | [`Header`] | a header's text | **yes** |
 //! | [`from_fn`] | a closure's result | depends on the closure |
 //!
-//! A forgeable key limits nobody: a client can send a new value with each request to get a new
-//! quota, or send a victim's value to use up the victim's quota. Use a forgeable source only
+//! A forgeable key does not limit attackers: a client can send a new value with each request to get
+//! a new quota, or send a victim's value to use up the victim's quota. Use a forgeable source only
 //! alongside another limit.
 //!
 //! ```

@@ -94,8 +94,8 @@ impl<St: Store> RateLimitLayer<St> {
         if !store.has_local_fallback() {
             limit.default_on_store_error(OnStoreError::Closed);
         }
-        let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
-        Self::builder(store).limit(limit).headers(none).build()
+        let no_headers = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
+        Self::builder(store).limit(limit).headers(no_headers).build()
     }
 
     /// Creates a builder for a layer with any limits and options, over `store`.

@@ -30,7 +30,7 @@ pub(super) struct Extras<St> {
 }
 
 /// State for a request that passed: corrections, permits, a delay.
-pub(super) struct Owed {
+pub(super) struct FollowUp {
     /// Whether the request exceeds a soft limit.
     pub(super) exceeds: bool,
     open: Option<Arc<OpenCharges>>,
@@ -70,12 +70,12 @@ impl<St: Store> Extras<St> {
     }
 
     #[inline(never)]
-    pub(super) fn owed(&self, limits: &CompiledLimits, decided: &Decided) -> Owed {
+    pub(super) fn follow_up(&self, limits: &CompiledLimits, decided: &Decided) -> FollowUp {
         let receipts = || receipts(limits, &decided.rows, &decided.verdict());
         let open = self.settles.as_ref().and_then(|store| open_charges(store, limits, receipts()));
         let hold = self.leases.as_ref().map(|leases| leases.hold(receipts()));
         let is_exceeded = |row: &Row| row.decision.denies() && limits.of(row).limit.is_soft();
-        Owed {
+        FollowUp {
             exceeds: self.has_soft_limits && decided.rows.iter().any(is_exceeded),
             open,
             in_flight: hold.unwrap_or_default(),
@@ -112,20 +112,20 @@ impl<St> Extras<St> {
         &self,
         limits: &CompiledLimits,
         decided: &Decided,
-        owed: &Owed,
+        follow_up: &FollowUp,
         extensions: &mut Extensions,
     ) {
-        if self.exposes_verdicts || owed.exceeds {
+        if self.exposes_verdicts || follow_up.exceeds {
             Verdicts::push(extensions, limits, decided);
         }
-        owed.in_flight.hand_over(extensions);
-        if let Some(open) = &owed.open {
+        follow_up.in_flight.hand_over(extensions);
+        if let Some(open) = &follow_up.open {
             Reservation::hand_over(open, extensions);
         }
     }
 }
 
-impl Owed {
+impl FollowUp {
     /// Corrects the charges according to the response, and the rows for its headers. Returns the
     /// permits.
     pub(super) fn settle<B>(

@@ -3,7 +3,7 @@
 use http::Extensions;
 use tollgate_core::{Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 
-use super::extras::Owed;
+use super::extras::FollowUp;
 use super::row::{Decided, Rejection, Row, Rows};
 use super::state::LayerState;
 use super::telemetry::DecisionTimer;
@@ -17,21 +17,21 @@ pub(super) enum Judgement {
 /// A request that passed, until its response is known.
 pub(super) struct Passed {
     pub(super) decided: Decided,
-    pub(super) owed: Option<Box<Owed>>,
+    pub(super) follow_up: Option<Box<FollowUp>>,
 }
 
 impl Passed {
     /// Gives the handler access to the decision.
     #[inline]
     pub(super) fn prepare<St: Store>(&self, layer: &LayerState<St>, extensions: &mut Extensions) {
-        if let (Some(extras), Some(owed)) = (&layer.extras, &self.owed) {
-            extras.prepare(&layer.limits, &self.decided, owed, extensions);
+        if let (Some(extras), Some(follow_up)) = (&layer.extras, &self.follow_up) {
+            extras.prepare(&layer.limits, &self.decided, follow_up, extensions);
         }
     }
 
     /// Returns the limit that delays the request, and the delay.
     pub(super) fn delay<St>(&self, layer: &LayerState<St>) -> Option<(usize, Micros)> {
-        let delay = self.owed.as_ref()?.delay;
+        let delay = self.follow_up.as_ref()?.delay;
         let limit = layer.extras.as_ref()?.delays?;
         (delay > Micros::ZERO).then_some((limit, delay))
     }
@@ -75,10 +75,10 @@ fn pass<St: Store>(layer: &LayerState<St>, decided: Decided) -> Option<Passed> {
         }
     }
     if let Some(extras) = &layer.extras {
-        let owed = extras.owed(&layer.limits, &decided);
-        return Some(Passed { decided, owed: Some(Box::new(owed)) });
+        let follow_up = extras.follow_up(&layer.limits, &decided);
+        return Some(Passed { decided, follow_up: Some(Box::new(follow_up)) });
     }
-    layer.options.headers.any().then_some(Passed { decided, owed: None })
+    layer.options.headers.any().then_some(Passed { decided, follow_up: None })
 }
 
 fn remaining(rows: &[Row]) -> Option<u64> {

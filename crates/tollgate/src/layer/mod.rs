@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `row.rs` | `Row`, `Rows`: a limit that applies to a request; `Decided`; `Rejection` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
-//! | `extras.rs` | `Extras`: features that continue after the decision; `Owed`: their state for a request |
+//! | `extras.rs` | `Extras`: features that continue after the decision; `FollowUp`: their state for a request |
 //! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a position in the wait queue; `Waiter`, `Denied` |
 //! | `cancel.rs`, `receipts.rs` | `CancelGuard`: refunds the charges when a request is dropped; `settle` |
 //! | `in_flight.rs`, `settlement.rs` | `LeaseRenewer`: permits; `OpenCharges`: charges that are corrected later |

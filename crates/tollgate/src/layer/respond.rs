@@ -111,11 +111,11 @@ pub(super) fn finish<St: Store, B>(
     passed: Option<Passed>,
 ) -> InFlight {
     let mut in_flight = InFlight::default();
-    if let Some(Passed { mut decided, owed }) = passed {
+    if let Some(Passed { mut decided, follow_up }) = passed {
         let mut exceeds = false;
-        if let Some(owed) = owed {
-            exceeds = owed.exceeds;
-            in_flight = owed.settle(&layer.limits, response, &mut decided.rows);
+        if let Some(follow_up) = follow_up {
+            exceeds = follow_up.exceeds;
+            in_flight = follow_up.settle(&layer.limits, response, &mut decided.rows);
         }
         let Decided { rows, at, source } = &decided;
         let shown = shown(layer, rows, in_headers);

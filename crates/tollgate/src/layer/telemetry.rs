@@ -13,7 +13,7 @@ use tracing::{Level, Span};
 use super::compiled::{CompiledLimit, CompiledLimits};
 use super::row::Row;
 use crate::RequestHead;
-use crate::observe::{CountedOutcome as Answer, source_name};
+use crate::observe::{CountedOutcome, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
@@ -107,7 +107,7 @@ impl Telemetry {
         limits: &CompiledLimits,
         rows: &[Row],
         timer: &DecisionTimer,
-        answer: &Result<Verdict, StoreError>,
+        reply: &Result<Verdict, StoreError>,
         store: &'static str,
     ) {
         if cfg!(not(feature = "metrics")) && timer.spans.is_none() {
@@ -116,24 +116,25 @@ impl Telemetry {
         #[cfg(feature = "metrics")]
         let seconds = timer.started.map(|started| self.timer.stop(started, store));
         let applied = || rows.iter().map(|row| limits.of(row));
-        let is_rejected = match answer {
+        let is_rejected = match reply {
             Ok(verdict) => !verdict.is_admitted(),
             Err(error) => applied().any(|limit| limit.fails_closed(error)),
         };
-        for (place, limit) in applied().enumerate() {
-            let (word, decision, source) = Self::read(place, limit, answer);
+        for (index, limit) in applied().enumerate() {
+            let (outcome, decision, source) = Self::read(index, limit, reply);
             // The request was rejected by another policy, so this policy did not fail open.
-            let word = word.filter(|word| !(is_rejected && *word == Answer::FailedOpen));
+            let outcome =
+                outcome.filter(|outcome| !(is_rejected && *outcome == CountedOutcome::FailedOpen));
             #[cfg(feature = "metrics")]
             {
-                let Row { limit: number, kind, cost, .. } = &rows[place];
+                let Row { limit: number, kind, cost, .. } = &rows[index];
                 let policy = &self.policies[usize::from(*number)];
                 // A penalty allows without charging.
                 let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
-                policy.count(*kind, cost, timer.endpoint as usize, word, decision);
-                if word == Some(Answer::Deny) {
-                    policy.denied(&rows[place].key, *kind);
+                policy.count(*kind, cost, timer.endpoint as usize, outcome, decision);
+                if outcome == Some(CountedOutcome::Deny) {
+                    policy.denied(&rows[index].key, *kind);
                 }
                 if let Some(seconds) = seconds
                     && !timer.has_waited
@@ -143,28 +144,29 @@ impl Telemetry {
             }
             if let Some(spans) = &timer.spans {
                 let elapsed = (!timer.has_waited).then(|| spans.started.elapsed());
-                spans.record(place, word, decision, source_name(source, store), elapsed);
+                spans.record(index, outcome, decision, source_name(source, store), elapsed);
             }
         }
     }
 
     #[inline]
     fn read<'a>(
-        place: usize,
+        index: usize,
         limit: &CompiledLimit,
-        answer: &'a Result<Verdict, StoreError>,
-    ) -> (Option<Answer>, Option<&'a Decision>, Source) {
-        match answer {
+        reply: &'a Result<Verdict, StoreError>,
+    ) -> (Option<CountedOutcome>, Option<&'a Decision>, Source) {
+        match reply {
             Ok(verdict) => {
-                let decision = verdict.decisions().get(place);
+                let decision = verdict.decisions().get(index);
                 let source = verdict.source();
-                let word = decision.and_then(|it| Answer::of(&limit.limit, it, source));
-                (word, decision, source)
+                let outcome = decision.and_then(|it| CountedOutcome::of(&limit.limit, it, source));
+                (outcome, decision, source)
             }
             Err(error) => {
                 let closed = limit.fails_closed(error);
-                let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
-                (Some(answer), None, Source::Store)
+                let outcome =
+                    if closed { CountedOutcome::FailedClosed } else { CountedOutcome::FailedOpen };
+                (Some(outcome), None, Source::Store)
             }
         }
     }
@@ -219,14 +221,14 @@ impl Spans {
     #[cold]
     fn record(
         &self,
-        place: usize,
-        word: Option<Answer>,
+        index: usize,
+        outcome: Option<CountedOutcome>,
         decision: Option<&Decision>,
         store: &str,
         elapsed: Option<Duration>,
     ) {
-        let Some(span) = self.spans.get(place) else { return };
-        span.record("outcome", word.map_or("pass", Answer::as_str));
+        let Some(span) = self.spans.get(index) else { return };
+        span.record("outcome", outcome.map_or("pass", CountedOutcome::as_str));
         // An undecided policy has only placeholder numbers.
         if let Some(decision) = decision.filter(|it| it.outcome != Outcome::Undecided) {
             span.record("remaining", decision.remaining);

@@ -7,8 +7,8 @@ use super::compiled::CompiledLimits;
 use super::row::Decided;
 use crate::headers;
 
-/// The decisions on a request, by policy. The outermost layer's decisions are first, and each
-/// layer's decisions are in the order of its limits.
+/// The decisions on a request, by policy. They are ordered by layer, outermost first, and then by
+/// the layer's limits.
 ///
 /// With the feature `axum` it is an extractor for every handler; otherwise it is in the extensions
 /// of requests and responses. It contains the decisions of layers with

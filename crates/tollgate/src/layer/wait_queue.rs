@@ -171,8 +171,8 @@ impl WaitQueue {
     /// `None` if it waits for no key.
     ///
     /// # Errors
-    /// The queue is full, or one of its keys has used its part. The value contains the keys that
-    /// the request would have waited for.
+    /// The queue is full, or a key has used its part. The value contains the keys that the request
+    /// would have waited for.
     pub(super) fn enter(
         &self,
         bytes: usize,

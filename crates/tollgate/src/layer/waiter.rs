@@ -113,7 +113,7 @@ impl<St: Store> Waiter<St> {
         self.denied_within(verdict, self.max_wait())
     }
 
-    fn denied_within(&self, verdict: &Verdict, left: Duration) -> Option<Denied> {
+    fn denied_within(&self, verdict: &Verdict, remaining: Duration) -> Option<Denied> {
         let now = Instant::now();
         let mut denied: Box<[_]> = self.rows.iter().map(|_| None).collect();
         for (number, (charge, decision)) in
@@ -127,7 +127,7 @@ impl<St: Store> Waiter<St> {
                     // Most requests finish long before their permits expire.
                     wait = wait.min(RETRY_INTERVAL);
                 }
-                let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
+                let wait = Some(Duration::from(wait)).filter(|wait| *wait <= remaining)?;
                 denied[number] = Some(now + wait);
             }
         }
@@ -142,7 +142,7 @@ impl<St: Store> Waiter<St> {
         mut ticket: Ticket,
         denial: Option<(Verdict, Denied)>,
     ) -> Result<Verdict, StoreError> {
-        let until = Instant::now() + self.max_wait();
+        let deadline = Instant::now() + self.max_wait();
         let (verdict, mut denied) = match denial {
             Some((verdict, denied)) => (Some(verdict), denied),
             // Even if the store fails now, it may decide when the request calls it again.
@@ -167,21 +167,21 @@ impl<St: Store> Waiter<St> {
         loop {
             let now = Instant::now();
             if ticket.waits(denied.keys_after(Some(now))) {
-                if now >= until {
+                if now >= deadline {
                     let keys = ticket.waits_for();
                     drop(ticket);
                     break self.reject(keys).await;
                 }
-                let next = denied.next_after(now).map_or(until, |next| next.min(until));
+                let next = denied.next_after(now).map_or(deadline, |next| next.min(deadline));
                 let _ = timeout_at(next, ticket.woken()).await;
                 continue;
             }
-            let answer = self.call_store().await;
-            let left = until.saturating_duration_since(Instant::now());
-            let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted());
-            match verdict.and_then(|verdict| self.denied_within(verdict, left)) {
+            let reply = self.call_store().await;
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let verdict = reply.as_ref().ok().filter(|verdict| !verdict.is_admitted());
+            match verdict.and_then(|verdict| self.denied_within(verdict, remaining)) {
                 Some(again) => denied = again,
-                None => break answer,
+                None => break reply,
             }
         }
     }

@@ -11,7 +11,7 @@ pub enum JwtKeyError {
         expected: &'static str,
     },
 
-    /// jsonwebtoken has no crypto provider, or more than one.
+    /// jsonwebtoken has no crypto provider, or several.
     #[error(
         "JWT keys: jsonwebtoken has no crypto provider: enable exactly one of its features \
          `rust_crypto` (feature `jwt-rust-crypto` of tollgate) and `aws_lc_rs`, or call \

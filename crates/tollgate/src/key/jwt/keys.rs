@@ -33,7 +33,7 @@ impl From<Algorithm> for jsonwebtoken::Algorithm {
     }
 }
 
-/// A key that verifies tokens with one algorithm, and its name (`kid`) in tokens. It is checked
+/// A verification key for a single algorithm, with its name (`kid`) in tokens. The key is checked
 /// when it is made, so a wrong file is a startup error.
 #[derive(Clone)]
 pub struct JwtKey {

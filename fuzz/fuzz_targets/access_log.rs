@@ -1,6 +1,6 @@
 //! Reads arbitrary access logs. Reading must terminate, and times must never step back.
 //!
-//! The first byte chooses the format; the rest is the log.
+//! The first byte selects the format; the rest is the log.
 #![no_main]
 
 use std::io::Cursor;

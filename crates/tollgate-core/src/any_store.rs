@@ -37,7 +37,7 @@ trait Erased: Send + Sync {
 }
 
 impl AnyStore {
-    /// Wraps a store and hides its type.
+    /// Erases a store's type.
     pub fn new(store: impl Store) -> Self {
         Self(Arc::new(store))
     }

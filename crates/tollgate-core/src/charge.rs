@@ -112,7 +112,7 @@ impl Receipt {
     }
 }
 
-/// The facts about a charge that an algorithm needs to correct it.
+/// The part of a charge that an algorithm needs to correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
     /// The units taken.

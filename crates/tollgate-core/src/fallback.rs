@@ -27,7 +27,7 @@ use crate::{
 ///
 /// If the primary store was overloaded, [`Policy::shed`] applies instead.
 ///
-/// # How much may pass
+/// # How much may be admitted
 ///
 /// With `n` replicas and a share of `s`, up to `n·s` times the quota is admitted in each window, in
 /// addition to what the primary store admits. With the default share of one half, two replicas
@@ -55,7 +55,7 @@ struct Shares {
 
 /// The maximum number of stored shares, because a caller may build a policy for every request and
 /// must not use unbounded memory that way.
-const MOST: usize = 1024;
+const MAX_SHARES: usize = 1024;
 
 impl<S: Store, L: Store> Fallback<S, L> {
     pub(crate) fn new(store: S, local: L) -> Self {
@@ -104,7 +104,7 @@ impl Shares {
         let share = policy.share(self.numerator, self.denominator);
         let share = share.unwrap_or_else(|_| policy.clone());
         let mut cut = self.cut.write().unwrap_or_else(PoisonError::into_inner);
-        if cut.len() >= MOST {
+        if cut.len() >= MAX_SHARES {
             cut.clear();
         }
         // Another thread may have inserted the share in the meantime.
@@ -238,7 +238,7 @@ impl Owned {
 impl<L: Store> Request<L> {
     /// Lets the local store decide after the primary store failed with `error`.
     fn decide(mut self, error: StoreError) -> Reply<LocalFuture<L>> {
-        match self.ask(error).map(Reply::now) {
+        match self.call_local(error).map(Reply::now) {
             Err(error) => Reply::ready(Err(error)),
             Ok(Ok(verdict)) => Reply::ready(verdict.and_then(|it| self.complete(&it))),
             Ok(Err(reply)) => Reply::pending(LocalFuture { reply, request: self }),
@@ -246,7 +246,7 @@ impl<L: Store> Request<L> {
     }
 
     /// Calls the local store, unless a policy rejects the request or no policy is local.
-    fn ask(&mut self, error: StoreError) -> Result<Reply<L::Future<Verdict>>, StoreError> {
+    fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future<Verdict>>, StoreError> {
         let mut is_closed = !error.is_outage();
         for charge in &mut self.charges {
             let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
@@ -277,12 +277,12 @@ impl<L: Store> Request<L> {
         // A cost that only exceeds the share can be allowed again when the primary store recovers,
         // so it is an error instead of a permanent denial.
         let local = self.charges.iter().filter(|charge| charge.is_local);
-        let too_dear = |(charge, decision): (&Owned, &Decision)| {
+        let exceeds_only_share = |(charge, decision): (&Owned, &Decision)| {
             charge.enforce
                 && decision.outcome == Outcome::ExceedsCapacity
                 && charge.cost.get() <= charge.policy.capacity()
         };
-        if local.zip(verdict.decisions()).any(too_dear) {
+        if local.zip(verdict.decisions()).any(exceeds_only_share) {
             let reason = "the request costs more than the local share of the quota";
             return Err(StoreError::not_charged(NAME, reason));
         }
@@ -492,7 +492,7 @@ mod tests {
             now(fallback.peek(&policy(limit), &Key::GLOBAL)).unwrap();
         }
         let kept = fallback.shares.cut.read().unwrap().len();
-        assert!((1..=MOST).contains(&kept), "{kept}");
+        assert!((1..=MAX_SHARES).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::table::decide;
 use crate::{Clock, Inner};
 
 /// Requests with more charges take the slow path.
-const MOST: usize = 4;
+const MAX_CHARGES: usize = 4;
 
 /// A charge and its key's location.
 #[derive(Clone, Copy)]
@@ -46,10 +46,11 @@ impl<C: Clock> Inner<C> {
     /// summed, if a denial may cause a strike, or if a charge is dry.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
-        if charges.len() > MOST || !charges.iter().all(is_plain) || names_a_policy_twice(charges) {
+        if charges.len() > MAX_CHARGES || !charges.iter().all(is_plain) || repeats_a_policy(charges)
+        {
             return None;
         }
-        let mut known = SmallVec::<[Known<'_>; MOST]>::new();
+        let mut known = SmallVec::<[Known<'_>; MAX_CHARGES]>::new();
         for charge in charges {
             let (hash, shard) = self.locate(charge.policy, charge.key);
             known.push(Known { charge, hash, shard, table: 0, bucket: 0 });
@@ -72,7 +73,7 @@ impl<C: Clock> Inner<C> {
         numbers: impl Iterator<Item = usize>,
         shards: &mut Locked<'a>,
     ) {
-        let mut order = SmallVec::<[usize; MOST]>::new();
+        let mut order = SmallVec::<[usize; MAX_CHARGES]>::new();
         for number in numbers {
             order.push(number);
         }
@@ -135,7 +136,7 @@ fn decide_by<R: Kind>(
 
 /// A request's locked shards, with their indices.
 #[derive(Default)]
-pub(crate) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); MOST]>);
+pub(crate) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); MAX_CHARGES]>);
 
 impl Locked<'_> {
     /// Returns the shard with this index, which must be locked.
@@ -150,7 +151,7 @@ impl Locked<'_> {
     }
 }
 
-fn names_a_policy_twice(charges: &[Charge<'_>]) -> bool {
+fn repeats_a_policy(charges: &[Charge<'_>]) -> bool {
     let same = |a: &Charge<'_>, b: &Charge<'_>| {
         a.policy.is_same(b.policy) || a.policy.name() == b.policy.name()
     };

@@ -118,7 +118,7 @@ impl Reference {
         let verdict = self.decide_made(&made, now);
         let mut made = verdict.decisions().iter().copied();
         let decisions = charges.iter().map(|charge| match charge.dry {
-            true => self.ask(charge, now),
+            true => self.assess_dry(charge, now),
             false => made.next().expect("a decision for each charge"),
         });
         let decisions: Vec<_> = decisions.collect();
@@ -126,7 +126,7 @@ impl Reference {
     }
 
     /// Decides on a dry charge.
-    fn ask(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+    fn assess_dry(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         let decision = self.assess(charge, charge.cost, now);
         if decision.denies() {
             return decision;

@@ -150,7 +150,7 @@ pub enum Algorithm {
 
 /// A policy's kind: it either limits requests or blocks clients.
 ///
-/// The set is closed for the same reason as [`Algorithm`].
+/// Exhaustive for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The policy charges requests to a quota.
@@ -178,7 +178,7 @@ impl From<Algorithm> for Kind {
 
 /// The timestamp precision in a sliding window log.
 ///
-/// The set is closed for the same reason as [`Algorithm`].
+/// Exhaustive for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resolution {
     /// [`Exact`](Self::Exact) for limits up to 1000, otherwise [`Thousandth`](Self::Thousandth).
@@ -193,7 +193,7 @@ pub enum Resolution {
 
 /// How a token bucket is refilled: continuously, or in intervals.
 ///
-/// The set is closed for the same reason as [`Algorithm`].
+/// Exhaustive for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
     /// Continuously: `limit` tokens, spread evenly over each window.
@@ -206,7 +206,7 @@ pub enum Refill {
 
 /// What a leaky bucket does with an allowed request: delay it, or let it continue immediately.
 ///
-/// The set is closed for the same reason as [`Algorithm`].
+/// Exhaustive for the same reason as [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeakyMode {
     /// The request waits until the work before it has drained, so requests leave at an even rate. A
@@ -281,7 +281,7 @@ crate::debug_as_display!(UnknownAlgorithm);
 
 /// A rule for any algorithm. The fixed window counter has two rules.
 ///
-/// The set is closed for the same reason as [`Algorithm`].
+/// Exhaustive for the same reason as [`Algorithm`].
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named after its rule")]
 pub enum AnyRule {

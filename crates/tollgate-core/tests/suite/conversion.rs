@@ -57,7 +57,7 @@ fn both(change: &Change, is: fn(&Policy) -> bool) -> bool {
 }
 
 /// Runs the past. Returns the resulting key, the oracle and the clock.
-fn lead(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
+fn run_past(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
     let mut key = limiter(&trace.policy);
     let mut oracle = Oracle::new(&trace.policy);
     let mut clock = Clock::new(trace);
@@ -82,7 +82,7 @@ fn lead(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
 #[test]
 fn conversion_preserves_consumed_units() {
     check(file!(), &changes(), |change| {
-        let (key, _, clock) = lead(&change.past, change.gap);
+        let (key, _, clock) = run_past(&change.past, change.gap);
         let now = clock.now;
         let consumed = key.consumed(now);
         let kept = key.converted(&change.to, now).consumed(now);
@@ -103,7 +103,7 @@ fn conversion_preserves_consumed_units() {
 fn log_conversion_preserves_timestamps() {
     let logs = changes().prop_filter("logs", keeps_charges);
     check(file!(), &logs, |change| {
-        let (key, oracle, clock) = lead(&change.past, change.gap);
+        let (key, oracle, clock) = run_past(&change.past, change.gap);
         let converted = key.converted(&change.to, clock.now);
         let tenth = change.to.window().get() / 10;
         for tenths in 0..=11 {
@@ -128,7 +128,7 @@ fn log_conversion_preserves_timestamps() {
 #[test]
 fn fresh_key_stays_fresh_after_conversion() {
     check(file!(), &changes(), |change| {
-        let (key, _, clock) = lead(&change.past, change.gap);
+        let (key, _, clock) = run_past(&change.past, change.gap);
         for now in [clock.now, clock.now + key.peek(clock.now).reset_after.get()] {
             let converted = key.converted(&change.to, now);
             if key.is_fresh(now) {
@@ -144,7 +144,7 @@ fn fresh_key_stays_fresh_after_conversion() {
 #[test]
 fn decisions_are_exact_after_conversion() {
     check(file!(), &changes(), |change| {
-        let (key, _, mut clock) = lead(&change.past, change.gap);
+        let (key, _, mut clock) = run_past(&change.past, change.gap);
         let mut key = key.converted(&change.to, clock.now);
         for step in &change.future.steps {
             let now = clock.pass(step.gap);
@@ -182,7 +182,7 @@ fn conversion_to_slower_quota_never_gains() {
         Some((past, to))
     });
     check(file!(), &slower, |(past, to)| {
-        let (key, _, clock) = lead(&past, Gap::Tenths(1, 1));
+        let (key, _, clock) = run_past(&past, Gap::Tenths(1, 1));
         let now = clock.now;
         let converted = key.converted(&to, now);
         // Any debt beyond the new capacity is forgiven.

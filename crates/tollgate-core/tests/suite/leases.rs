@@ -24,7 +24,7 @@ fn limit_is_never_exceeded(policy: &Policy, start: u64, acts: &[Step]) -> TestCa
     for step in acts {
         let mut now = clock.pass_forward(step.gap);
         match step.act {
-            Act::Ask(cost) => {
+            Act::Request(cost) => {
                 let cost = cost.of(policy);
                 let decision = key.request(now, cost);
                 if decision.allows() {
@@ -73,7 +73,7 @@ fn unspent_lease_changes_no_state(policy: &Policy, start: u64, acts: &[Step]) ->
     for (id, step) in acts.iter().enumerate() {
         let now = clock.pass_forward(step.gap);
         match step.act {
-            Act::Ask(cost) => {
+            Act::Request(cost) => {
                 let cost = cost.of(policy);
                 let decision = key.request(now, cost);
                 prop_assert_eq!(decision, spared.request(now, cost));
@@ -104,7 +104,7 @@ fn decisions_account_for_leases(policy: &Policy, start: u64, acts: &[Step]) -> T
     for (id, step) in acts.iter().enumerate() {
         let now = clock.pass_forward(step.gap);
         match step.act {
-            Act::Ask(cost) => {
+            Act::Request(cost) => {
                 let cost = cost.of(policy);
                 let decision = key.request(now, cost);
                 let remaining = decision.remaining;
@@ -208,7 +208,7 @@ struct Step {
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    Ask(Units),
+    Request(Units),
     /// Grants units for a time in eighths of the window.
     Grant(Units, u64),
     /// Spends units from an open lease, now or at its last instant.
@@ -236,7 +236,7 @@ fn pick(blocks: &mut [Block], index: usize, now: u64) -> Option<&mut Block> {
 
 fn lives(mode: Mode) -> impl Strategy<Value = (Policy, u64, Vec<Step>)> {
     let act = prop_oneof![
-        4 => units().prop_map(Act::Ask),
+        4 => units().prop_map(Act::Request),
         4 => (units(), 0..=8_u64).prop_map(|(units, ttl)| Act::Grant(units, ttl)),
         6 => (0..8_usize, units(), prop::bool::weighted(0.3))
             .prop_map(|(index, units, last)| Act::Spend(index, units, last)),

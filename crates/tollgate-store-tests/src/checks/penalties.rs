@@ -21,7 +21,7 @@ fn three_denials() -> Policy {
 }
 
 /// Sends a request that charges a policy and a penalty with the same key.
-async fn ask(store: &impl Store, policies: [&Policy; 2], key: &Key) -> Verdict {
+async fn send(store: &impl Store, policies: [&Policy; 2], key: &Key) -> Verdict {
     decide(store, &policies.map(|policy| Charge::new(policy, key, Cost::ONE))).await
 }
 
@@ -32,22 +32,22 @@ fn block(verdict: &Verdict) -> Option<Micros> {
 /// Denies three requests, and returns the block that starts with the third.
 async fn until_blocked(store: &impl Store, both: [&Policy; 2], key: &Key) -> Micros {
     for left in [2, 1] {
-        let denied = ask(store, both, key).await;
+        let denied = send(store, both, key).await;
         assert_eq!((denied.is_admitted(), denied.decisions()[1].remaining), (false, left));
         assert_eq!(block(&denied), None);
     }
-    block(&ask(store, both, key).await).expect("a block")
+    block(&send(store, both, key).await).expect("a block")
 }
 
 /// A block starts with the third denial. Requests during the block do not extend it.
 pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
-    assert!(ask(store, both, &key).await.is_admitted());
+    assert!(send(store, both, &key).await.is_admitted());
     assert_eq!(remaining(store, &banned, &key).await, 3, "an admitted request is not a strike");
     let first = until_blocked(store, both, &key).await;
     assert_eq!(Duration::from(first), BLOCK);
-    let again = block(&ask(store, both, &key).await).expect("a block");
+    let again = block(&send(store, both, &key).await).expect("a block");
     assert!(again <= first, "{again:?} after {first:?}");
     assert_eq!(remaining(store, &banned, &Key::from("other")).await, 3);
 }
@@ -56,14 +56,14 @@ pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
 pub async fn blocks_grow_and_are_forgotten<H: Harness>(harness: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
-    assert!(ask(store, both, &key).await.is_admitted());
+    assert!(send(store, both, &key).await.is_admitted());
     for expected in [BLOCK, 2 * BLOCK, 3 * BLOCK, 3 * BLOCK] {
         let length = until_blocked(store, both, &key).await;
         assert_eq!(Duration::from(length), expected);
         advance(harness, Micros::new(length.get() - 1));
-        assert_eq!(block(&ask(store, both, &key).await), Some(Micros::new(1)));
+        assert_eq!(block(&send(store, both, &key).await), Some(Micros::new(1)));
         advance(harness, Micros::new(1));
-        assert_eq!(block(&ask(store, [&banned, &banned], &key).await), None);
+        assert_eq!(block(&send(store, [&banned, &banned], &key).await), None);
     }
     advance(harness, BLOCK.into());
     assert_eq!(Duration::from(until_blocked(store, both, &key).await), BLOCK);
@@ -99,7 +99,7 @@ pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Stor
     let failures = penalty("failures", Strikes::of_failures(2, BLOCK));
     let full = policy("full", 1, MODES[1]);
     for _ in 0..4 {
-        ask(store, [&full, &failures], &key).await;
+        send(store, [&full, &failures], &key).await;
     }
     assert_eq!(remaining(store, &failures, &key).await, 2, "denials are not failures");
     let mut receipts = Vec::new();
@@ -124,12 +124,12 @@ pub async fn many_denials_at_once_make_one_block<H: Harness>(_: &H, store: &H::S
     let mut tasks = JoinSet::new();
     for _ in 0..200 {
         let (store, full, banned) = (store.clone(), full.clone(), banned.clone());
-        tasks.spawn(async move { ask(&store, [&full, &banned], &Key::GLOBAL).await });
+        tasks.spawn(async move { send(&store, [&full, &banned], &Key::GLOBAL).await });
     }
     let verdicts = tasks.join_all().await;
     let admitted = verdicts.iter().filter(|verdict| verdict.is_admitted()).count();
     let not_blocked = verdicts.iter().filter(|it| !it.is_admitted() && block(it).is_none()).count();
     assert_eq!((admitted, not_blocked), (5, 2));
-    let blocked = ask(store, [&full, &banned], &key).await;
+    let blocked = send(store, [&full, &banned], &key).await;
     assert!(block(&blocked).is_some_and(|block| Duration::from(block) <= BLOCK), "{blocked:?}");
 }

@@ -1,8 +1,9 @@
 //! No Redis reply makes the store panic, or return more or fewer answers than the call has
 //! requests.
 //!
-//! The bits in the first byte select the call's requests. The rest is the reply after the nonce, as
-//! returned by fred: fred parses RESP itself, and our script replies with a single string.
+//! The bits in the first byte select the call's requests. The rest is the reply after the nonce, in
+//! the form in which fred returns it: fred parses RESP itself, and our script replies with a single
+//! string.
 #![no_main]
 
 use std::sync::LazyLock;

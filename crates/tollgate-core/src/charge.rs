@@ -56,16 +56,16 @@ pub struct ReceiptId(pub u128);
 impl ReceiptId {
     /// Creates an ID from the process's random bits, the verdict's time, and a per-process counter.
     ///
-    /// Machines restored from the same snapshot have the same random bits and counter. The time
-    /// keeps their receipts apart if they share a store, because a store never makes two decisions
-    /// at the same instant for different machines.
+    /// Machines restored from the same snapshot have the same random bits and counter. If they
+    /// share a store, the time keeps their receipts apart, because the store decides for only one
+    /// machine at any instant.
     pub const fn new(process: u64, decided_at: Timestamp, count: u64) -> Self {
         let process = process ^ decided_at.as_micros();
         Self((process as u128) << 64 | count as u128)
     }
 }
 
-/// Proof of a charge, which lets a store correct the charge once.
+/// Proof of a charge, with which a store can correct it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The receipt's ID. A store settles each ID at most once.
@@ -84,8 +84,8 @@ impl Receipt {
     /// The longest lifetime of any receipt. After it, the charge is final.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
 
-    /// The shortest lifetime of a rate limit's receipt. A response may take longer than a window of
-    /// one second.
+    /// The shortest lifetime of a rate limit's receipt, because a response may take longer than a
+    /// short window.
     pub const MIN_LIFETIME: Micros = Micros::new(300_000_000);
 
     /// Returns the receipt for a permit that was renewed at `charged_at`.
@@ -112,7 +112,7 @@ impl Receipt {
     }
 }
 
-/// The part of a charge that an algorithm needs to correct it.
+/// The data that an algorithm needs to correct a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
     /// The units taken.

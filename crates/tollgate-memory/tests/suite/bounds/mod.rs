@@ -84,7 +84,7 @@ fn leaving_overflow_entry_grants_no_quota() {
 }
 
 #[test]
-fn new_keys_in_one_request_fit_together() {
+fn last_place_is_taken_once() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(1);
     let (a, b, c) = (numbered(1), numbered(2), numbered(3));
@@ -98,7 +98,7 @@ fn new_keys_in_one_request_fit_together() {
 }
 
 #[test]
-fn overflow_keys_in_one_request_are_summed() {
+fn overflow_charges_are_summed() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(5);
     charge(&store, &policy, &numbered(0), 1);
@@ -109,7 +109,7 @@ fn overflow_keys_in_one_request_are_summed() {
 }
 
 #[test]
-fn byte_bound_counts_logs_at_full_size() {
+fn logs_count_at_full_size() {
     let (store, _clock) = build(|store| store.max_bytes(4 << 20));
     let policy = Policy::sliding_window_log("p", Quota::per_minute(1_000)).expect("builds");
     for n in 0..1_000 {
@@ -122,7 +122,7 @@ fn byte_bound_counts_logs_at_full_size() {
 }
 
 #[test]
-fn byte_bound_counts_long_keys() {
+fn long_keys_count_toward_bytes() {
     let (store, _clock) = build(|store| store.max_bytes(1 << 20));
     let policy = per_minute(5);
     for n in 0..1_000_u64 {
@@ -205,7 +205,7 @@ fn moving_to_larger_state_needs_room() {
 }
 
 #[test]
-fn expired_flood_frees_room_for_other_policy() {
+fn expired_flood_frees_room() {
     let (store, clock) = build(|store| store.max_bytes(1 << 20));
     let policies = ["a", "b"]
         .map(|name| Policy::fixed_window_counter(name, Quota::per_minute(5)).expect("builds"));
@@ -222,7 +222,7 @@ fn expired_flood_frees_room_for_other_policy() {
 }
 
 #[test]
-fn shadow_policy_without_room_never_denies() {
+fn overflow_shadow_never_denies() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(5);
     charge(&store, &policy, &numbered(0), 1);

@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::{build, charge, numbered, per_minute};
 
 #[test]
-fn settling_without_capacity_names_the_setting() {
+fn zero_capacity_error_names_setting() {
     let (store, _clock) = build(|store| store.max_receipts(0));
     let policy = per_minute(5);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];

@@ -1,8 +1,8 @@
 -- Fixed window counter over calendar periods: at most `limit` units in each period.
 -- Lua port of crates/tollgate-core/src/algorithm/calendar_window_counter.rs.
 --
--- Lua has no calendar. The form of a request contains the current period, and a stored state
--- contains its own period.
+-- Lua has no calendar. A request's form contains the current period, and a stored state contains
+-- its own period.
 --
 -- rule: limit, calendar, start, stop.  state: start, stop, used.  view: start, stop, used.
 
@@ -83,7 +83,7 @@ local function resume(rule, units, now)
 end
 
 local function convert(rule, from, state, now)
-  -- The clock may have stepped back to before the state's period. Then that period ends first,
+  -- The clock may have stepped back to before the state's period. That period then finishes first
   -- under any calendar.
   if from.calendar == rule.calendar or now < state.start then
     return { start = state.start, stop = state.stop, used = state.used }

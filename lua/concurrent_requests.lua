@@ -7,7 +7,7 @@
 
 local log = sliding_window_log()
 
--- Starts a permit of `units` again, after the caller refunded its old units. Returns its start.
+-- Restarts a permit of `units` after its old units were refunded, and returns its new start.
 local function renew(rule, state, units, now)
   local _, seen = log.refresh(rule, state, now)
   log.owe(rule, state, units, now)

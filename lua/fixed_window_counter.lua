@@ -1,4 +1,4 @@
--- Fixed window counter: at most `limit` units in each window of the calendar.
+-- Fixed window counter: at most `limit` units in each window, aligned to the epoch.
 -- Lua port of crates/tollgate-core/src/algorithm/fixed_window_counter.rs.
 --
 -- rule: limit, window.  state: index, used.  view: index, used.
@@ -7,7 +7,7 @@ local floor, min, max = math.floor, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX, since = number.MAX, number.since
 
--- Time until the state's window is over.
+-- The time until the state's window is over.
 local function until_end(rule, now, index)
   return since(min((index + 1) * rule.window, MAX), now)
 end

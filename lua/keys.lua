@@ -1,8 +1,7 @@
--- Keys: each is read one time, before the first decision, and written at most one time, after the
--- last.
+-- Keys: each is read before the first decision, and written after the last if it changed.
 
 local VERSION = 1
--- Bytes of `since`, the instant after the header: when the key's form started to apply.
+-- Bytes of `since`, the instant from which on the key is held under its form.
 local SINCE = 7
 -- Added to the form's code if the key has open blocks, which are stored before the state.
 local HOLDS = 64
@@ -118,7 +117,7 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
--- Decides on a cost under `rule`, beside the key's open blocks.
+-- Decides on a cost under `rule`, in addition to the key's open blocks.
 local function assess(rule, entry, state, cost)
   local algorithm, holds = rule.algorithm, entry.holds
   if holds then

@@ -1,4 +1,4 @@
--- Leaky bucket: a bucket of `capacity` units that drains at the rate of the quota.
+-- Leaky bucket: a bucket with a `capacity` in units that drains at the quota's rate.
 -- Lua port of crates/tollgate-core/src/algorithm/leaky_bucket.rs.
 --
 -- rule: capacity, queue, max_wait, unit, rate, full.  state: level, at.  view: level, at.
@@ -8,31 +8,31 @@ local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX = number.MAX
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
 
--- Time until `level` has drained.
+-- The time it takes for `level` to drain.
 local function until_drained(rule, level)
   return ceil(level / rule.rate)
 end
 
--- When the bucket is empty, if no other request arrives.
+-- When the bucket will be empty if no more requests arrive.
 local function empty_at(rule, level, at)
   return add(at, until_drained(rule, level))
 end
 
--- How long a request charged on top of the state is held back.
+-- How long a request is delayed if it is charged on top of the state.
 local function delay_of(rule, now, level, at)
   if rule.queue and level > 0 then return since(empty_at(rule, level, at), now) end
   return 0
 end
 
--- How much longer than the maximum wait a request charged on top of the state would wait. Zero
--- without a maximum, so this case needs no division.
+-- By how much a request that is charged on top of the state would exceed `max_wait`. Zero if there
+-- is no `max_wait`, which saves a division in that case.
 local function too_long_of(rule, now, level, at)
   if rule.max_wait == MAX then return 0 end
   return since(delay_of(rule, now, level, at), rule.max_wait)
 end
 
--- Whether no request was charged after `charged`: then the level below it drains exactly when its
--- request leaves.
+-- Whether `charged` is the last charge. If so, the bucket without this charge would be empty
+-- exactly when the request was due to leave.
 local function is_last(rule, state, charged)
   local cost = charged.cost * rule.unit
   return state.at == charged.charged_at
@@ -40,7 +40,7 @@ local function is_last(rule, state, charged)
     and empty_at(rule, state.level - cost, state.at) == charged.leaves_at
 end
 
--- Zero if a request would wait too long, because then any cost is denied.
+-- If the wait is too long, no units remain, regardless of the level.
 local function remaining_of(rule, now, level, at)
   local left = rule.full - level
   if left <= 0 or too_long_of(rule, now, level, at) > 0 then return 0 end
@@ -75,8 +75,8 @@ local function assess(rule, now, cost, level, at)
   if over <= 0 and too_long == 0 then
     return decide(rule, now, ALLOW, delay_of(rule, now, level, at), at, level + scaled, at)
   end
-  -- The bucket makes room as it drains. It does not drain while the clock is before the last
-  -- charge, but the wait gets shorter even then.
+  -- Room becomes available as the bucket drains, but the bucket does not drain while the clock is
+  -- behind the last charge. The wait gets shorter even then.
   local room_after = 0
   if over > 0 then room_after = since(empty_at(rule, over, at), now) end
   return decide(rule, now, DENY, max(room_after, too_long), 0, level, at)
@@ -87,8 +87,9 @@ local function charge(rule, state, now, cost)
   state.level, state.at = level + cost * rule.unit, at
 end
 
--- A queue refunds only its last request: later requests already have their departure times, and two
--- requests must not leave at the same time. A meter refunds units that have not drained.
+-- In queue mode, only the last charge is refunded: later requests already have their departure
+-- times, and two requests must not leave at the same time. In meter mode, the units that have not
+-- drained yet are refunded.
 local function give_back(rule, state, charged, units, now)
   local level, at = refresh(rule, state, now)
   local scaled = min(units, charged.cost) * rule.unit
@@ -96,7 +97,7 @@ local function give_back(rule, state, charged, units, now)
     local drained = since(at, charged.charged_at) * rule.rate
     state.level, state.at = level - min(since(scaled, drained), level), at
   elseif is_last(rule, state, charged) then
-    -- Continue as if the last charge had been smaller, including what has drained since.
+    -- As if the last charge had been smaller: the level drains again from the time of the charge.
     state.level = state.level - scaled
   else
     return 0
@@ -116,8 +117,8 @@ local function consumed(rule, state, now)
   return ceil(level / rule.unit)
 end
 
--- At most the capacity is in the bucket. Otherwise a client would wait under a small quota for
--- units that a large quota granted.
+-- The bucket never contains more than its capacity. Otherwise a client would wait under a small
+-- quota for units that a larger quota had granted.
 local function resume(rule, units, now)
   return { level = min(units, rule.capacity) * rule.unit, at = now }
 end

@@ -1,8 +1,8 @@
 -- Blocks of units that replicas may spend without calling the store: how a key counts them.
 -- Lua port of crates/tollgate-core/src/lease.rs.
 --
--- holds: { id, units, last } of each open block, ordered by their ends; and `held`, the units of
---   all open blocks. A key without blocks has no table.
+-- holds: { id, units, last } of each open block, ordered by expiry; and `held`, the units in all
+--   open blocks. A key without blocks has no table.
 
 local min, max = math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
@@ -19,12 +19,12 @@ local function lapse_first(holds, rule, state)
   rule.algorithm.owe(rule, state, hold.units, hold.last)
 end
 
--- Charges the blocks that ended before `now`, each at its last instant.
+-- Charges the blocks that expired before `now`, each at its last instant.
 local function lapse(holds, rule, state, now)
   while holds[1] and holds[1].last < now do lapse_first(holds, rule, state) end
 end
 
--- Decides on `cost` beside the open blocks, and changes no state.
+-- Decides on `cost` in addition to the open blocks. Changes no state.
 local function assess(holds, rule, now, cost, ...)
   local algorithm, first, last = rule.algorithm, holds[1], holds[#holds]
   local kind, left, reset_after, wait, charged_at =
@@ -33,7 +33,7 @@ local function assess(holds, rule, now, cost, ...)
   if kind == ALLOW and cost > 0 then return kind, left, reset_after, wait, charged_at end
   local alone, _, _, alone_wait, alone_at = algorithm.assess(rule, now, cost, ...)
   if kind ~= ALLOW then left = max(left - holds.held, 0) end
-  -- A request without cost never waits.
+  -- A request for zero units never waits, regardless of the remaining units.
   if alone == EXCEED or cost == 0 then return alone, left, reset_after, alone_wait, alone_at end
   if kind == EXCEED then
     if alone ~= DENY then alone_wait = 0 end
@@ -42,8 +42,9 @@ local function assess(holds, rule, now, cost, ...)
   return kind, left, reset_after, wait, 0
 end
 
--- Grants up to `units` for `ttl`, limited by the remaining units. Returns the number and their last
--- instant.
+-- Grants up to `units` for `ttl`, limited to the remaining units, and returns the number and their
+-- last instant. Grants none if the key already has a block with this ID, because one holder would
+-- then settle the other holder's block.
 local function grant(holds, rule, state, now, id, units, ttl)
   local algorithm, left, _ = rule.algorithm, 0, nil
   if holds[1] then
@@ -65,8 +66,7 @@ local function grant(holds, rule, state, now, id, units, ttl)
   return units, last
 end
 
--- Settles a block of which `used` units were spent, and charges those now. Returns whether the key
--- had the block.
+-- Settles a block by charging the `used` units now. Returns whether the key still had the block.
 local function settle(holds, rule, state, now, id, used)
   for place = 1, #holds do
     local hold = holds[place]
@@ -81,7 +81,8 @@ local function settle(holds, rule, state, now, id, used)
   return false
 end
 
--- When a key with this state will be fresh. This charges all blocks, so do not use the state after.
+-- The instant at which a key with this state will be fresh. Charges all blocks to compute it, so do
+-- not use the state afterwards.
 local function fresh_at(holds, rule, state)
   local last = holds[#holds].last
   while holds[1] do lapse_first(holds, rule, state) end

@@ -12,10 +12,10 @@ local add, since = number.add, number.since
 local LAYOUT = '>I7BI7I2'
 local HEADER = 17
 local ENTRY = 7
--- At this level, a block that grows has reached its maximum, even from the shortest length.
+-- Even the shortest block has grown past the longest by this level, if it grows.
 local MAX_LEVEL = 63
 
--- The length of a block after `level` earlier blocks.
+-- How long a block lasts that follows `level` earlier blocks.
 local function block(rule, level)
   local length = rule.block
   for _ = 1, level do
@@ -40,7 +40,7 @@ local function refresh(rule, state, now)
   return state, seen, head, level
 end
 
--- A view as a state, without the expired strikes.
+-- Turns a view into a state, without the expired strikes.
 local function settle_down(state, seen, head, level)
   local strikes = {}
   for i = head + 1, #state.strikes do strikes[i - head] = state.strikes[i] end
@@ -65,7 +65,7 @@ end
 -- A penalty takes no units.
 local function charge() end
 
--- A charge took no units, so there are none to refund.
+-- No units were taken, so there are none to refund.
 local function give_back()
   return 0
 end
@@ -85,17 +85,17 @@ local function owe(rule, state, units, now)
   return units
 end
 
--- Strikes are not units, so another algorithm starts without them.
+-- Strikes are not quota units.
 local function consumed()
   return 0
 end
 
--- Units of another algorithm are not strikes.
+-- Quota units are not strikes either.
 local function resume(_, _, now)
   return { strikes = {}, blocked_until = 0, level = 0, last_seen = now }
 end
 
--- Strikes, the block and its level are carried over.
+-- The strikes, the block and its level are retained.
 local function convert(_, from, state, now)
   return settle_down(refresh(from, state, now))
 end

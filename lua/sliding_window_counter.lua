@@ -1,4 +1,4 @@
--- Sliding window counter: two counts approximate a window that slides.
+-- Sliding window counter: two counts that approximate a sliding window.
 -- Lua port of crates/tollgate-core/src/algorithm/sliding_window_counter.rs.
 --
 -- rule: limit, window.  state: index, previous, current.
@@ -9,7 +9,7 @@ local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX, add, since = number.MAX, number.add, number.since
 local mul_div_ceil, mul_div_floor = number.mul_div_ceil, number.mul_div_floor
 
--- Units of the previous window that still count.
+-- The units from the previous window that still count.
 local function weighted(rule, previous, elapsed)
   if previous == 0 then return 0 end
   return mul_div_ceil(previous, rule.window - elapsed, rule.window)
@@ -20,14 +20,14 @@ local function start(rule, index)
   return min(index * rule.window, MAX)
 end
 
--- How far into a window the `previous` units of the window before count at most as `room`.
+-- How far into a window the `previous` window's units weigh at most `room`.
 local function until_weight(rule, previous, room)
   if previous <= room then return 0 end
   return rule.window - mul_div_floor(room, rule.window, previous)
 end
 
--- The first instant at which `cost` fits: in this window if the share of the previous window is the
--- only obstacle, else when the current count has aged enough.
+-- The first instant at which `cost` fits. This is in the current window if only the previous
+-- window's share is in the way; otherwise it is when the current count has aged enough.
 local function fits_at(rule, cost, index, previous, current)
   local room = rule.limit - cost
   if current <= room then

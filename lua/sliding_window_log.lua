@@ -25,8 +25,8 @@ local SHORT = 128
 local MANY = 4096
 -- Added to the stored head of a long log, to mark it.
 local LONG = 2147483648
--- Running totals start over from zero before they pass this, far below 2^53, where Lua's numbers
--- have gaps.
+-- Running totals restart before they exceed this, far below 2^53, where Lua's numbers start to have
+-- gaps.
 local REBASE = 4503599627370496
 -- The most entries, including spare entries, that a log at a thousandth of the window gets room
 -- for. Redis allocates 14 KiB up to this size, and 16 KiB above.
@@ -208,8 +208,9 @@ local function push(rule, state, seen, units)
   end
 end
 
--- The instant of the entry with which the oldest `units` have expired. It exists, because a cost
--- that fits an empty window needs no more than this window contains.
+-- The instant of the first entry at which this and all older entries add up to `units`. Such an
+-- entry exists, because a cost that fits an empty window needs no more units than are in this
+-- window.
 local function freed(state, head, base, units)
   local low, live = head + 1, state.count - head
   -- Its place if all entries had equal units.
@@ -239,7 +240,7 @@ local function assess(rule, now, cost, state, seen, head, base)
     -- Never fits.
   elseif cost == 0 or used + cost <= rule.limit then
     kind, charged_at, used_after = ALLOW, seen, used + cost
-    -- The last entry may be even later, if it was rounded on a coarser grid.
+    -- A coarser grid, before the quota changed, may have rounded the last entry up even further.
     if cost > 0 then newest = max(round_up(rule, seen), newest) end
   else
     local fits_at = add(freed(state, head, base, used + cost - rule.limit), rule.window)
@@ -269,7 +270,7 @@ local function give_back(rule, state, charged, units, now)
   local _, after = entry(state, index)
   units = min(units, after - before)
   if index == first and after - units == before then
-    -- Drop the oldest charge as if it had expired: the other entries do not change.
+    -- Drop the oldest charge as if it had aged out, so the other entries need no change.
     state.head, state.base = first, after
     if state.total == after then state.head, state.newest = last, 0 end
     return units
@@ -332,8 +333,8 @@ local function resume(rule, units, now)
   return state
 end
 
--- Charges are carried over to the new grid and age by the new window. Expired charges stay expired
--- even if the new window includes them: a store may have dropped the key, and that must make no
+-- Charges move to the new grid and age by the new window. Expired charges remain expired even if
+-- the new window includes them: a store may already have dropped the key, and that must make no
 -- difference.
 --
 -- The core also drops the oldest entries if a smaller quota has no room for the log. Here they

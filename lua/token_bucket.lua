@@ -1,4 +1,4 @@
--- Token bucket: a bucket of `capacity` tokens that is refilled at the rate of the quota.
+-- Token bucket: a bucket with a `capacity` in tokens that is refilled at the quota's rate.
 -- Lua port of crates/tollgate-core/src/algorithm/token_bucket.rs.
 --
 -- rule: capacity, limit, window, interval, unit, rate, full.  state: missing, at.
@@ -8,7 +8,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
 
--- Time from state.at until `missing` of the missing tokens are refilled.
+-- The time from state.at until `missing` tokens have been refilled.
 local function until_restored(rule, missing)
   if rule.interval then return ceil(missing / rule.limit) * rule.window end
   return ceil(missing / rule.rate)
@@ -58,9 +58,9 @@ local function charge(rule, state, now, cost)
   state.missing, state.at = missing + cost * rule.unit, at
 end
 
--- Greedy: tokens that were refilled since the charge may be these units, and are not refunded
--- again. Interval: only within the interval of the charge. If the charge started the interval, the
--- interval starts again now.
+-- Greedy: tokens refilled since the charge may be the same units and are not refunded again.
+-- Interval: units are only refunded within the charge's interval. If the charge started the
+-- interval, the interval restarts now.
 local function give_back(rule, state, charged, units, now)
   state.missing, state.at = refresh(rule, state, now)
   units = min(units, charged.cost)
@@ -89,8 +89,8 @@ local function consumed(rule, state, now)
   return ceil(missing / rule.unit)
 end
 
--- At most the capacity is missing. Otherwise a client would pay under a small quota for units that
--- a large quota granted.
+-- Never more than the capacity is missing. Otherwise a client would pay under a small quota for
+-- units that a larger quota had granted.
 local function resume(rule, units, now)
   return { missing = min(units, rule.capacity) * rule.unit, at = now }
 end
@@ -98,7 +98,7 @@ end
 local function convert(rule, from, state, now)
   local missing, at = refresh(from, state, now)
   missing = min(mul_div_ceil(missing, rule.unit, from.unit), rule.full)
-  -- The interval continues, unless its length changed. A new length starts a new interval.
+  -- The interval continues, unless its length has changed, which starts a new interval.
   local goes_on = rule.interval and from.interval and from.window == rule.window
   return { missing = missing, at = goes_on and at or max(now, at) }
 end

@@ -34,17 +34,17 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `memory` (default) | `MemoryStore`, the store in this process |
+//! | `memory` (default) | `MemoryStore`, an in-process store |
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
 //! | `calendar` | [`Quota::per_calendar`] for days, weeks and months in a time zone |
-//! | `redis` | `RedisStore`, the store that processes share |
+//! | `redis` | `RedisStore`, a store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers from a verified JSON Web Token |
-//! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone, your program selects the provider |
+//! | `jwt-rust-crypto` | `jwt` with jsonwebtoken's `rust_crypto` provider; with `jwt` alone, your program selects the crypto provider |
 //! | `serde` | `Denial::json`, and `store::SentReceipt`: receipts for another process |
 //! | `metrics` | counters and durations through the `metrics` crate, and reports for `tollgate-admin` |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, with a cache |
-//! | `test-util` | `ManualClock`, a clock that a test moves; `store::TokioClock`, which follows tokio's time |
+//! | `test-util` | `ManualClock`, a clock that tests advance; `store::TokioClock`, which follows tokio's time |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

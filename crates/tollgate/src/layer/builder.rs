@@ -107,7 +107,7 @@ impl<St: Store> RateLimitLayer<St> {
 #[cfg(feature = "memory")]
 /// Short forms: an in-memory token bucket, in which each request costs 1.
 impl RateLimitLayer<MemoryStore> {
-    /// Makes a layer with one quota that all clients share.
+    /// Makes a layer with a single quota that all clients share.
     ///
     /// # Errors
     /// The quota is not valid for a token bucket.

@@ -15,9 +15,9 @@ use crate::body::InFlight;
 
 /// Renews the permits that a layer's requests hold.
 ///
-/// A single task renews each permit after a quarter of its time to live, or half at the latest. The
-/// rest is a reserve in case the store is down. Most requests finish earlier, so they only cost a
-/// map entry and no timer.
+/// A single task renews each permit when a quarter of the time to live is over, or half at the
+/// latest. The rest is a reserve in case the store is down. Most requests finish earlier, so they
+/// only cost a map entry and no timer.
 pub(super) struct LeaseRenewer<St>(Arc<Shared<St>>);
 
 struct Shared<St> {

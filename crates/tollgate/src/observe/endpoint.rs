@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 
-/// Numbers names in the order of their first use, up to a bound. A lookup takes no lock and does
-/// not allocate.
+/// Numbers names in the order of first use, up to a bound. A lookup takes no lock and does not
+/// allocate.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     numbers: ArcSwap<HashMap<Box<str>, usize, RandomState>>,

@@ -12,11 +12,11 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// The metric's description.
     pub help: &'static str,
-    /// The upper bounds of a histogram's buckets.
+    /// The upper bucket bounds, for histograms.
     pub buckets: &'static [f64],
 }
 
-/// The kind of a metric: counter, gauge or histogram.
+/// Whether a metric is a counter, gauge or histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
@@ -74,7 +74,7 @@ impl MetricKind {
     }
 }
 
-/// Returns each histogram's name, with the upper bounds of its buckets.
+/// Returns the names of all histograms, with their upper bucket bounds.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
     METRICS.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }

@@ -15,8 +15,8 @@ use crate::key::SubjectKind;
 
 /// A policy's counts, over all layers that share an [`Observer`](super::Observer).
 ///
-/// The first event registers all metrics of its kind. So each counter starts at 0, and Prometheus
-/// sees the rate of its first event.
+/// The first event for an endpoint and a kind of client registers all their counters. So each
+/// counter starts at 0, and Prometheus sees the first event as a rate.
 #[derive(Debug)]
 pub struct ObservedPolicy {
     policy: Arc<str>,

@@ -1,4 +1,4 @@
-//! The program chooses the cryptography of jsonwebtoken, and the feature `jwt` of tollgate none.
+//! The program chooses jsonwebtoken's crypto provider. Tollgate's feature `jwt` enables none.
 
 #![cfg(test)]
 
@@ -15,7 +15,7 @@ macro_rules! pem {
 }
 
 #[test]
-fn the_only_provider_of_a_program_verifies_tokens_of_each_algorithm() {
+fn single_provider_verifies_all_algorithms() {
     if cfg!(feature = "aws-lc-rs") == cfg!(feature = "rust-crypto") {
         return;
     }
@@ -55,7 +55,7 @@ fn the_only_provider_of_a_program_verifies_tokens_of_each_algorithm() {
 }
 
 #[test]
-fn a_program_with_no_provider_or_with_two_gets_an_error_when_it_makes_a_key() {
+fn keys_need_exactly_one_provider() {
     let has_one = cfg!(feature = "aws-lc-rs") != cfg!(feature = "rust-crypto");
     let key = JwtKey::hs256(SECRET);
     assert_eq!(matches!(key, Err(JwtKeyError::NoCryptoProvider)), !has_one);

@@ -1,5 +1,5 @@
-//! The gateway, under a name of this package: cargo tells a test where to find a program
-//! only if it is of its own package.
+//! The gateway as a binary of this package, because Cargo sets `CARGO_BIN_EXE_*` only for binaries
+//! of the test's own package.
 
 use std::process::ExitCode;
 

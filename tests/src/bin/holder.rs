@@ -1,6 +1,5 @@
-//! A process that dies while its requests are in flight, for the tests of that: it takes all
-//! places of a limit, at the Redis and with the lease in milliseconds that it is told, and
-//! waits to be killed.
+//! A process that is killed while its requests are in flight. It takes all permits and waits.
+//! Arguments: the Redis URL, and the permits' time to live in milliseconds.
 
 use std::convert::Infallible;
 use std::env::args;
@@ -17,7 +16,7 @@ use tower::{Layer, ServiceExt, service_fn};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (Some(url), Some(lease)) = (args().nth(1), args().nth(2)) else {
-        return Err("say which Redis, and how long a lease is".into());
+        return Err("expected a Redis URL and the permits' time to live in milliseconds".into());
     };
     let lease = Duration::from_millis(lease.parse()?);
     let store = RedisStore::builder(&url)?.timeout(Duration::from_secs(10)).connect()?;
@@ -29,5 +28,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
         RateLimitLayer::builder(store).limit(Limit::global(policy)).build()?.layer(endless);
     let request = || service.clone().oneshot(Request::new(()));
     let _ = tokio::join!(request(), request(), request());
-    Err("a request has ended that never does".into())
+    Err("a request finished, but the service never responds".into())
 }

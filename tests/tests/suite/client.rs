@@ -1,4 +1,4 @@
-//! A client as services have one.
+//! An HTTP client for tests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// A client that keeps its connections. Clones share them.
+/// A client with a connection pool. Clones share the pool.
 #[derive(Clone)]
 pub(crate) struct Client {
     hyper: Hyper<HttpConnector, Full<Bytes>>,
@@ -26,7 +26,7 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    /// A client of `to`, which connects from an address of its own if it is given one.
+    /// A client for the server `to`. Connects from the local address `from`, if set.
     pub(crate) fn new(from: Option<IpAddr>, to: SocketAddr) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_local_address(from);
@@ -62,7 +62,7 @@ impl Client {
 }
 
 impl Answer {
-    /// A header field; empty if it is not there.
+    /// The header's value, or an empty string if the header is missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }

@@ -33,8 +33,8 @@ fn gateway_files_serve_requests() {
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Starts Redis and the demo `$2`, then the gateway `$1` with each file in turn. Prints the status of
-/// a proxied request and of the admin listener's health check.
+/// Starts Redis and the demo `$2`, then the gateway `$1` with each file in turn. Prints the status
+/// of a proxied request and of the admin listener's health check.
 const SERVE_EACH: &str = r#"
 set -eu
 gateway=$1 demo=$2

@@ -1,5 +1,8 @@
-//! One program for all tests of the whole: each further program is linked anew.
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+//! A single test binary for all end-to-end tests, because each binary is linked separately.
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint exempts only functions with a test attribute, not their helpers"
+)]
 
 mod client;
 mod demo;

@@ -1,4 +1,4 @@
-//! Policies for products over one Redis, in two services that share nothing else.
+//! Features of the layer in two services that share only Redis.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use tollgate::{Costs, Limit, Policy, Quota, RateLimitLayer, RedisStore, Store, S
 use tollgate_test_servers::{Redis, until_async};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// Two stores with connections of their own, as in two processes.
+/// Two stores with separate connections, like two processes.
 async fn two_stores(redis: &Redis) -> [RedisStore; 2] {
     let connect = || {
         let builder = RedisStore::builder(&redis.url()).unwrap();
-        // A machine that is busy with other tests.
+        // Long enough for a machine that is busy with other tests.
         builder.timeout(Duration::from_secs(10)).connect().unwrap()
     };
     let stores = [connect(), connect()];
@@ -47,8 +47,8 @@ async fn left(store: &RedisStore, policy: &Policy) -> u64 {
     store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
 }
 
-/// Waits until Redis has executed the refunds of responses, for which the layer does not wait.
-async fn comes_to(store: &RedisStore, policy: &Policy, expected: u64) {
+/// Waits until Redis has executed the refunds, because the layer does not wait for these.
+async fn wait_for_remaining(store: &RedisStore, policy: &Policy, expected: u64) {
     let is_so = async || (left(store, policy).await == expected).then_some(());
     until_async(&format!("{expected} units are left"), Duration::from_secs(20), is_so).await;
 }
@@ -60,13 +60,13 @@ where
     service.clone().oneshot(request).await.unwrap().status().as_u16()
 }
 
-/// A concurrency limit whose permits live long enough to be renewed on a busy machine.
+/// A concurrency limit. `lease` must be long enough for renewals on a busy machine.
 fn at_once(limit: u64, lease: Duration) -> Policy {
     Policy::concurrent_requests("at-once", limit, lease).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_200_at_once_at_three_replicas_exactly_the_limit_is_inside() {
+async fn replicas_share_a_concurrency_limit() {
     let redis = Redis::start();
     let [one, two] = two_stores(&redis).await;
     let [three, _] = two_stores(&redis).await;
@@ -93,33 +93,33 @@ async fn of_200_at_once_at_three_replicas_exactly_the_limit_is_inside() {
     for _ in 0..193 {
         assert_eq!(tasks.join_next().await.unwrap().unwrap(), 429);
     }
-    // Now one goes, and one comes, at another replica.
+    // After each request, another replica sees the permit return.
     for n in 0..6 {
         gate.add_permits(1);
         assert_eq!(tasks.join_next().await.unwrap().unwrap(), 200);
-        comes_to(&two, &policy, n + 1).await;
+        wait_for_remaining(&two, &policy, n + 1).await;
     }
     gate.add_permits(1);
     assert_eq!(tasks.join_next().await.unwrap().unwrap(), 200);
-    comes_to(&three, &policy, 7).await;
+    wait_for_remaining(&three, &policy, 7).await;
     assert_eq!(most.load(Ordering::SeqCst), 7);
 }
 
-const LEASE_OF_THE_DEAD: Duration = Duration::from_secs(6);
+const PERMIT_TTL: Duration = Duration::from_secs(6);
 
 #[tokio::test]
-async fn what_a_killed_process_held_comes_back_after_its_lease_and_not_before() {
+async fn permits_of_killed_process_expire() {
     let redis = Redis::start();
     let [store, _] = two_stores(&redis).await;
     let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_holder"))
-        .args([redis.url(), LEASE_OF_THE_DEAD.as_millis().to_string()])
+        .args([redis.url(), PERMIT_TTL.as_millis().to_string()])
         .spawn()
         .unwrap();
-    let policy = at_once(3, LEASE_OF_THE_DEAD);
-    comes_to(&store, &policy, 0).await;
-    // Longer than a lease: it is alive, and renews.
+    let policy = at_once(3, PERMIT_TTL);
+    wait_for_remaining(&store, &policy, 0).await;
+    // The process is alive and renews its permits, so these outlast their time to live.
     let alive = Instant::now();
-    while alive.elapsed() < LEASE_OF_THE_DEAD * 5 / 4 {
+    while alive.elapsed() < PERMIT_TTL * 5 / 4 {
         assert_eq!(left(&store, &policy).await, 0);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -128,13 +128,13 @@ async fn what_a_killed_process_held_comes_back_after_its_lease_and_not_before() 
     let killed = Instant::now();
     let verdict = store.peek(&policy, &Key::GLOBAL).await.unwrap();
     let lease = Duration::from(verdict.decisions()[0].reset_after);
-    assert!(!lease.is_zero() && lease <= LEASE_OF_THE_DEAD, "{lease:?}");
-    comes_to(&store, &policy, 3).await;
+    assert!(!lease.is_zero() && lease <= PERMIT_TTL, "{lease:?}");
+    wait_for_remaining(&store, &policy, 3).await;
     assert!(killed.elapsed() >= lease, "{:?} of {lease:?}", killed.elapsed());
 }
 
 #[tokio::test]
-async fn strikes_at_any_replica_block_at_all_of_them() {
+async fn strikes_are_shared_by_replicas() {
     let redis = Redis::start();
     let stores = two_stores(&redis).await;
     let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
@@ -155,14 +155,14 @@ async fn strikes_at_any_replica_block_at_all_of_them() {
         waits.push(wait.map(|wait| wait.to_str().unwrap().parse::<u64>().unwrap()));
     }
     assert!(waits[..5].iter().all(Option::is_none), "{waits:?}");
-    // A denial of the limit, which is a day long, waits longer than the block that began.
+    // The wait of the daily limit is longer than the block, so the denial reports that wait.
     assert!(waits[5..].iter().all(|wait| wait.is_some_and(|wait| wait > 600)), "{waits:?}");
     for store in &stores {
         let peeked = store.peek(banned.policy(), &Key::GLOBAL).await.unwrap();
         assert_eq!(peeked.decisions()[0].remaining, 0);
         store.reset(&daily("account", 5), &Key::GLOBAL).await.unwrap();
         let service = &services[0];
-        assert_eq!(status(service, Request::new(())).await, 429, "blocked all the same");
+        assert_eq!(status(service, Request::new(())).await, 429, "still blocked");
     }
     stores[0].reset(banned.policy(), &Key::GLOBAL).await.unwrap();
     assert_eq!(status(&services[0], Request::new(())).await, 200);
@@ -173,7 +173,7 @@ fn done(status: u16) -> Response<Full<Bytes>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_200_failing_logins_at_two_replicas_exactly_five_are_tried() {
+async fn concurrent_failures_never_exceed_shared_quota() {
     let redis = Redis::start();
     let stores = two_stores(&redis).await;
     let tried = Arc::new(AtomicUsize::new(0));
@@ -202,7 +202,7 @@ async fn of_200_failing_logins_at_two_replicas_exactly_five_are_tried() {
 }
 
 #[tokio::test]
-async fn what_does_not_count_comes_back_for_all_replicas() {
+async fn refunds_are_shared_by_replicas() {
     let redis = Redis::start();
     let [one, other] = two_stores(&redis).await;
     let policy = daily("login", 5);
@@ -211,12 +211,12 @@ async fn what_does_not_count_comes_back_for_all_replicas() {
         .layer(service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(done(200)))));
     for _ in 0..20 {
         assert_eq!(status(&service, Request::new(())).await, 200);
-        comes_to(&other, &policy, 5).await;
+        wait_for_remaining(&other, &policy, 5).await;
     }
 }
 
 #[tokio::test]
-async fn a_reservation_is_settled_by_another_process_and_once() {
+async fn another_process_settles_once() {
     let redis = Redis::start();
     let [one, other] = two_stores(&redis).await;
     let policy = daily("tokens", 1_000);
@@ -238,13 +238,13 @@ async fn a_reservation_is_settled_by_another_process_and_once() {
     }
     assert_eq!(left(&one, &policy).await, 960);
     reservation.settle(Cost::new(900));
-    // As whatever comes after it is carried out later, it would show.
+    // Redis executes commands in order, so a second settlement would be visible here.
     assert_eq!(left(&one, &policy).await, 960);
     assert_eq!(left(&other, &policy).await, 960);
 }
 
 #[tokio::test]
-async fn a_new_tier_keeps_what_was_consumed_at_any_replica() {
+async fn tier_change_keeps_consumed_units() {
     let redis = Redis::start();
     let stores = two_stores(&redis).await;
     let services = stores.each_ref().map(|store| {
@@ -269,7 +269,7 @@ async fn a_new_tier_keeps_what_was_consumed_at_any_replica() {
 }
 
 #[tokio::test]
-async fn the_excess_waits_over_redis_and_none_is_admitted_early() {
+async fn waiting_requests_respect_the_limit() {
     let redis = Redis::start();
     let [store, _] = two_stores(&redis).await;
     let window = Duration::from_millis(200);
@@ -297,7 +297,7 @@ async fn the_excess_waits_over_redis_and_none_is_admitted_early() {
     assert!(start.elapsed() >= 4 * window);
     let mut order = std::mem::take(&mut *order.lock().unwrap());
     assert_eq!(order[0], "/0");
-    // Which of four that ask together is first is the store's to say.
+    // The order of the four concurrent requests depends on the store.
     order.sort_unstable();
     assert_eq!(order, ["/0", "/1", "/2", "/3", "/4"]);
 }

@@ -1,4 +1,4 @@
-//! The admin address of a replica.
+//! A replica's admin address.
 
 use super::support::{Replica, run};
 use crate::client::{Answer, Client};
@@ -6,7 +6,7 @@ use crate::client::{Answer, Client};
 const TOKEN: &str = "0123456789abcdef";
 const FLAGS: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
-/// A client of the admin address.
+/// A client for the admin address.
 fn operator(replica: &Replica) -> Client {
     let line =
         replica.banner().lines().find_map(|line| line.trim().strip_prefix("admin      http://"));
@@ -19,7 +19,7 @@ async fn with_token(client: &Client, method: &str, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn an_operator_gives_a_client_a_fresh_quota() {
+async fn operator_can_reset_a_client() {
     let by_ip = ["--key", "ip", "--limit", "2", "--costs", "one", "--admin-subjects", "clear"];
     let flags = [&FLAGS[..], &by_ip].concat();
     let replica = Replica::start(&flags);
@@ -41,7 +41,7 @@ async fn an_operator_gives_a_client_a_fresh_quota() {
 }
 
 #[tokio::test]
-async fn metrics_name_routes_and_no_clients() {
+async fn metrics_contain_no_client_data() {
     let replica = Replica::start(&[&FLAGS[..], &["--key", "chain"]].concat());
     let (client, operator) = (replica.client(), operator(&replica));
     client.get("/items/7?secret=squeamish", &[]).await;
@@ -66,7 +66,7 @@ async fn metrics_name_routes_and_no_clients() {
 }
 
 #[test]
-fn an_admin_address_without_a_token_is_refused() {
+fn invalid_admin_flags_are_rejected() {
     for (flags, expected) in [
         (&["--admin", "127.0.0.1:0"][..], "--admin needs --admin-token"),
         (&["--admin-token", TOKEN], "--admin-token has no effect without --admin"),

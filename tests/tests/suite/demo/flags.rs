@@ -1,10 +1,10 @@
-//! A wrong command line gives an error of one line and an exit code.
+//! An invalid command line causes a one-line error and an exit code.
 
 use std::process::Output;
 
 use super::support::{Replica, run};
 
-/// The only line of an error.
+/// Checks that the error is a single line, and returns it.
 fn line(output: &Output) -> &str {
     let printed = std::str::from_utf8(&output.stderr).unwrap();
     assert!(output.stdout.is_empty() && printed.lines().count() == 1, "{output:?}");
@@ -12,7 +12,7 @@ fn line(output: &Output) -> &str {
 }
 
 #[test]
-fn a_wrong_value_ends_the_program_with_one_line() {
+fn invalid_value_is_a_one_line_error() {
     for (flag, value, cure) in [
         ("--listen", "localhost", "expected an address and a port"),
         ("--server-id", "api 1", "without spaces"),
@@ -34,7 +34,7 @@ fn a_wrong_value_ends_the_program_with_one_line() {
 }
 
 #[test]
-fn a_wrong_secret_is_not_repeated() {
+fn invalid_secret_is_not_repeated() {
     for (flag, value) in [("--jwt-secret", "hunter2"), ("--api-keys", "hunter2,,")] {
         let output = run(&["--key", "chain", flag, value], &[]);
         assert_eq!(output.status.code(), Some(2), "{flag}");
@@ -45,7 +45,7 @@ fn a_wrong_secret_is_not_repeated() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_as_one() {
+fn errors_name_the_variable() {
     let output = run(&[], &[("TOLLGATE_TRUSTED_PROXIES", "10.0.0.1/8"), ("TOLLGATE_KEY", "ip")]);
     assert_eq!(output.status.code(), Some(2));
     let line = line(&output);
@@ -56,7 +56,7 @@ fn a_wrong_variable_is_named_as_one() {
 }
 
 #[test]
-fn what_has_no_effect_or_cannot_be_is_refused() {
+fn useless_flags_are_rejected() {
     for (flags, expected) in [
         (&["--key", "user"][..], "--key user needs --jwt-secret"),
         (&["--api-keys", "k-1"], "--api-keys has no effect with --key global"),
@@ -78,7 +78,7 @@ fn what_has_no_effect_or_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_port_in_use_is_one_line() {
+fn used_port_is_a_one_line_error() {
     let replica = Replica::start(&[]);
     let output = run(&["--listen", &replica.address.to_string()], &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -121,11 +121,11 @@ fn help_names_every_flag_and_its_variable() {
         assert!(printed.contains(&format!("--{name} <")), "{name}");
         assert!(printed.contains(&variable), "{variable}");
     }
-    assert_eq!(printed.matches("[env: ").count(), names.len(), "one is not among them");
+    assert_eq!(printed.matches("[env: ").count(), names.len(), "a variable is missing in `names`");
 }
 
 #[test]
-fn the_banner_says_what_is_limited_and_what_is_believed() {
+fn banner_shows_policy_and_warnings() {
     let banner = Replica::start(&["--server-id", "api7", "--key", "api-key"]).into_banner();
     for expected in [
         "server api7",

@@ -1,11 +1,11 @@
-//! The log of a replica.
+//! A replica's log.
 
 use serde_json::Value;
 
 use super::support::Replica;
 
 #[tokio::test]
-async fn with_json_each_line_is_an_object_and_no_line_has_a_secret() {
+async fn json_log_lines_contain_no_secret() {
     let flags = ["--log-format", "json", "--limit", "1", "--costs", "one", "--key", "api-key"];
     let flags = [&flags[..], &["--api-keys", "hunter2"]].concat();
     let replica = Replica::start_logging(&flags);

@@ -1,4 +1,4 @@
-//! The demo as its users meet it: a process, flags, signals and a connection.
+//! The demo as a real process, with flags, signals and connections.
 
 mod admin;
 mod flags;

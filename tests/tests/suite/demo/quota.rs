@@ -1,4 +1,4 @@
-//! How much passes.
+//! How many requests are allowed.
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +6,18 @@ use tokio::task::JoinSet;
 
 use super::support::Replica;
 
-/// A fixed window begins at a multiple of itself since 1970: none of a year begins
-/// during a test.
+/// Fixed windows start at multiples of their length since 1970, so no such window starts during a
+/// test.
 const YEAR: &str = "365days";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn four_hundred_at_once_are_admitted_as_if_one_by_one() {
+async fn concurrent_requests_use_exactly_the_quota() {
     let replica = Replica::start(&["--window", "1h"]);
     let client = replica.client();
     let mut requests = JoinSet::new();
     for number in 0..400 {
         let client = client.clone();
-        // There are more units in GETs than in the quota, so they fill what others leave.
+        // The GETs cost 160 units, so they use up any units that remain.
         let (method, cost) = match number % 10 {
             0..4 => ("GET", 1),
             4..6 => ("SEARCH", 3),
@@ -53,7 +53,7 @@ async fn every_algorithm_limits() {
 }
 
 #[tokio::test]
-async fn a_burst_is_what_passes_at_once() {
+async fn burst_passes_immediately() {
     let flags = ["--algorithm", "token_bucket", "--limit", "1", "--burst", "2", "--window", YEAR];
     let replica = Replica::start(&[&flags[..], &["--costs", "one"]].concat());
     let client = replica.client();
@@ -63,7 +63,7 @@ async fn a_burst_is_what_passes_at_once() {
 }
 
 #[tokio::test]
-async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
+async fn leaky_bucket_queues_and_denies() {
     let flags = ["--algorithm", "leaky_bucket", "--limit", "2", "--burst", "2", "--window", "1s"];
     let replica = Replica::start(&[&flags[..], &["--costs", "one"]].concat());
     let client = replica.client();
@@ -82,14 +82,14 @@ async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
     passed.sort_unstable();
     assert!(answers.iter().all(|(status, _)| matches!(status, 200 | 429)), "{answers:?}");
     assert!((2..40).contains(&passed.len()), "{passed:?}");
-    // One leaves each half second. The first began after the clock did.
+    // A request leaves every half second. The first started after `start`.
     for (turn, elapsed) in (0..).zip(&passed) {
         assert!(**elapsed >= Duration::from_millis(500) * turn, "{passed:?}");
     }
 }
 
 #[tokio::test]
-async fn who_waits_as_long_as_retry_after_says_passes() {
+async fn request_after_retry_after_passes() {
     let replica = Replica::start(&["--limit", "1", "--window", "1s", "--costs", "one"]);
     let client = replica.client();
     // On a slow machine a second may pass between two requests.

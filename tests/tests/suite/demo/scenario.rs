@@ -1,4 +1,4 @@
-//! `balancer.sh`, against one server and against three that take turns.
+//! `balancer.sh` against one server, and against three servers that take turns.
 
 use std::ffi::OsString;
 use std::process::{Command, Output};
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn the_scenario_passes_as_printed() {
+fn scenario_passes_on_one_server() {
     let replica = Replica::start(&["--server-id", "api1"]);
     let output = balancer(&[&replica.url()]);
     let printed = text(&output.stdout);
@@ -45,7 +45,7 @@ fn the_scenario_passes_as_printed() {
 }
 
 #[test]
-fn the_first_difference_ends_the_scenario() {
+fn scenario_stops_at_first_difference() {
     let replica = Replica::start(&["--limit", "99"]);
     let output = balancer(&[&replica.url()]);
     let printed = text(&output.stdout);
@@ -55,15 +55,15 @@ fn the_first_difference_ends_the_scenario() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_no_difference() {
-    // A port below 1024 that nothing has used for decades, so that no other test takes it.
+fn missing_server_exits_with_2() {
+    // An unused port below 1024, which no other test can take.
     let output = balancer(&["http://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).starts_with("error: no answer from http://127.0.0.1:1: "));
 }
 
 #[test]
-fn a_mistake_in_the_call_is_no_difference() {
+fn invalid_arguments_exit_with_2() {
     for (args, expected) in [
         (&["--servers", "few"][..], "error: --servers 'few': expected a whole number from 1"),
         (&["--window"], "error: --window '': expected a whole number from 1"),
@@ -76,8 +76,7 @@ fn a_mistake_in_the_call_is_no_difference() {
     }
 }
 
-/// Three replicas in one process, which share a store, and a balancer that sends each request
-/// to the one that is due.
+/// Three replicas in this process with a shared store. A load balancer selects replicas with `due`.
 fn three(due: fn(usize) -> usize) -> Router {
     let store = MemoryStore::new();
     let replicas = ["api1", "api2", "api3"].map(|name| {
@@ -92,7 +91,7 @@ fn three(due: fn(usize) -> usize) -> Router {
     }))
 }
 
-/// The scenario against a balancer of three.
+/// Runs the scenario against three replicas.
 async fn balanced(due: fn(usize) -> usize) -> Output {
     against(three(due), &["--servers", "3"]).await
 }
@@ -106,10 +105,10 @@ async fn against(app: Router, args: &[&str]) -> Output {
     tokio::task::spawn_blocking(ask).await.unwrap()
 }
 
-/// The clock of the server stands still during the scenario, however long it takes, and passes the
-/// window with the wait.
+/// The server's clock is frozen during the scenario, however long that takes. During the wait, it
+/// advances by the length of the window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_after_retry_after_passes() {
+async fn scenario_waits_for_retry_after() {
     let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let args = Args::from_command_line(["demo", "--window", "1s"].map(OsString::from)).unwrap();
@@ -131,7 +130,7 @@ async fn a_request_after_retry_after_passes() {
 const SCENARIO: usize = 28;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_servers_that_take_turns_share_the_quota() {
+async fn scenario_passes_on_three_servers() {
     let output = balanced(|request| request % 3).await;
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
@@ -139,9 +138,9 @@ async fn three_servers_that_take_turns_share_the_quota() {
         "  1  GET     200  remaining  99  api1",
         "  2  GET     200  remaining  98  api2",
         "  3  GET     200  remaining  97  api3",
-        // Each has items of its own. This one was created on another, as its second.
+        // Each server has its own items. This item was created on another server.
         " 20  DELETE  404  remaining   5  api2",
-        // Every replica denies a request beyond the quota.
+        // All replicas deny requests beyond the quota.
         " 22  GET     429  remaining   0  api1",
         " 23  POST    429  remaining   0  api2",
         " 24  SEARCH  429  remaining   0  api3",
@@ -152,7 +151,7 @@ async fn three_servers_that_take_turns_share_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_out_of_turn_is_a_difference() {
+async fn server_out_of_turn_fails() {
     for (due, expected) in [
         ((|request| request % 2) as fn(usize) -> usize, "3: api1 answered out of turn"),
         (|request| request / 2 % 3, "2: api1 answered out of turn, expected another"),

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use super::support::Replica;
 use crate::client::Client;
 
-/// A replica whose quota is spent.
+/// A replica without remaining units.
 async fn spent(flags: &[&str]) -> (Replica, Client) {
     let replica = Replica::start(&[&["--limit", "1", "--costs", "one"], flags].concat());
     let client = replica.client();
@@ -17,7 +17,7 @@ async fn spent(flags: &[&str]) -> (Replica, Client) {
 }
 
 #[tokio::test]
-async fn health_is_free_when_nothing_else_is() {
+async fn health_check_is_exempt() {
     let (_replica, client) = spent(&[]).await;
     assert_eq!(client.get("/items", &[]).await.status, 429);
     let answer = client.get("/healthz", &[]).await;
@@ -25,7 +25,7 @@ async fn health_is_free_when_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn every_answer_names_the_server() {
+async fn all_responses_name_the_server() {
     let (_replica, client) = spent(&["--server-id", "api2"]).await;
     let denied = client.get("/items", &[]).await;
     assert_eq!(denied.status, 429);
@@ -50,7 +50,7 @@ async fn every_answer_names_the_server() {
 }
 
 #[tokio::test]
-async fn a_preflight_is_free() {
+async fn preflight_is_free() {
     let replica = Replica::start(&[]);
     let client = replica.client();
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "SEARCH")];
@@ -62,7 +62,7 @@ async fn a_preflight_is_free() {
 }
 
 #[tokio::test]
-async fn an_options_that_is_no_preflight_costs_one_like_any_other_method() {
+async fn plain_options_request_costs_one() {
     let replica = Replica::start(&[]);
     let client = replica.client();
     for (fields, remaining) in [(&[][..], "99"), (&[("origin", "https://a.example")], "98")] {
@@ -75,7 +75,7 @@ async fn an_options_that_is_no_preflight_costs_one_like_any_other_method() {
 }
 
 #[tokio::test]
-async fn scripts_of_other_origins_can_read_a_denial() {
+async fn scripts_can_read_denials() {
     let (_replica, client) = spent(&[]).await;
     let answer = client.get("/items", &[("origin", "https://a.example")]).await;
     assert_eq!(answer.status, 429);
@@ -89,7 +89,7 @@ async fn scripts_of_other_origins_can_read_a_denial() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_is_answered_before_the_end() {
+async fn shutdown_finishes_requests_in_flight() {
     let mut replica = Replica::start(&[]);
     let mut stream = TcpStream::connect(replica.address).await.unwrap();
     let body = r#"{"name":"last"}"#;
@@ -99,7 +99,7 @@ async fn a_request_in_flight_is_answered_before_the_end() {
         body.len(),
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The server says this when the handler asks for the body: then it is in flight.
+    // The server sends this when the handler reads the body, so the request is in flight now.
     let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     stream.read_exact(&mut go_on).await.unwrap();
     assert!(go_on.starts_with(b"HTTP/1.1 100"));

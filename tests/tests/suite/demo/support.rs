@@ -1,4 +1,4 @@
-//! A replica in a process of its own.
+//! A replica in a separate process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -6,8 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use crate::client::Client;
 
-/// A replica on a port of its own. It is killed when it is dropped, so that no test that
-/// fails leaves one behind.
+/// A replica on a free port. It is killed on drop, so a failing test leaves no process behind.
 pub(crate) struct Replica {
     process: Child,
     stdout: BufReader<ChildStdout>,
@@ -16,7 +15,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Starts one and waits until it listens.
+    /// Starts a replica and waits until it listens.
     pub(crate) fn start(flags: &[&str]) -> Self {
         Self::spawn(&mut command(flags))
     }
@@ -41,7 +40,7 @@ impl Replica {
         Client::new(None, self.address)
     }
 
-    /// Starts one whose log is kept.
+    /// Starts a replica and captures its log.
     pub(crate) fn start_logging(flags: &[&str]) -> Self {
         Self::spawn(
             command(flags)
@@ -50,7 +49,7 @@ impl Replica {
         )
     }
 
-    /// Ends the process and returns its log.
+    /// Stops the process and returns its log.
     pub(crate) fn into_log(mut self) -> String {
         self.terminate();
         self.wait();
@@ -59,7 +58,7 @@ impl Replica {
         log
     }
 
-    /// The output of the replica up to its line about listening.
+    /// The replica's output up to the line with its address.
     pub(crate) fn banner(&self) -> &str {
         &self.banner
     }
@@ -78,7 +77,7 @@ impl Replica {
         self.process.wait().unwrap()
     }
 
-    /// Ends the process and returns all that it has printed.
+    /// Stops the process and returns its complete output.
     pub(crate) fn into_banner(mut self) -> String {
         self.terminate();
         self.wait();
@@ -90,18 +89,18 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A run that is expected to end by itself.
+/// Runs the program until it exits by itself.
 pub(crate) fn run(flags: &[&str], variables: &[(&str, &str)]) -> Output {
     command(flags).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// The program with these flags, and nothing from the environment of the tests.
+/// The program with these flags, but without the test's environment.
 fn command(flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_replica"));
     command.args(flags).env_clear().env("RUST_LOG", "error").stdin(Stdio::null());

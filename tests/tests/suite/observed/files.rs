@@ -1,4 +1,4 @@
-//! The files by themselves.
+//! Static checks of the files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A file of `deploy/`.
+/// The path of a file in `deploy/`.
 pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy")).join(name)
 }
@@ -18,7 +18,7 @@ pub(crate) fn dashboard() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The queries of all panels, each with the title of its panel.
+/// The queries of all panels, with the panel titles.
 pub(crate) fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for panel in dashboard()["panels"].as_array().unwrap() {
@@ -37,18 +37,18 @@ fn promtool(args: &[&str]) {
 }
 
 #[test]
-fn alerts_fire_when_they_should_and_not_before() {
+fn alerts_fire_on_time() {
     promtool(&["test", "rules", file("prometheus/tests.yml").to_str().unwrap()]);
 }
 
 #[test]
-fn prometheus_understands_its_files() {
-    // With the rules that it names.
+fn prometheus_accepts_its_files() {
+    // This also checks the rule files.
     promtool(&["check", "config", file("prometheus/prometheus.yml").to_str().unwrap()]);
 }
 
 #[test]
-fn every_alert_has_a_test_and_is_documented() {
+fn alerts_are_tested_and_documented() {
     let rules = fs::read_to_string(file("prometheus/rules.yml")).unwrap();
     let tests = fs::read_to_string(file("prometheus/tests.yml")).unwrap();
     let page = fs::read_to_string(file("../docs/observability.md")).unwrap();
@@ -65,7 +65,7 @@ fn every_alert_has_a_test_and_is_documented() {
 }
 
 #[test]
-fn whatever_is_asked_for_is_counted() {
+fn queries_match_the_metrics() {
     let known: BTreeSet<_> = tollgate_gateway::metric::all().map(|metric| metric.name).collect();
     let rules = fs::read_to_string(file("prometheus/rules.yml")).unwrap();
     let queries: Vec<_> = queries().into_iter().map(|(_, query)| query).collect();
@@ -81,14 +81,14 @@ fn whatever_is_asked_for_is_counted() {
             asked.insert(name.to_owned());
         }
     }
-    // All but what is the other side of another: what is not shown is counted in vain.
+    // A metric that no panel shows is useless.
     let shown = asked.iter().map(String::as_str).collect();
     let hidden: Vec<_> = known.difference(&shown).collect();
     assert!(hidden.is_empty(), "on no panel: {hidden:?}");
 }
 
 #[test]
-fn the_dashboard_is_whole() {
+fn dashboard_is_valid() {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! A real Prometheus over real processes: whatever the dashboard and the alerts ask for is there.
+//! A real Prometheus scrapes real processes, and all queries of dashboard and alerts have data.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use super::prometheus::Prometheus;
 use crate::client::Client;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_panel_and_every_alert_has_data() {
+async fn panels_and_alerts_have_data() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let redis = Redis::start(LOCAL, folder).unwrap();
@@ -33,7 +33,7 @@ async fn every_panel_and_every_alert_has_data() {
 
     let working = Arc::new(AtomicBool::new(true));
     let public = [shared.plan.listen, queue.plan.listen, said(&gateway, "listening")];
-    // Four at a time, so that the queue is one.
+    // Four clients per server, because some requests must wait in the queue.
     let clients: Vec<_> = (0..12)
         .map(|n| tokio::spawn(keep_asking(Client::new(None, public[n % 3]), Arc::clone(&working))))
         .collect();
@@ -58,7 +58,7 @@ async fn every_panel_and_every_alert_has_data() {
     }
     assert!(missing.is_empty(), "no data after {:?}:\n{}", start.elapsed(), missing.join("\n"));
 
-    // And what is there is true.
+    // Some values are known.
     for (query, at_least) in [
         ("sum(tollgate_decisions_total{policy=\"global\",outcome=\"deny\"})", 1.0),
         ("sum(tollgate_redis_calls_total{outcome=\"answered\"})", 1.0),
@@ -76,7 +76,7 @@ async fn every_panel_and_every_alert_has_data() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_runs_with_the_files_that_compose_mounts() {
+async fn compose_files_run_in_prometheus() {
     let folder = tempfile::tempdir().unwrap();
     let config = file("prometheus/prometheus.yml").canonicalize().unwrap();
     let prometheus = Prometheus::start_with(folder.path(), &config).await;
@@ -84,7 +84,7 @@ async fn prometheus_runs_with_the_files_that_compose_mounts() {
     let groups = rules["groups"].as_array().unwrap();
     let loaded = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
     assert!(loaded.filter(|rule| rule["type"] == "alerting").count() >= 9, "{rules}");
-    // It asks each replica of compose on the port of its admin address, once it has found them.
+    // Prometheus scrapes the admin port of each compose replica, once it has discovered these.
     let url = |target: &Value| target["scrapeUrl"].as_str().unwrap().to_owned();
     let start = Instant::now();
     let urls = loop {
@@ -108,7 +108,7 @@ async fn prometheus_runs_with_the_files_that_compose_mounts() {
     let names = hosts.split(',').filter(|name| compose.contains(&format!("\n  {name}:\n")));
     let expected: Vec<_> = names.map(|name| format!("http://{name}:{port}/metrics")).collect();
     assert_eq!((urls.len(), &urls), (3, &expected));
-    // And a replica lets itself be called by these names.
+    // A replica's admin address accepts these hosts.
     let replica = replica("api1", &["--admin-hosts", &hosts], folder.path());
     let client = Client::new(None, admin(&replica.process));
     for name in hosts.split(',') {
@@ -124,7 +124,7 @@ fn owned((left, right): (&str, &str)) -> (String, String) {
     (left.to_owned(), right.to_owned())
 }
 
-/// The queries of the panels and alerts, with the variables of the dashboard filled in.
+/// The queries of panels and alerts, with values for the dashboard's variables.
 async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
     let rules = prometheus.get("/api/v1/rules").await;
     let mut asked = queries();
@@ -133,8 +133,8 @@ async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
             let name = rule["name"].as_str().unwrap().to_owned();
             assert_ne!(rule["health"], "err", "{name}: {rule}");
             let query = rule["query"].as_str().unwrap();
-            // Only the left side of an alert's comparison: the comparison itself returns no
-            // series while all is well.
+            // Only the left side of an alert's comparison, because the comparison returns no series
+            // unless the alert fires.
             let (left, _) = match rule["type"].as_str() {
                 Some("alerting") => query.rsplit_once([' ']).unwrap(),
                 _ => (query, ""),
@@ -171,7 +171,7 @@ fn replica(name: &str, flags: &[&str], folder: &Path) -> Replica {
     Replica::start(plan).unwrap()
 }
 
-/// Serves the keys of an issuer: an example of RFC 8037.
+/// Serves an issuer's keys, from an example in RFC 8037.
 async fn key_set() -> SocketAddr {
     let set = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "one", "alg": "EdDSA",
         "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;

@@ -1,4 +1,4 @@
-//! Tests of `deploy/`: alerts fire when they should, and panels show something.
+//! Tests of `deploy/`: alerts fire, and panels have data.
 
 mod files;
 mod live;

@@ -1,4 +1,4 @@
-//! A Prometheus of our own.
+//! Starts Prometheus.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,14 +12,14 @@ use tollgate_replicas::Process;
 use super::files::file;
 use crate::client::Client;
 
-/// It ends with its handle.
+/// A running Prometheus, which is stopped on drop.
 pub(crate) struct Prometheus {
     _process: Process,
     client: Client,
 }
 
 impl Prometheus {
-    /// Scrapes `targets`, several times a second, with the rules of `deploy/`.
+    /// Scrapes `targets` several times per second, with the rules from `deploy/`.
     pub(crate) async fn start(folder: &Path, targets: &[SocketAddr]) -> Self {
         let mut config =
             "global: {scrape_interval: 250ms, evaluation_interval: 250ms}\n".to_owned();
@@ -36,10 +36,10 @@ impl Prometheus {
         Self::start_with(folder, &folder.join("prometheus.yml")).await
     }
 
-    /// Does what this file says.
+    /// Starts Prometheus with this configuration file.
     pub(crate) async fn start_with(folder: &Path, config: &Path) -> Self {
-        // Prometheus does not report a port chosen by the system. Another program may take the
-        // free port before Prometheus does, so the start is repeated.
+        // Prometheus does not report a port chosen by the system, so `attempt` picks a free port.
+        // Another program may take it first, so try several times.
         for _ in 0..3 {
             if let Some(prometheus) = Self::attempt(folder, config).await {
                 return prometheus;
@@ -71,7 +71,7 @@ impl Prometheus {
         None
     }
 
-    /// The response of the API.
+    /// The data of an API response.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let answer = self.client.get(path, &[]).await;
         assert_eq!(answer.header("content-type"), "application/json", "{path}");

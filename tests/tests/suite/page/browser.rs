@@ -1,4 +1,4 @@
-//! A browser without a window, and one page in it.
+//! A headless browser with a single page.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
@@ -20,14 +20,14 @@ pub(crate) const TOO_WIDE: &str = r"[...document.querySelectorAll('*')]
         || (it === document.documentElement && it.scrollWidth > innerWidth))
     .map((it) => `${it.localName}.${it.className} ${it.getBoundingClientRect().right}`)";
 
-/// A page in a browser of its own, which ends with it.
+/// A page in its own browser, which is stopped on drop.
 pub(crate) struct Tab {
     tools: RefCell<DevTools>,
     _process: Process,
 }
 
 impl Tab {
-    /// Opens `url`. Files of the browser go into `folder`.
+    /// Opens `url`. The browser stores its files in `folder`.
     pub(crate) fn open(url: &str, folder: &Path) -> Self {
         let process = start(folder);
         let mut tools = DevTools::connect(&address(&process));
@@ -44,13 +44,13 @@ impl Tab {
         self.tools.borrow_mut().ask(method, params)
     }
 
-    /// The value of an expression of JavaScript.
+    /// Evaluates a JavaScript expression.
     pub(crate) fn value<T: DeserializeOwned>(&self, expression: &str) -> T {
         let value = self.evaluate(expression);
         serde_json::from_value(value).unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
-    /// Runs statements of JavaScript.
+    /// Runs JavaScript statements.
     pub(crate) fn run(&self, statements: &str) {
         self.evaluate(&format!("(() => {{ {statements} }})()"));
     }
@@ -63,7 +63,7 @@ impl Tab {
         done["result"]["value"].take()
     }
 
-    /// The text of the first element that fits the selector; empty if no element fits.
+    /// The text of the first element that matches the selector, or an empty string.
     pub(crate) fn text(&self, selector: &str) -> String {
         self.value(&format!("document.querySelector({selector:?})?.innerText ?? ''"))
     }
@@ -80,7 +80,7 @@ impl Tab {
         }
     }
 
-    /// Waits until such an element has this text in it.
+    /// Waits until the first element that matches the selector contains this text.
     pub(crate) fn shows(&self, selector: &str, text: &str) {
         self.until(&format!("document.querySelector({selector:?})?.innerText.includes({text:?})"));
     }
@@ -101,7 +101,7 @@ impl Tab {
         }
     }
 
-    /// Goes on with Tab until the element that has the focus makes this expression true.
+    /// Presses Tab until the expression is true.
     pub(crate) fn tab_to(&self, expression: &str) {
         for _ in 0..60 {
             self.press("Tab");
@@ -112,7 +112,7 @@ impl Tab {
         panic!("no key leads to {expression}");
     }
 
-    /// A screen of this width and a colour scheme.
+    /// Emulates a screen size and a colour scheme.
     pub(crate) fn look(&self, width: i64, height: i64, scheme: &str) {
         let screen = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500,
@@ -122,7 +122,7 @@ impl Tab {
         self.ask("Emulation.setEmulatedMedia", &media);
     }
 
-    /// The whole page as a PNG.
+    /// A screenshot of the full page as PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         let mut clip = self.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].take();
         clip["scale"] = 1.into();
@@ -146,13 +146,13 @@ fn is_complaint(event: &Value) -> bool {
         Some("Runtime.consoleAPICalled") => {
             ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind)
         }
-        // A denial, or a replica that is down, is not a mistake of the page.
+        // Denials and unreachable replicas are not errors of the page.
         Some("Log.entryAdded") => params["entry"]["source"] != "network",
         _ => false,
     }
 }
 
-/// On a leash, so that it ends with its test in whatever way that ends.
+/// Starts Chromium as a `Process`, which is stopped even if the test is killed.
 fn start(folder: &Path) -> Process {
     let profile = format!("--user-data-dir={}", folder.join("profile").display());
     let mut args = vec![
@@ -168,8 +168,8 @@ fn start(folder: &Path) -> Process {
         "--disable-background-networking",
         "--disable-component-update",
     ];
-    // Chromium refuses to start its sandbox for root, because user namespaces do not confine root.
-    // The pages that it shows here are our own.
+    // Chromium does not start its sandbox for root, because user namespaces do not confine root.
+    // The tests only open our own pages.
     if std::fs::metadata("/proc/self").is_ok_and(|of_this| of_this.uid() == 0) {
         args.push("--no-sandbox");
     }
@@ -179,7 +179,7 @@ fn start(folder: &Path) -> Process {
         .unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Where Chromium takes commands, from the line that it prints.
+/// The DevTools address that Chromium prints.
 fn address(process: &Process) -> String {
     let start = Instant::now();
     loop {

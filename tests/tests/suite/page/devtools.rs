@@ -1,4 +1,4 @@
-//! Commands to a page of Chromium and its events: the DevTools protocol, JSON in a WebSocket.
+//! A client for Chromium's DevTools protocol: commands and events as JSON over a WebSocket.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket, client};
 
-/// A connection to one page. Events are kept in the order of arrival.
+/// A connection to a page. Stores events in order of arrival.
 pub(crate) struct DevTools {
     socket: WebSocket<TcpStream>,
     commands: u64,
@@ -14,7 +14,7 @@ pub(crate) struct DevTools {
 }
 
 impl DevTools {
-    /// Connects to the first page of the browser that listens at `browser`.
+    /// Connects to the first page of the browser at `browser`.
     pub(crate) fn connect(browser: &str) -> Self {
         let found = Self::open(browser).ask("Target.getTargets", &json!({}));
         let targets = found["targetInfos"].as_array().unwrap();
@@ -37,7 +37,7 @@ impl DevTools {
         let command = json!({ "id": self.commands, "method": method, "params": params });
         self.socket.send(Message::text(command.to_string())).unwrap();
         loop {
-            let mut message = self.hear(method);
+            let mut message = self.receive(method);
             if message["id"] == self.commands {
                 assert!(message["error"].is_null(), "{command}: {}", message["error"]);
                 return message["result"].take();
@@ -46,24 +46,24 @@ impl DevTools {
         }
     }
 
-    /// Waits for an event, which may have come already.
+    /// Waits for an event, which may have arrived already.
     pub(crate) fn wait_for(&mut self, event: &str) {
         let start = Instant::now();
         while self.events.iter().all(|it| it["method"] != event) {
             assert!(start.elapsed() < PATIENCE, "in vain: {event}");
-            let message = self.hear(event);
+            let message = self.receive(event);
             self.events.push(message);
         }
     }
 
     /// All events until now.
     pub(crate) fn events(&mut self) -> &[Value] {
-        // The answer comes after each event that happened before it.
+        // The response to a command arrives after all earlier events.
         self.ask("Runtime.evaluate", &json!({ "expression": "0" }));
         &self.events
     }
 
-    fn hear(&mut self, awaited: &str) -> Value {
+    fn receive(&mut self, awaited: &str) -> Value {
         loop {
             match self.socket.read() {
                 Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
@@ -74,5 +74,5 @@ impl DevTools {
     }
 }
 
-/// Enough for a busy machine: a browser takes a second or two to start on an idle one.
+/// Enough for a busy machine. On an idle machine, a browser starts in a second or two.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Accessibility of the page: narrow screens, dark mode, keyboard and screen reader.
+//! The page's accessibility: narrow screens, dark mode, keyboard and screen reader.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::support::Stage;
 #[tokio::test(flavor = "multi_thread")]
 async fn keyboard_sends_requests_and_opens_responses() {
     let stage = Stage::new(&[]);
-    stage.is_live();
+    stage.wait_until_live();
     let tab = &stage.tab;
     tab.until("!document.querySelector('#sending').hidden");
     for (button, words) in [
@@ -18,12 +18,12 @@ async fn keyboard_sends_requests_and_opens_responses() {
         ("SEARCH", "1 × SEARCH: 1 × 200; by 1 × api"),
         ("POST", "1 × POST: 1 × 201; by 1 × api"),
         ("DELETE", "1 × DELETE: 1 × "),
-        // 81 units are left, so 16 requests of 5 units are allowed.
+        // 81 units remain, so 16 requests for 5 units are allowed.
         ("POST × 20", "20 × POST: 16 × 201, 4 × 429; by "),
     ] {
         tab.tab_to(&format!("document.activeElement.innerText === {button:?}"));
         let outline: String = tab.value("getComputedStyle(document.activeElement).outlineStyle");
-        assert_eq!(outline, "solid", "{button}: the focus is seen");
+        assert_eq!(outline, "solid", "{button}: the focus is visible");
         tab.press("Enter");
         tab.shows("#summary", words);
     }
@@ -46,7 +46,7 @@ async fn keyboard_sends_requests_and_opens_responses() {
 #[test]
 fn page_fits_every_width_with_enough_contrast() {
     let stage = Stage::new(&["--limit", "30", "--admin-subjects", "clear"]);
-    stage.is_live();
+    stage.wait_until_live();
     let tab = &stage.tab;
     tab.until("!document.querySelector('#sending').hidden");
     tab.run("[...document.querySelectorAll('#buttons button')].at(-3).click()");
@@ -74,7 +74,7 @@ fn page_fits_every_width_with_enough_contrast() {
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-/// Texts whose contrast with their background is below 4.5 (WCAG 2, AA).
+/// Texts with a contrast below 4.5 against their background (WCAG 2, AA).
 const TOO_PALE: &str = r"(() => {
     const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
     const light = (colour) => {
@@ -100,11 +100,11 @@ const TOO_PALE: &str = r"(() => {
 #[test]
 fn screen_readers_get_roles_and_names() {
     let stage = Stage::new(&[]);
-    stage.is_live();
+    stage.wait_until_live();
     let tab = &stage.tab;
     tab.until("!document.querySelector('#sending').hidden");
     tab.shows("#policies", "100 of 100 left");
-    let nodes = tab.heard();
+    let nodes = tab.accessibility_tree();
     let named = |role: &str| {
         let of_role = nodes.iter().filter(move |(it, _)| it == role);
         of_role.map(|(_, name)| name.as_str()).collect::<Vec<_>>()
@@ -128,7 +128,7 @@ fn screen_readers_get_roles_and_names() {
         }
         assert!(named(role).iter().all(|name| !name.is_empty()), "{role}: {:?}", named(role));
     }
-    // Live regions, which screen readers announce, do not change while only time passes.
+    // Screen readers announce live regions, so these must not change while only time passes.
     tab.run(
         "window.told = 0; for (const it of document.querySelectorAll('[role=status]'))
              new MutationObserver((all) => window.told += all.length)
@@ -142,7 +142,7 @@ fn screen_readers_get_roles_and_names() {
 
 impl super::browser::Tab {
     /// The role and name of every element in the accessibility tree.
-    fn heard(&self) -> Vec<(String, String)> {
+    fn accessibility_tree(&self) -> Vec<(String, String)> {
         let tree = self.ask("Accessibility.getFullAXTree", &json!({}));
         let text = |value: &Value| value["value"].as_str().unwrap_or("").to_owned();
         let nodes = tree["nodes"].as_array().unwrap().iter();

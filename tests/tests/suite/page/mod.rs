@@ -1,4 +1,4 @@
-//! The live page in a browser, over real processes.
+//! The live page in a browser, served by real processes.
 
 mod browser;
 mod devtools;

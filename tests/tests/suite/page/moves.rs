@@ -1,4 +1,4 @@
-//! Live updates of the page, and their end.
+//! The page's live updates and reconnections.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::client::Client;
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_traffic_and_names_denied_clients() {
     let stage = Stage::new(&["--limit", "20", "--admin-subjects", "clear"]);
-    stage.is_live();
+    stage.wait_until_live();
     let tab = &stage.tab;
     tab.shows("#policies", "20 of 20 left");
     let client = Client::new(None, stage.set.nginx.address());
@@ -31,10 +31,10 @@ async fn page_follows_traffic_and_names_denied_clients() {
     }
     tab.shows("#policies", "20 allowed, 4 denied");
     tab.shows("#rates-words", "20 allowed, 4 denied");
-    // The page shows nothing of the time before it was opened.
+    // The chart starts when the page is opened.
     let points: usize = tab.value("document.querySelector('#chart .denied').points.length");
     assert!((1..200).contains(&points), "{points}");
-    // The upper and the lower edge of the denials differ.
+    // The area of the denials has a height.
     tab.until(
         "[...document.querySelector('#chart .denied').points]
              .some((point, index, all) => point.y !== all[all.length - 1 - index].y)",
@@ -60,7 +60,7 @@ async fn page_follows_traffic_and_names_denied_clients() {
     let is_above_charts = "document.querySelector('#denials').getBoundingClientRect().bottom
         < document.querySelector('#chart').getBoundingClientRect().top";
     assert!(tab.value::<bool>(is_above_charts));
-    assert_eq!(tab.value::<usize>("localStorage.length"), 0, "it ends with the tab");
+    assert_eq!(tab.value::<usize>("localStorage.length"), 0, "the token must not outlive the tab");
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
@@ -73,14 +73,14 @@ fn type_in(tab: &Tab, text: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn page_reconnects_to_restarted_replicas() {
     let mut stage = Stage::new(&["--store-timeout", "1s"]);
-    stage.is_live();
-    // The replica that served the page, and another replica.
+    stage.wait_until_live();
+    // First the replica that serves the page, then another replica.
     for index in [0, 1] {
         stage.set.replicas[index].process.kill();
         stage.tab.shows("#connection", &format!("2 of 3 live; not api{}", index + 1));
         stage.tab.shows("#replicas", "lost: ");
         stage.set.replicas[index].restart().unwrap();
-        stage.is_live();
+        stage.wait_until_live();
     }
     // New replicas count from 0, and the page still draws their new requests.
     let client = Client::new(None, stage.set.nginx.address());

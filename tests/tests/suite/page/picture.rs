@@ -1,17 +1,17 @@
-//! The pictures of the live page in the documentation: `cargo xtask screenshot` takes them again.
+//! The documentation's screenshots of the live page, which `cargo xtask screenshot` updates.
 
 use std::time::{Duration, Instant};
 
 use super::support::{Stage, TOKEN, bless};
 use crate::client::Client;
 
-/// Three replicas under more and more traffic, for a moment, or for two minutes with
+/// Three replicas under increasing traffic: for three seconds, or for two minutes with
 /// `TOLLGATE_LONG=1`.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_page_in_light_and_dark() {
     let length = Duration::from_secs(if tollgate_store_tests::is_long() { 120 } else { 3 });
     let stage = Stage::new(&["--limit", "240", "--window", "20s"]);
-    stage.is_live();
+    stage.wait_until_live();
     let tab = &stage.tab;
     tab.look(1120, 900, "light");
     tab.run(&format!(

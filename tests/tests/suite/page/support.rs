@@ -1,4 +1,4 @@
-//! Replicas with a page.
+//! Starts replicas and opens their page.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::browser::Tab;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
 
-/// Three replicas behind nginx, and the page of the first one.
+/// Three replicas behind nginx, and the first replica's page.
 pub(crate) struct Stage {
     pub(crate) set: Set,
     pub(crate) tab: Tab,
@@ -18,7 +18,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(flags: &[&str]) -> Self {
-        // Enough for a busy machine, unless a test waits for it to pass.
+        // Long enough for a busy machine, unless the test sets its own timeout.
         let patient: &[&str] =
             if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "10s"] };
         let usual = patient.iter().chain(&["--on-store-error", "closed"]);
@@ -37,12 +37,12 @@ impl Stage {
         Self { set, tab, _folder: folder }
     }
 
-    pub(crate) fn is_live(&self) {
+    pub(crate) fn wait_until_live(&self) {
         self.tab.shows("#connection", "3 of 3 live");
     }
 }
 
-/// Writes a picture of the documentation, if `cargo xtask screenshot` runs the test.
+/// Updates a picture in the documentation if `cargo xtask screenshot` runs the test.
 pub(crate) fn bless(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"));
     assert!((10_000..150_000).contains(&picture.len()), "{name}: {} bytes", picture.len());

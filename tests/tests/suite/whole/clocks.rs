@@ -1,4 +1,4 @@
-//! Replicas whose clocks disagree: time is that of Redis.
+//! Replicas with clock skew: decisions only use the clock of Redis.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use tollgate_replicas::{Replica, Set};
 use super::support::{client, start};
 use crate::client::Client;
 
-/// Three replicas. The clock of the first is a minute behind, that of the last a minute ahead.
+/// Three replicas. The first replica's clock is a minute behind, and the third's a minute ahead.
 ///
-/// libfaketime shifts every wall clock of the process, which a flag of the demo might not. The
-/// length of a second is unchanged, as on a machine whose clock is wrong.
-fn set_apart(flags: &[&str]) -> Set {
+/// libfaketime shifts every wall clock in the process, which a flag of the demo might miss. The
+/// length of a second does not change.
+fn start_with_offsets(flags: &[&str]) -> Set {
     let mut set = start(flags);
     let library = library();
     for (replica, offset) in set.replicas.iter_mut().zip(["-60s", "+0s", "+60s"]) {
@@ -38,12 +38,12 @@ fn library() -> PathBuf {
     found.expect("libfaketime, which `cargo xtask test` installs")
 }
 
-/// Checks that the clock of a replica is `offset` seconds ahead of the clock of the test.
-async fn is_apart(replica: &Replica, offset: i64) {
+/// Checks that the replica's clock is `offset` seconds ahead of the test's clock.
+async fn assert_offset(replica: &Replica, offset: i64) {
     let before = seconds(SystemTime::now());
     let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
     let theirs = seconds(httpdate::parse_http_date(answer.header("date")).unwrap());
-    // The replica may render its date only once a second.
+    // The replica may format its date only once per second.
     let possible = before + offset - 1..=seconds(SystemTime::now()) + offset;
     assert!(possible.contains(&theirs), "{theirs} is not in {possible:?}");
 }
@@ -53,18 +53,19 @@ fn seconds(time: SystemTime) -> i64 {
 }
 
 #[tokio::test]
-async fn clocks_a_minute_apart_change_nothing() {
+async fn clock_skew_has_no_effect() {
     for algorithm in ["sliding_window_log", "sliding_window_counter", "token_bucket"] {
         // In a window of ten hours, no unit is refilled while a slow machine runs this loop.
-        let set = set_apart(&["--algorithm", algorithm, "--limit", "30", "--window", "10h"]);
+        let set =
+            start_with_offsets(&["--algorithm", algorithm, "--limit", "30", "--window", "10h"]);
         for (replica, offset) in set.replicas.iter().zip([-60, 0, 60]) {
-            is_apart(replica, offset).await;
+            assert_offset(replica, offset).await;
         }
         let client = client(&set);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         for request in 1..=36_u64 {
             let answer = client.get("/items", &[]).await;
-            // The counter may be off by one.
+            // The counter is approximate: allow a difference of 1.
             let left: u64 = answer.header("x-ratelimit-remaining").parse().unwrap();
             let expected = 30_u64.saturating_sub(request);
             assert!(left.abs_diff(expected) <= 1, "{algorithm}: {left} after {request}");
@@ -76,11 +77,12 @@ async fn clocks_a_minute_apart_change_nothing() {
 }
 
 #[tokio::test]
-async fn who_waited_for_one_clock_waited_for_all() {
-    let set = set_apart(&["--algorithm", "token_bucket", "--limit", "10", "--window", "20s"]);
+async fn retry_after_holds_on_all_replicas() {
+    let set =
+        start_with_offsets(&["--algorithm", "token_bucket", "--limit", "10", "--window", "20s"]);
     let clients: Vec<_> =
         set.replicas.iter().map(|replica| Client::new(None, replica.address())).collect();
-    // One replica denies, and another one, whose clock is a minute or two apart, allows.
+    // A replica denies, and after the wait another replica with a different clock allows.
     for asked in 0..3 {
         let denied = loop {
             let answer = clients[asked].get("/items", &[]).await;

@@ -1,4 +1,4 @@
-//! Many at once, through all replicas.
+//! Concurrent requests through all replicas.
 
 use fastrand::Rng;
 use tokio::task::JoinSet;
@@ -9,7 +9,7 @@ use crate::client::Client;
 
 const LIMIT: u64 = 1000;
 
-/// The result of a request: its cost and, if it was allowed, the remaining units after it.
+/// A request's result: its cost and, if it was allowed, the remaining units.
 struct Outcome {
     cost: u64,
     left: Option<u64>,
@@ -17,19 +17,19 @@ struct Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn four_hundred_at_once_are_admitted_as_one_limiter_could_one_by_one() {
+async fn concurrent_requests_are_serializable() {
     let set = start(&["--limit", "1000", "--window", "1h", "--key", "api-key"]);
     let client = client(&set);
     for seed in seeds(4) {
         let outcomes = burst(&client, seed).await;
         for name in ["api1", "api2", "api3"] {
-            assert!(outcomes.iter().any(|outcome| outcome.server == name), "{name} was not asked");
+            assert!(outcomes.iter().any(|outcome| outcome.server == name), "{name} got no request");
         }
         is_sequential(&outcomes).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
 
-/// Asks 400 times at once, with a key of its own for each seed.
+/// Sends 400 concurrent requests. Each seed has its own key.
 async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
     let mut random = Rng::with_seed(seed);
     let mut requests = JoinSet::new();
@@ -40,7 +40,7 @@ async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
             let key = format!("seed-{seed}");
             let answer = client.send(method, "/items", &[("x-api-key", &key)], "").await;
             let status = answer.status.as_u16();
-            // An admitted request may still fail in the service, as a POST without a body.
+            // An allowed request may still fail in the service, such as a POST without a body.
             assert!(matches!(status, 200..500), "{method}: {answer:?}");
             let left = (status != 429).then(|| answer.header("x-ratelimit-remaining"));
             Outcome {
@@ -53,9 +53,9 @@ async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
     requests.join_all().await
 }
 
-/// Checks that a limiter could have given the same results one request at a time, in some order.
-/// The allowed requests form a sequence: each leaves the remaining units of the previous one
-/// minus its own cost. A denied request costs more than the units left in the end.
+/// Checks that a sequential limiter could have returned the same results, in some order. The
+/// allowed requests form a sequence in which each request subtracts its cost from the previous
+/// remainder. A denied request must cost more than the final remainder.
 fn is_sequential(outcomes: &[Outcome]) -> Result<(), String> {
     let mut passed: Vec<_> = outcomes.iter().filter_map(|it| Some((it.left?, it.cost))).collect();
     passed.sort_unstable_by_key(|&(left, _)| std::cmp::Reverse(left));
@@ -73,7 +73,7 @@ fn is_sequential(outcomes: &[Outcome]) -> Result<(), String> {
 }
 
 #[test]
-fn what_no_single_limiter_says_is_found() {
+fn impossible_outcomes_are_detected() {
     let outcome = |cost, left| Outcome { cost, left, server: String::new() };
     for (outcomes, is_possible) in [
         (vec![outcome(10, Some(985)), outcome(5, Some(995)), outcome(1, Some(984))], true),

@@ -1,4 +1,4 @@
-//! Replicas that hold units of one quota, and what becomes of those.
+//! Replicas that lease units from a shared quota.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::support::start;
 use crate::client::Client;
 
 const LIMIT: u64 = 4_000;
-/// How long a lease lasts. If the machine stands still for longer, units lapse that no replica has
-/// spent. So no test here expects a least number of admitted requests: tests of the Redis store, which
-/// move the clock, check how many units leases may leave.
+/// The leases' time to live. If the machine stalls for longer, unspent units expire. Therefore no
+/// test here checks a minimum of allowed requests. The Redis store's tests check that with a manual
+/// clock.
 const TTL: Duration = Duration::from_secs(1);
 
 fn set() -> Set {
     start(&["--limit", &LIMIT.to_string(), "--window", "1h", "--lease", "1/10"])
 }
 
-/// Sends up to `most` requests to one replica over eight connections, until the replica denies
-/// one. Returns how many were allowed.
+/// Sends up to `most` requests to a replica over eight connections, until it denies a request.
+/// Returns the number of allowed requests.
 async fn spend(replica: &Replica, most: u64) -> u64 {
     spend_over(8, replica, most).await
 }
@@ -45,24 +45,24 @@ async fn spend_over(connections: u64, replica: &Replica, most: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_on_one_busy_key_admit_no_more_than_there_is() {
+async fn leases_never_exceed_the_limit() {
     let set = set();
     let [a, b, c] = &set.replicas[..] else { panic!("three replicas") };
     let spend = |replica| spend_over(2, replica, LIMIT);
     let (a, b, c) = tokio::join!(spend(a), spend(b), spend(c));
     let admitted = a + b + c;
     assert!(admitted <= LIMIT, "{admitted}");
-    // Without leases, at most the two requests of a replica share a call.
+    // Without leases, a call covers at most a replica's two concurrent requests.
     let mut redis = tollgate_test_servers::Client::tcp(set.redis.address()).unwrap();
     let (calls, _) = redis.stats("evalsha");
     assert!(calls < admitted / 2, "{calls} calls for {admitted}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_replica_held_is_never_spent_twice() {
+async fn killed_replica_spends_no_unit_twice() {
     let mut set = set();
     let mut admitted = spend(&set.replicas[0], 600).await;
-    // With a block in its hands.
+    // The replica still holds a lease.
     set.replicas[0].process.kill();
     admitted += spend(&set.replicas[1], LIMIT).await;
     tokio::time::sleep(TTL).await;
@@ -74,11 +74,11 @@ async fn what_a_killed_replica_held_is_never_spent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_stood_still_spends_nothing_that_has_lapsed() {
+async fn frozen_replica_spends_no_expired_lease() {
     let set = set();
     let mut admitted = spend(&set.replicas[0], 600).await;
     set.replicas[0].process.freeze();
-    // Past the end of what it holds, which lapses; the others take all there is.
+    // The frozen replica's lease expires, and the other replicas use the entire quota.
     tokio::time::sleep(TTL + TTL / 4).await;
     admitted += spend(&set.replicas[1], LIMIT).await;
     admitted += spend(&set.replicas[2], LIMIT).await;
@@ -88,7 +88,7 @@ async fn a_replica_that_stood_still_spends_nothing_that_has_lapsed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ended_replica_spends_no_unit_twice() {
+async fn stopped_replica_spends_no_unit_twice() {
     let mut set = set();
     let mut admitted = spend(&set.replicas[0], 600).await;
     set.replicas[0].process.terminate();

@@ -1,4 +1,4 @@
-//! Three replicas behind nginx with one quota in Redis, as real processes.
+//! Three replicas behind nginx that share a quota in Redis. All are real processes.
 
 mod clocks;
 mod exact;

@@ -1,4 +1,4 @@
-//! Redis frozen, gone and back: the failure policy is what clients see.
+//! Redis is frozen or killed and recovers. Meanwhile clients see the failure policy.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use super::support::{client, start};
 use crate::client::{Answer, Client};
 
 const LIMIT: u64 = 50;
-/// Much longer than the 50 ms of the demo, because others use the machine too: what a stall of a
-/// quarter of a second leaves undecided passes uncounted under `open`.
+/// Much longer than the demo's 50 ms because the machine may be busy: with `open`, requests during
+/// a stall would be allowed without a charge.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 const AT_ONCE: u64 = 30;
@@ -19,9 +19,9 @@ const AT_ONCE: u64 = 30;
 /// How Redis fails and recovers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Redis neither replies nor refuses connections; later it continues with its data.
+    /// Redis neither replies nor refuses connections. Later it continues with its data.
     Frozen,
-    /// It is killed; then it is started anew and empty.
+    /// Redis is killed. Later it is restarted without data.
     Gone,
 }
 
@@ -59,7 +59,7 @@ fn set(on_store_error: &str) -> Set {
     ])
 }
 
-/// Sends the requests in groups and checks that no request waits for long.
+/// Sends the requests in groups and checks that no response takes long.
 async fn ask(client: &Client, key: &str, times: u64) -> Vec<Answer> {
     let mut answers = Vec::new();
     while (answers.len() as u64) < times {
@@ -72,7 +72,7 @@ async fn ask(client: &Client, key: &str, times: u64) -> Vec<Answer> {
             });
         }
         for (answer, took) in requests.join_all().await {
-            // Redis has the timeout, and the rest is for what others do with the machine.
+            // Redis may use the timeout. The rest allows for a busy machine.
             assert!(took < TIMEOUT * 2, "an answer took {took:?}");
             answers.push(answer);
         }
@@ -88,13 +88,13 @@ fn is_limited(answer: &Answer) -> bool {
     !answer.header("ratelimit").is_empty()
 }
 
-/// Waits until each replica asks Redis again, and then sees that the limit holds to the unit.
-async fn is_exact_again(set: &Set, name: &str) {
+/// Waits until each replica uses Redis again, and then checks that the limit is exact.
+async fn assert_recovered(set: &Set, name: &str) {
     for replica in &set.replicas {
         let client = Client::new(None, replica.address());
         until_async("Redis decides again", Duration::from_secs(20), async || {
             let answer = client.get("/items", &[("x-api-key", "back")]).await;
-            // No fallback has this limit, so the response is from a decision in Redis.
+            // Only a decision from Redis has the full limit.
             let limit = answer.header("x-ratelimit-limit");
             (is_limited(&answer) && limit == LIMIT.to_string()).then_some(())
         })
@@ -106,7 +106,7 @@ async fn is_exact_again(set: &Set, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn closed_refuses_what_nobody_can_decide() {
+async fn closed_rejects_during_outage() {
     let mut set = set("closed");
     let client = client(&set);
     for fault in Fault::ALL {
@@ -120,8 +120,8 @@ async fn closed_refuses_what_nobody_can_decide() {
             assert_eq!(answer.json()["code"], "temporary-reduced-capacity");
         }
         fault.end(&mut set);
-        is_exact_again(&set, &key).await;
-        // A frozen Redis may have charged requests of the outage later, so fewer requests may be
+        assert_recovered(&set, &key).await;
+        // A frozen Redis may charge requests from the outage later, so fewer requests may be
         // allowed, but never more than the limit.
         let served = count(&ask(&client, &key, 2 * LIMIT).await, 200);
         let most = if fault == Fault::Frozen { LIMIT - 10 } else { LIMIT };
@@ -131,26 +131,26 @@ async fn closed_refuses_what_nobody_can_decide() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_lets_pass_what_nobody_can_decide() {
+async fn open_allows_during_outage() {
     let mut set = set("open");
     let client = client(&set);
     for fault in Fault::ALL {
         let key = format!("{fault:?}");
         assert_eq!(count(&ask(&client, &key, 2 * LIMIT).await, 200), LIMIT);
         fault.begin(&mut set);
-        // A denial is remembered for a second at most, and is no outage.
+        // Replicas remember a denial for up to a second.
         tokio::time::sleep(Duration::from_millis(1100)).await;
         for answer in ask(&client, &key, 60).await {
             assert_eq!(answer.status, 200, "{fault:?}");
             assert!(!is_limited(&answer), "{fault:?}: {answer:?}");
         }
         fault.end(&mut set);
-        is_exact_again(&set, &key).await;
+        assert_recovered(&set, &key).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_grants_each_replica_its_half() {
+async fn local_grants_half_per_replica() {
     let mut set = set("local");
     let client = client(&set);
     for fault in Fault::ALL {
@@ -161,6 +161,6 @@ async fn local_grants_each_replica_its_half() {
         assert_eq!(count(&answers, 200), 3 * (LIMIT / 2), "{fault:?}");
         assert_eq!(count(&answers, 429), 6 * LIMIT - 3 * (LIMIT / 2), "{fault:?}");
         fault.end(&mut set);
-        is_exact_again(&set, &key).await;
+        assert_recovered(&set, &key).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Redis stops for a moment now and then, as when it forks, on a machine that is busy.
+//! Redis pauses briefly and repeatedly, like it does when it forks, on a busy machine.
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,19 +16,19 @@ use tollgate_replicas::{Plan, Redis, Replica};
 const WINDOW: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(80);
 const BETWEEN_PAUSES: Duration = Duration::from_millis(420);
-/// On each replica.
+/// Per replica.
 const CONNECTIONS: usize = 32;
 
-/// How much of it.
+/// The size of the test.
 #[derive(Clone, Copy)]
 struct Scale {
     limit: u64,
     lasts: Duration,
-    /// For each processor.
+    /// Per processor.
     busy_loops: usize,
 }
 
-/// The answers to all clients, while they ask.
+/// Counts the responses to all clients while the test runs.
 #[derive(Debug, Default)]
 struct Answers {
     passed: AtomicU64,
@@ -37,33 +37,33 @@ struct Answers {
 }
 
 impl Answers {
-    /// Whether a request passed and another one did not.
+    /// Whether at least one request was allowed and at least one was not.
     fn are_mixed(&self) -> bool {
         let has = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         has(&self.passed) && (has(&self.denied) || has(&self.refused))
     }
 }
 
-/// The number of answers of each kind in the end.
+/// The final numbers of responses.
 #[derive(Debug)]
-struct Told {
+struct Totals {
     passed: u64,
     denied: u64,
     refused: u64,
-    /// From before the first request until after the last.
+    /// The time from before the first request until after the last response.
     took: Duration,
 }
 
-impl Told {
-    /// The units that a bucket grants meanwhile: it is full, and is refilled once in each window.
+impl Totals {
+    /// The units that a bucket grants in this time: it starts full and is refilled once per window.
     fn granted(&self, limit: u64) -> u64 {
         let took = u64::try_from(self.took.as_millis()).unwrap();
         limit + limit * took.div_ceil(1000) / WINDOW.as_secs()
     }
 }
 
-/// Two replicas of the demo over one Redis, under load, while Redis stops twice a second.
-async fn pausing(scale: Scale, flags: &[&str]) -> Told {
+/// Runs two replicas under load while their Redis pauses twice per second.
+async fn pausing(scale: Scale, flags: &[&str]) -> Totals {
     let folder = tempfile::tempdir().unwrap();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let redis = Redis::start(local, folder.path()).unwrap();
@@ -97,7 +97,7 @@ async fn pausing(scale: Scale, flags: &[&str]) -> Told {
             tasks.spawn(async move { ask_until(address, &answers, &is_over).await });
         }
     }
-    // However slow the machine is, some requests pass and some do not.
+    // On a slow machine, continue until some requests are allowed and some are not.
     while began.elapsed() < scale.lasts || !answers.are_mixed() {
         sleep(BETWEEN_PAUSES).await;
         redis.process.freeze();
@@ -108,12 +108,13 @@ async fn pausing(scale: Scale, flags: &[&str]) -> Told {
     tasks.join_all().await;
     let [passed, denied, refused] = [&answers.passed, &answers.denied, &answers.refused]
         .map(|count| count.load(Ordering::Relaxed));
-    let told = Told { passed, denied, refused, took: began.elapsed() };
-    println!("{flags:?}: {told:?}");
-    told
+    let totals = Totals { passed, denied, refused, took: began.elapsed() };
+    println!("{flags:?}: {totals:?}");
+    totals
 }
 
-/// Asks over one connection, by hand: a client that does more would be the load of the machine.
+/// Sends requests over one connection with hand-written HTTP. A full client would need too much
+/// processor time.
 async fn ask_until(address: SocketAddr, answers: &Answers, is_over: &AtomicBool) {
     let mut stream = BufStream::new(TcpStream::connect(address).await.unwrap());
     let (mut line, mut body) = (String::new(), Vec::new());
@@ -143,26 +144,26 @@ async fn ask_until(address: SocketAddr, answers: &Answers, is_over: &AtomicBool)
     }
 }
 
-/// Redis grants the quota, and each of the two replicas at most half of the quota besides.
+/// Redis grants the quota, and each of the two replicas at most another half.
 async fn the_quota_and_the_local_shares_pass(scale: Scale) {
-    let told = pausing(scale, &[]).await;
-    assert!(told.refused == 0 && told.denied > 0, "{told:?}");
-    let granted = told.granted(scale.limit);
-    assert!(told.passed <= 2 * granted, "at most {}: {told:?}", 2 * granted);
+    let totals = pausing(scale, &[]).await;
+    assert!(totals.refused == 0 && totals.denied > 0, "{totals:?}");
+    let granted = totals.granted(scale.limit);
+    assert!(totals.passed <= 2 * granted, "at most {}: {totals:?}", 2 * granted);
     // A replica denies a request only after Redis has granted the quota, or after the replica has
-    // granted its own half of it.
-    assert!(told.passed >= scale.limit / 2, "at least {}: {told:?}", scale.limit / 2);
+    // granted its own half.
+    assert!(totals.passed >= scale.limit / 2, "at least {}: {totals:?}", scale.limit / 2);
 }
 
-/// Requests that Redis cannot decide are refused: no more than the quota passes.
+/// Requests that Redis cannot decide are rejected, so the quota is never exceeded.
 async fn only_the_quota_passes_if_closed(scale: Scale) {
-    let told = pausing(scale, &["--on-store-error", "closed"]).await;
-    let granted = told.granted(scale.limit);
-    assert!((1..=granted).contains(&told.passed), "at most {granted}: {told:?}");
+    let totals = pausing(scale, &["--on-store-error", "closed"]).await;
+    let granted = totals.granted(scale.limit);
+    assert!((1..=granted).contains(&totals.passed), "at most {granted}: {totals:?}");
 }
 
-/// Small by default. With `TOLLGATE_HEAVY=1`, as `cargo xtask test --all` sets it, the machine is busy
-/// besides.
+/// Small by default. With `TOLLGATE_HEAVY=1`, which `cargo xtask test --all` sets, the test is
+/// larger and runs busy loops.
 fn scale() -> Scale {
     if env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1") {
         Scale { limit: 1000, lasts: Duration::from_secs(8), busy_loops: 2 }
@@ -172,11 +173,11 @@ fn scale() -> Scale {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_quota_and_the_local_shares_pass_while_redis_stops_now_and_then() {
+async fn redis_pauses_allow_only_local_shares() {
     the_quota_and_the_local_shares_pass(scale()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_quota_passes_if_closed_while_redis_stops_now_and_then() {
+async fn redis_pauses_never_exceed_closed_quota() {
     only_the_quota_passes_if_closed(scale()).await;
 }

@@ -1,4 +1,4 @@
-//! The headers about the client that nginx sets, and the headers of the client that it replaces.
+//! nginx sets the headers that identify the client, and replaces headers that the client sent.
 
 use super::support::{client, start};
 use crate::client::Client;
@@ -8,7 +8,7 @@ const BY_ADDRESS: [&str; 8] =
     ["--limit", "3", "--costs", "one", "--key", "ip", "--trusted-proxies", "127.0.0.1"];
 
 #[tokio::test]
-async fn a_forged_address_wins_no_fresh_quota() {
+async fn forged_addresses_are_ignored() {
     let set = start(&BY_ADDRESS);
     let client = client(&set);
     for expected in [200, 200, 200, 429] {
@@ -27,7 +27,7 @@ async fn a_forged_address_wins_no_fresh_quota() {
 }
 
 #[tokio::test]
-async fn clients_with_different_addresses_have_quotas_of_their_own() {
+async fn addresses_have_separate_quotas() {
     let set = start(&BY_ADDRESS);
     for last in [1, 2] {
         let from = IpAddr::from([127, 0, 0, last]);
@@ -39,7 +39,7 @@ async fn clients_with_different_addresses_have_quotas_of_their_own() {
 }
 
 #[tokio::test]
-async fn every_request_has_one_id_from_one_end_to_the_other() {
+async fn request_id_is_set_by_nginx() {
     let set = start(&[]);
     let client = client(&set);
     let answer = client.get("/items", &[("x-request-id", "chosen by the client")]).await;
@@ -50,7 +50,7 @@ async fn every_request_has_one_id_from_one_end_to_the_other() {
 }
 
 #[tokio::test]
-async fn the_health_of_nginx_is_its_own() {
+async fn nginx_health_ignores_replicas() {
     let mut set = start(&["--limit", "1", "--costs", "one"]);
     let client = client(&set);
     for replica in &mut set.replicas {

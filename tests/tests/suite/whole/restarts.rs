@@ -15,7 +15,7 @@ use crate::client::Client;
 const PLENTY: u64 = 1_000_000;
 const ASKING: u64 = 16;
 
-/// Clients that ask without a pause, each over its own connection.
+/// Clients that send requests without a pause, each over its own connection.
 struct Load {
     clients: JoinSet<Vec<(&'static str, StatusCode)>>,
     enough: Arc<AtomicBool>,
@@ -71,7 +71,7 @@ async fn left(set: &Set, key: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_is_killed_takes_no_more_with_it_than_it_had_in_hand() {
+async fn killed_replica_loses_only_requests_in_flight() {
     let limit = PLENTY.to_string();
     let mut set = start(&["--key", "api-key", "--window", "1h", "--limit", &limit]);
     let load = Load::start(&client(&set), "key", &["GET"]);
@@ -86,16 +86,16 @@ async fn a_replica_that_is_killed_takes_no_more_with_it_than_it_had_in_hand() {
     load.go_on(200).await;
     let answers = load.stop().await;
     let served = answers.iter().filter(|(_, status)| *status == 200).count();
-    // nginx asks another replica, so clients see nothing of it.
+    // nginx retries on another replica, so clients see no error.
     assert_eq!(failed(&answers), []);
     let charged = PLENTY - left(&set, "key").await - 1;
-    let lost = charged.checked_sub(served as u64).expect("what was served was charged");
-    // Each client has one request in flight, of one unit.
-    assert!(lost <= ASKING * kills as u64, "{lost} units were charged for nothing");
+    let lost = charged.checked_sub(served as u64).expect("all served requests are charged");
+    // Each client has one request in flight, which costs one unit.
+    assert!(lost <= ASKING * kills as u64, "{lost} units were charged without a response");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_than_the_limit_is_admitted_while_replicas_are_killed() {
+async fn killed_replicas_never_exceed_the_limit() {
     let mut set = start(&["--key", "api-key", "--window", "1h", "--limit", "1000"]);
     let load = Load::start(&client(&set), "key", &["GET"]);
     for kill in 0..4 {
@@ -116,7 +116,7 @@ async fn no_more_than_the_limit_is_admitted_while_replicas_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_fails_no_request_that_can_be_sent_again() {
+async fn rolling_restart_fails_no_retryable_request() {
     let limit = PLENTY.to_string();
     let mut set = start(&["--key", "api-key", "--window", "1h", "--limit", &limit]);
     let load = Load::start(&client(&set), "key", &["GET", "SEARCH", "POST", "DELETE"]);
@@ -135,8 +135,8 @@ async fn a_rolling_restart_fails_no_request_that_can_be_sent_again() {
     let (posts, others): (Vec<_>, Vec<_>) =
         failed(&answers).into_iter().partition(|(method, _)| *method == "POST");
     assert_eq!(others, []);
-    // nginx may send a POST over a connection that the replica closes at this moment. The replica
-    // may have handled the POST already, so nginx does not send it again. Each client has one
-    // request in flight at each of the restarts.
+    // nginx may send a POST over a connection that the replica is closing. The replica may have
+    // handled the POST already, so nginx does not retry it. Each client has one request in flight
+    // at each restart.
     assert!(posts.len() as u64 <= ASKING * 6, "{posts:?} of {}", answers.len());
 }

@@ -1,11 +1,11 @@
-//! `balancer.sh`, against the real thing.
+//! `balancer.sh` against nginx and three replicas.
 
 use std::process::Command;
 
 use super::support::start;
 
 #[test]
-fn the_scenario_passes_through_nginx_and_retry_after_is_true() {
+fn scenario_passes_through_nginx() {
     // On a busy machine, the requests up to the denial take several seconds.
     let set = start(&["--window", "20s"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/balancer.sh");

@@ -1,12 +1,12 @@
-//! The whole, on free ports.
+//! Starts Redis, replicas and nginx on free ports.
 
 use tollgate_replicas::{Order, Set};
 
 use crate::client::Client;
 
-/// Starts all of it. A decision may take as long as it likes, as others use the machine too,
-/// and what is not decided is refused, so that nothing passes uncounted; `flags` may say
-/// otherwise.
+/// Starts all processes. By default, the store timeout is long because the machine may be busy, and
+/// undecided requests are rejected, so no request is allowed without a charge. `flags` can override
+/// both.
 pub(crate) fn start(flags: &[&str]) -> Set {
     let given = |flag: &str| flags.contains(&flag);
     let usual = [["--store-timeout", "10s"], ["--on-store-error", "closed"]];
@@ -23,11 +23,11 @@ pub(crate) fn start(flags: &[&str]) -> Set {
     Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// A client of the balancer.
+/// A client for the load balancer.
 pub(crate) fn client(set: &Set) -> Client {
     Client::new(None, set.nginx.address())
 }
 
-/// The cost of a request by its method.
+/// The request cost for each method.
 pub(crate) const METHODS: [(&str, u64); 4] =
     [("GET", 1), ("SEARCH", 3), ("POST", 5), ("DELETE", 10)];

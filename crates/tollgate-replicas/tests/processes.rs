@@ -12,7 +12,7 @@ use tollgate_replicas::{Nginx, Process, Redis};
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited 10 s in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(10), "timed out after 10 s: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

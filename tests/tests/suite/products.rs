@@ -50,7 +50,7 @@ async fn left(store: &RedisStore, policy: &Policy) -> u64 {
 /// Waits until Redis has executed the refunds, because the layer does not wait for these.
 async fn wait_for_remaining(store: &RedisStore, policy: &Policy, expected: u64) {
     let is_so = async || (left(store, policy).await == expected).then_some(());
-    until_async(&format!("{expected} units are left"), Duration::from_secs(20), is_so).await;
+    until_async(&format!("{expected} units remain"), Duration::from_secs(20), is_so).await;
 }
 
 async fn status<S, B>(service: &S, request: Request<()>) -> u16

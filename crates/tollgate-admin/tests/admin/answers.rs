@@ -101,7 +101,7 @@ async fn errors_name_the_problem() {
 }
 
 #[tokio::test]
-async fn a_charge_is_settled_once() {
+async fn charge_settles_once() {
     let (_, store) = memory();
     let policy = log("all", 9);
     let admin = admin(&layer(&store, [Limit::global(policy.clone())]));

@@ -360,5 +360,5 @@ fn cost_above_capacity_does_not_build() {
     assert_eq!(error(bucket().costs(Costs::default().from_fn(|_| Some(6)))), None);
     let penalty = bucket().penalty("banned", Strikes::of_denials(2, Duration::from_secs(60)));
     let both = builder(&store, [bucket(), penalty.unwrap()]).build();
-    assert!(both.is_ok(), "a penalty takes no units");
+    assert!(both.is_ok(), "a penalty charges no units");
 }

@@ -67,7 +67,7 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        write!(self.0, " {}={value:?}", field.name()).expect("a string takes all");
+        write!(self.0, " {}={value:?}", field.name()).expect("writing to a string");
     }
 }
 

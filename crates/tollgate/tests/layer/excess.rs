@@ -265,7 +265,7 @@ async fn expired_waiters_consume_nothing() {
     clock.advance(seconds(10));
     advance(Duration::from_secs(11)).await;
     settle_down().await;
-    // The last waiter times out before its turn, so it must not take the unit refilled meanwhile.
+    // The last waiter's deadline passes before its turn, so it must not take the refilled unit.
     clock.advance(seconds(10));
     advance(Duration::from_secs(6)).await;
     settle_down().await;

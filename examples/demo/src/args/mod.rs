@@ -116,7 +116,7 @@ pub struct Args {
     pub lease: Option<Lease>,
 
     #[command(flatten)]
-    #[expect(missing_docs, reason = "the flags' help says it")]
+    #[expect(missing_docs, reason = "the flags' help documents it")]
     pub admin: AdminArgs,
 }
 
@@ -151,7 +151,7 @@ pub struct AdminArgs {
 
 /// How subjects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the flag's help says it")]
+#[expect(missing_docs, reason = "the flag's help documents it")]
 pub enum AdminSubjects {
     Hash,
     Masked,
@@ -173,7 +173,7 @@ pub enum Store {
 
 /// What determines the request cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the flag's help says it")]
+#[expect(missing_docs, reason = "the flag's help documents it")]
 pub enum CostsBy {
     ByMethod,
     One,
@@ -181,7 +181,7 @@ pub enum CostsBy {
 
 /// What determines the request key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the flag's help says it")]
+#[expect(missing_docs, reason = "the flag's help documents it")]
 pub enum KeyBy {
     Global,
     Ip,
@@ -192,7 +192,7 @@ pub enum KeyBy {
 
 /// The log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "the flag's help says it")]
+#[expect(missing_docs, reason = "the flag's help documents it")]
 pub enum LogFormat {
     Text,
     Json,

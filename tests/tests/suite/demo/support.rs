@@ -28,7 +28,7 @@ impl Replica {
         let address = loop {
             let start = banner.len();
             let read = stdout.read_line(&mut banner).unwrap();
-            assert!(read > 0, "{command:?}: ended before it listened; it said {banner:?}");
+            assert!(read > 0, "{command:?}: exited before it listened: {banner:?}");
             if let Some(url) = banner[start..].trim().strip_prefix("listening  http://") {
                 break url.parse().unwrap();
             }

@@ -74,7 +74,7 @@ impl Tab {
         while !self.value::<bool>(&format!("Boolean({expression})")) {
             if start.elapsed() > PATIENCE {
                 let shown: String = self.value("document.body.innerText");
-                panic!("in vain: {expression}\n{shown}\n{:?}", self.complaints());
+                panic!("timed out: {expression}\n{shown}\n{:?}", self.complaints());
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -189,7 +189,7 @@ fn address(process: &Process) -> String {
         {
             return address.trim().to_owned();
         }
-        assert!(start.elapsed() < PATIENCE, "chromium is not up; it said: {said}");
+        assert!(start.elapsed() < PATIENCE, "chromium did not start: {said}");
         thread::sleep(Duration::from_millis(20));
     }
 }

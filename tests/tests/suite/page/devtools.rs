@@ -50,7 +50,7 @@ impl DevTools {
     pub(crate) fn wait_for(&mut self, event: &str) {
         let start = Instant::now();
         while self.events.iter().all(|it| it["method"] != event) {
-            assert!(start.elapsed() < PATIENCE, "in vain: {event}");
+            assert!(start.elapsed() < PATIENCE, "timed out: {event}");
             let message = self.receive(event);
             self.events.push(message);
         }

@@ -67,9 +67,9 @@ fn is_sequential(outcomes: &[Outcome]) -> Result<(), String> {
         remaining = left;
     }
     let mut refused = outcomes.iter().filter(|it| it.left.is_none()).map(|it| it.cost);
-    refused
-        .find(|cost| *cost <= remaining)
-        .map_or(Ok(()), |cost| Err(format!("{cost} were refused, and {remaining} were never used")))
+    refused.find(|cost| *cost <= remaining).map_or(Ok(()), |cost| {
+        Err(format!("a cost of {cost} was denied, but {remaining} units remain"))
+    })
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! cargo run -p tollgate-replay --example recorded
 //!
-//! Would a smaller quota have denied anything of last week's recording? The service builds
-//! its `RateLimitLayer` of the same policies, and has recorded its requests.
+//! Would a smaller quota have denied any of last week's requests? The service has recorded its
+//! requests and uses the same policies in its `RateLimitLayer`.
 
 use tollgate_core::{Cost, Key, Policy, PolicyError, Quota, Timestamp};
 use tollgate_replay::{Ask, Client, Replay, Report, Request};
 
-/// The limits of the service. `RateLimitLayer::builder(store)` gets the same policies.
+/// The service's limits. `RateLimitLayer::builder(store)` gets the same policies.
 struct Limits {
     everybody: Policy,
     client: Policy,
@@ -21,11 +21,11 @@ impl Limits {
     }
 }
 
-/// A recorded request: the second, the client, the method.
+/// A recorded request: its time in seconds, client, and method.
 struct Recorded(u64, &'static str, &'static str);
 
 fn recording() -> impl Iterator<Item = Recorded> {
-    // Ann looks around once a second for a minute, Bob writes now and then.
+    // For a minute, Ann sends a GET request every second and Bob a POST request every 20 seconds.
     (0..60).flat_map(|second| {
         let ann = Recorded(second, "ann", "GET");
         let bob = second.is_multiple_of(20).then_some(Recorded(second, "bob", "POST"));
@@ -63,14 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quota_of_today_denies_nothing_of_the_recording() {
+    fn current_quota_denies_no_recorded_request() {
         let report = replay(&Limits::new(60).unwrap()).unwrap();
         assert_eq!((report.clients, report.total.counts.denied), (2, 0));
         assert!(report.is_exact());
     }
 
     #[test]
-    fn half_of_it_would_touch_one_client() {
+    fn half_the_quota_denies_one_client() {
         let report = replay(&Limits::new(30).unwrap()).unwrap();
         assert_eq!(report.clients_denied, 1);
         assert_eq!(report.denied_clients[0].client, "ann");

@@ -5,18 +5,18 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use tollgate_core::Timestamp;
 
-/// An instant that is written as `2000-10-10T20:55:36Z`, with a fraction of a second if it has one.
+/// An instant, formatted as `2000-10-10T20:55:36Z` with a fraction of a second if necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(pub Timestamp);
 
 impl Instant {
-    /// In UTC. A time after the year 9999 is the end of that year.
+    /// Converts to UTC. Times after the year 9999 become the end of that year.
     pub(crate) fn in_utc(self) -> jiff::Timestamp {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX)
     }
 
-    /// The day of the week, from Monday (0) to Sunday (6), and the hour.
+    /// The weekday, from Monday (0) to Sunday (6), and the hour.
     pub(crate) const fn hour_of_week(self) -> (usize, usize) {
         let hours = self.0.as_micros() / 3_600_000_000;
         (((hours / 24 + 3) % 7) as usize, (hours % 24) as usize)
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_written_in_utc() {
+    fn instants_are_formatted_in_utc() {
         for (micros, text, hour) in [
             (0, "1970-01-01T00:00:00Z", (3, 0)),
             (971_211_336_000_000, "2000-10-10T20:55:36Z", (1, 20)),

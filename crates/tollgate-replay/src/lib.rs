@@ -1,8 +1,8 @@
-//! Replays recorded requests against the limits of Tollgate: which requests would have been denied,
-//! and which clients are affected?
+//! Replays recorded requests against Tollgate's limits: which requests would have been denied, and
+//! which clients would be affected?
 //!
-//! [`Replay`] takes requests and returns a report. It has no clock and reads no file. The module
-//! [`log`] reads access logs.
+//! [`Replay`] takes requests and returns a report. It has no clock and does not read files. The
+//! [`log`] module reads access logs.
 //!
 //! ```
 //! use tollgate_core::{Cost, Key, Policy, Quota, Timestamp};

@@ -1,4 +1,4 @@
-//! The result of a replay.
+//! The replay report.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tollgate_core::{Micros, Timestamp};
 
 use crate::instant::Instant;
 
-/// The result of a replay: plain numbers, also as JSON.
+/// The report on a replay. It can be serialized as JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// All requests.
@@ -17,37 +17,37 @@ pub struct Report {
     pub first: Option<Instant>,
     /// When the last request arrived.
     pub last: Option<Instant>,
-    /// Distinct clients, up to the bound.
+    /// Distinct clients, up to [`Bounds::clients`](crate::Bounds::clients).
     pub clients: u64,
-    /// Clients that were denied at least once.
+    /// Clients with at least one denial.
     pub clients_denied: u64,
-    /// Requests of clients beyond the bound.
+    /// Requests from clients beyond the bound.
     #[serde(skip_serializing_if = "Counts::is_empty")]
     pub beyond_clients: Counts,
-    /// Requests that were denied before any limit: by a blocklist, or
-    /// because their client is unknown.
+    /// Requests that were denied before any limit, either by a blocklist or because their client is
+    /// unknown.
     pub forbidden: u64,
-    /// The effect of each policy, by its name.
+    /// The effect of each policy, by name.
     pub policies: BTreeMap<String, PolicyReport>,
-    /// The requests of each route, by its name.
+    /// Requests per route, by name.
     pub routes: BTreeMap<String, Totals>,
-    /// Clients that were never denied, by the smallest share of a quota that each had left.
+    /// Clients that were never denied, by their smallest remaining quota.
     pub nearness: Vec<Nearness>,
-    /// Clients by the requests of their busiest minute: the most requests, and the number of clients.
+    /// Clients by requests in their busiest minute: the maximum requests and the number of clients.
     pub peaks: Vec<(u64, u64)>,
-    /// Denials by the day of the week, from Monday, and the hour, in UTC.
+    /// Denials by weekday (from Monday) and hour, in UTC.
     pub denials_by_hour: Vec<Vec<u64>>,
-    /// Clients that were denied, most denials first.
+    /// Denied clients, those with the most denials first.
     pub denied_clients: Vec<ClientReport>,
-    /// Charges to keys for which the store had no room: these keys shared a quota.
+    /// Charges to keys that did not fit into the store and therefore shared a quota.
     pub overflowed: u64,
-    /// Responses that ended early because too many were in flight.
+    /// Responses that were cut short because too many were in flight.
     pub cut_short: u64,
 }
 
 impl Report {
-    /// Whether every decision is the one that the service would have made: the store had room for
-    /// all keys, and no response ended early.
+    /// Whether every decision matches the service: the store had room for all keys, and no response
+    /// was cut short.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.overflowed == 0 && self.cut_short == 0
@@ -59,11 +59,11 @@ impl Report {
 pub struct Counts {
     /// Requests.
     pub requests: u64,
-    /// Units that the requests cost.
+    /// The requests' total cost.
     pub units: u64,
-    /// Requests that were allowed.
+    /// Allowed requests.
     pub allowed: u64,
-    /// Requests that were denied.
+    /// Denied requests.
     pub denied: u64,
 }
 
@@ -73,22 +73,22 @@ impl Counts {
     }
 }
 
-/// Counts, and their distribution over time.
+/// Counts and their distribution over time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
     /// Requests and units.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The minute with the most denials; without denials, the minute with the most requests.
+    /// The minute with the most denials, or with the most requests if there were no denials.
     pub worst_minute: Option<Minute>,
-    /// Over time.
+    /// The distribution over time.
     pub series: Series,
 }
 
-/// One minute.
+/// A minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Minute {
-    /// Its start.
+    /// The start of the minute.
     pub at: Instant,
     /// Requests.
     pub requests: u64,
@@ -102,20 +102,20 @@ impl Default for Minute {
     }
 }
 
-/// The effect of one policy.
+/// A policy's effect.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PolicyReport {
-    /// The requests to which the policy applied. A request that this policy did not deny counts as
-    /// allowed, even if another policy denied it.
+    /// The requests to which the policy applied. A request counts as allowed unless this policy
+    /// denied it, even if another policy did.
     #[serde(flatten)]
     pub totals: Totals,
     /// Requests that waited for the policy.
     pub waits: Waits,
     /// Units that were refunded after the response.
     pub returned: u64,
-    /// Units that were charged in addition after the response.
+    /// Additional units that were charged after the response.
     pub extra: u64,
-    /// Whether it is a shadow or soft policy, which denies nothing.
+    /// Whether the policy is in shadow mode or a soft limit, so it never denies requests.
     pub shadow: bool,
 }
 
@@ -124,9 +124,9 @@ pub struct PolicyReport {
 pub struct Waits {
     /// The number of requests.
     pub requests: u64,
-    /// The sum of the waits, in microseconds.
+    /// The total wait in microseconds.
     pub total_micros: u64,
-    /// The longest wait, in microseconds.
+    /// The longest wait in microseconds.
     pub longest_micros: u64,
 }
 
@@ -138,43 +138,43 @@ impl Waits {
     }
 }
 
-/// A client that was denied.
+/// A denied client.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientReport {
-    /// Its name.
+    /// The client's name.
     pub client: String,
-    /// Its requests.
+    /// The client's requests.
     pub requests: u64,
     /// Denied requests.
     pub denied: u64,
     /// The first denial.
     pub first: Instant,
-    /// The policy of the first denial, or `(before any limit)`.
+    /// The policy that denied first, or `(before any limit)`.
     pub first_by: String,
     /// The last denial.
     pub last: Instant,
-    /// Denials by the hour of the day, in UTC.
+    /// Denials by hour of the day, in UTC.
     pub hours: Vec<u32>,
 }
 
-/// Clients that were never denied, by the smallest share of a quota that they had left.
+/// Clients that were never denied, grouped by their smallest remaining quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearness {
-    /// The lower end of a range of ten percent.
+    /// The lower bound of the range in percent. Each range spans ten percent.
     pub left_percent: u8,
     /// The number of clients.
     pub clients: u64,
 }
 
-/// Allowed and denied requests over time, in at most [`Series::CELLS`] steps: as the log grows,
-/// steps become longer.
+/// Allowed and denied requests over time, in at most [`Series::CELLS`] steps. The steps become
+/// longer as the log grows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
     /// The start of the first step.
     pub from: Instant,
-    /// The length of a step in seconds.
+    /// The step length in seconds.
     pub step_seconds: u64,
-    /// Allowed and denied requests in each.
+    /// Allowed and denied requests in each step.
     pub steps: Vec<(u64, u64)>,
 }
 
@@ -184,12 +184,12 @@ impl Default for Series {
     }
 }
 
-/// The lengths of steps that people know, in seconds. Each is a multiple of the one before it; the
-/// last is a day, and longer steps double.
+/// Familiar step lengths in seconds. Each is a multiple of the previous length. The last is a day,
+/// and longer steps double.
 const STEPS: [u64; 13] = [1, 2, 10, 30, 60, 120, 600, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400];
 
 impl Series {
-    /// The most steps.
+    /// The maximum number of steps.
     pub const CELLS: usize = 512;
 
     pub(crate) fn add(&mut self, second: u64, allowed: u64, denied: u64) {

@@ -1,6 +1,6 @@
-//! A replay decides each request as the definitions of the algorithms do, read off the list of
-//! all charges so far.
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+//! Compares a replay's decisions with a simple model, which derives each decision from the list of
+//! all previous charges.
+#![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 use proptest::prelude::*;
 use tollgate_core::{
@@ -12,21 +12,21 @@ use tollgate_replay::{Answer, Ask, Client, Replay, Request};
 struct Made {
     at: u64,
     cost: u64,
-    /// When it came back, if it did.
+    /// When the charge was refunded, if it was.
     back: Option<u64>,
 }
 
-/// One policy and all its charges, for each of the clients.
+/// A policy and its charges for each client.
 struct Oracle {
     policy: Policy,
     made: Vec<Vec<Made>>,
 }
 
-/// Spans are in steps of a tenth of a second, so that instants meet often.
+/// Durations are multiples of 100 ms, so events often coincide.
 const STEP: u64 = 100_000;
 
 impl Oracle {
-    /// Whether there is room for `cost`, and how long the request is held back then.
+    /// Returns the request's delay, or `None` if the policy denies it.
     fn room(&self, client: usize, now: u64, cost: u64) -> Option<u64> {
         let (limit, window) = (self.policy.quota().limit(), self.policy.window().get());
         let capacity = self.policy.capacity();
@@ -50,7 +50,7 @@ impl Oracle {
                 (this + cost + shared <= limit).then_some(0)
             }
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
-                // A unit weighs a window; each microsecond takes the limit away.
+                // A unit weighs `window`, and `limit` drains per microsecond.
                 let (mut level, mut at) = (0_u64, 0);
                 for made in made {
                     level = level.saturating_sub((made.at - at) * limit) + made.cost * window;
@@ -83,7 +83,7 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
         let policies = policies.into_iter().enumerate();
         let policies = policies.map(|(number, (algorithm, limit, steps))| {
             let window = match algorithm {
-                // A lease outlives every response here.
+                // Permits outlive every response in this test.
                 Algorithm::ConcurrentRequests => 1_000 * STEP,
                 _ => steps * STEP,
             };
@@ -94,14 +94,14 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
     })
 }
 
-/// Steps since the request before, client, cost, duration, and whether it counts in the end.
+/// Steps since the previous request, client, cost, duration, and whether the response counts.
 type Recorded = (u64, usize, u64, u64, bool);
 
 fn log() -> impl Strategy<Value = Vec<Recorded>> {
     prop::collection::vec((0_u64..6, 0_usize..3, 1_u64..4, 0_u64..12, any::<bool>()), 1..200)
 }
 
-/// Refunds of these algorithms can be read off a list of charges.
+/// For these algorithms, the list of charges is enough to model refunds.
 fn gives_back(policy: &Policy) -> bool {
     matches!(
         policy.algorithm().expect("a limit"),
@@ -111,7 +111,7 @@ fn gives_back(policy: &Policy) -> bool {
 
 proptest! {
     #[test]
-    fn each_request_is_decided_as_the_definitions_say(policies in policies(), log in log()) {
+    fn decisions_match_the_model(policies in policies(), log in log()) {
         let mut oracles: Vec<_> = policies
             .iter()
             .map(|policy| Oracle { policy: policy.clone(), made: (0..3).map(|_| Vec::new()).collect() })

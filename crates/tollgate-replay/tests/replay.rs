@@ -1,5 +1,5 @@
-//! A replay besides its decisions: waiting, strikes, bounds and counts.
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+//! Waiting, penalties, bounds and counts in a replay.
+#![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn ask<'a>(policy: &'a Policy, key: &'a Key) -> Ask<'a> {
     Ask::new(policy, key, Cost::ONE)
 }
 
-/// Answers to requests of one client at these milliseconds; of waiting requests, the final one.
+/// Replays requests from a client at these milliseconds, and returns their final answers.
 fn answers(asks: &[Ask<'_>], millis: &[u64]) -> Vec<Answer> {
     let mut replay = Replay::new();
     let mut answers: Vec<_> = millis
@@ -33,7 +33,7 @@ const fn after(millis: u64) -> Answer {
 }
 
 #[test]
-fn requests_wait_in_the_order_of_their_arrival_and_no_longer_than_they_may() {
+fn requests_wait_in_order_until_they_time_out() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let key = Key::from("a");
     let patient = [Ask { waits: Some(Micros::new(2_500_000)), ..ask(&policy, &key) }];
@@ -43,7 +43,7 @@ fn requests_wait_in_the_order_of_their_arrival_and_no_longer_than_they_may() {
 }
 
 #[test]
-fn a_request_that_waits_for_its_own_limit_holds_up_no_other_client() {
+fn waiting_client_does_not_block_another() {
     let own = Policy::fixed_window_counter("own", Quota::per_second(1)).unwrap();
     let all = Policy::fixed_window_counter("all", Quota::per_second(2)).unwrap();
     let mut replay = Replay::new();
@@ -64,7 +64,7 @@ fn a_request_that_waits_for_its_own_limit_holds_up_no_other_client() {
 }
 
 #[test]
-fn permits_are_held_for_as_long_as_responses_take() {
+fn permits_are_held_during_responses() {
     let policy = Policy::concurrent_requests("p", 2, Duration::from_secs(30)).unwrap();
     let key = Key::from("a");
     let mut replay = Replay::new();
@@ -74,12 +74,12 @@ fn permits_are_held_for_as_long_as_responses_take() {
         replay.request(&request).unwrap() == after(0)
     };
     assert!(send(0, 100) && send(10, 500) && !send(20, 1));
-    // The first response is over at this instant.
+    // The first response is complete at this instant.
     assert!(send(100, 1_000) && !send(499, 1) && send(510, 1));
 }
 
 #[test]
-fn denials_are_strikes_and_a_block_is_for_its_client_alone() {
+fn repeated_denials_block_only_their_client() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let strikes = Strikes::of_denials(2, Duration::from_secs(10)).block(Duration::from_secs(60));
     let penalty = Policy::penalty("blocked", strikes).unwrap();
@@ -96,18 +96,18 @@ fn denials_are_strikes_and_a_block_is_for_its_client_alone() {
 }
 
 #[test]
-fn failures_are_strikes_when_the_response_is_there() {
+fn failed_responses_are_strikes() {
     let strikes = Strikes::of_failures(2, Duration::from_secs(10)).block(Duration::from_secs(60));
     let penalty = Policy::penalty("locked", strikes).unwrap();
     let key = Key::from("a");
-    // One more than was charged is a strike.
+    // Settling to more than the charge is a strike.
     let failing = [Ask { actual: Some(Cost::new(2)), ..ask(&penalty, &key) }];
     let all = answers(&failing, &[0, 1, 2, 3]);
     assert_eq!(all, [after(0), after(0), Answer::Denied, Answer::Denied]);
 }
 
 #[test]
-fn a_shadow_denies_nothing_and_its_denials_are_counted() {
+fn shadow_counts_but_does_not_deny() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let key = Key::from("a");
     let shadow = [Ask { enforce: false, ..ask(&policy, &key) }];
@@ -122,7 +122,7 @@ fn a_shadow_denies_nothing_and_its_denials_are_counted() {
 }
 
 #[test]
-fn time_that_steps_back_stands_still() {
+fn time_does_not_go_backwards() {
     let policy = Policy::sliding_window_log("p", Quota::per_second(1)).unwrap();
     let key = Key::from("a");
     let all = answers(&[ask(&policy, &key)], &[5_000, 0, 5_999, 6_000]);
@@ -130,7 +130,7 @@ fn time_that_steps_back_stands_still() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_decided_as_ever_and_counted_together() {
+fn clients_beyond_the_bound_are_counted_together() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let mut replay = Replay::within(Bounds { clients: 3, named: 2, ..Bounds::default() });
     for number in 0..10_u64 {
@@ -150,7 +150,7 @@ fn clients_beyond_the_bound_are_decided_as_ever_and_counted_together() {
 }
 
 #[test]
-fn a_store_without_room_is_reported() {
+fn full_store_is_reported() {
     let policy = Policy::token_bucket("p", Quota::per_hour(1)).unwrap();
     let mut replay = Replay::within(Bounds { store_bytes: 64 << 10, ..Bounds::default() });
     for number in 0..10_000_u64 {
@@ -161,7 +161,7 @@ fn a_store_without_room_is_reported() {
 }
 
 #[test]
-fn the_worst_minute_and_the_shares_left_are_told() {
+fn worst_minute_and_remaining_shares_are_reported() {
     let policy = Policy::fixed_window_counter("p", Quota::per_minute(10)).unwrap();
     let mut replay = Replay::new();
     for (minute, name, requests) in [(0, "a", 3), (1, "b", 12), (2, "c", 11), (3, "d", 10)] {
@@ -185,16 +185,16 @@ fn the_worst_minute_and_the_shares_left_are_told() {
     assert_eq!(json["worst_minute"]["denied"], 2);
 }
 
-/// All clients together take most of a minute in a release build, so they need `TOLLGATE_HEAVY=1`. By
-/// default the test uses a 64th of the clients and of the memory, with equally full tables.
+/// The full test takes most of a minute in a release build, so it needs `TOLLGATE_HEAVY=1`. By
+/// default, clients and memory are divided by 64, which leaves the tables equally full.
 #[cfg(target_os = "linux")]
 #[test]
-fn ten_million_clients_take_less_than_two_gibibytes() {
+fn ten_million_clients_fit_in_two_gibibytes() {
     let is_heavy = std::env::var("TOLLGATE_HEAVY").is_ok_and(|heavy| heavy == "1");
     let part: u64 = if is_heavy { 1 } else { 64 };
     let clients = 10_000_000 / part;
     let before = peak_memory();
-    // Each key stays in use until the end.
+    // Every key remains in use until the end.
     let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
     let mut replay = Replay::new();
     for number in 0..clients {
@@ -211,7 +211,7 @@ fn ten_million_clients_take_less_than_two_gibibytes() {
     assert!(kibibytes < (2 << 20) / part, "{kibibytes} KiB for {clients} clients");
 }
 
-/// The most memory that this process has had so far, in KiB.
+/// This process's peak memory use, in KiB.
 #[cfg(target_os = "linux")]
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

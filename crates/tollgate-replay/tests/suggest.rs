@@ -1,6 +1,6 @@
-//! Suggested limits are the smallest that deny no more clients than stated, as a replay of the same
-//! requests shows.
-#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+//! Replays requests under their suggested limits, which must be the smallest that deny no more
+//! clients than stated.
+#![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 use proptest::prelude::*;
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Timestamp};
@@ -9,7 +9,7 @@ use tollgate_replay::{Ask, Client, Replay, Request};
 
 const WINDOW: Micros = Micros::new(10_000_000);
 
-/// The clients that a policy would deny.
+/// The number of clients that a policy would deny.
 fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
     let mut replay = Replay::new();
     for (at, client) in log {
@@ -23,7 +23,7 @@ fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
 
 proptest! {
     #[test]
-    fn no_smaller_limit_denies_as_few_clients(
+    fn suggested_limits_are_minimal(
         log in prop::collection::vec((0_u64..2_000_000, 0_u8..40), 1..250),
     ) {
         let mut at = 1_000_000_000_000;
@@ -60,7 +60,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn all_limits_together_keep_the_level(
+    fn combined_limits_respect_the_level(
         log in prop::collection::vec((0_u64..2_000_000, 0_u8..120, 0_usize..3), 1..600),
         bucket in any::<bool>(),
     ) {
@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn with_little_memory_whole_clients_are_left_out() {
+fn sampling_drops_entire_clients() {
     let bounds = Bounds { requests: 1_000, ..Bounds::default() };
     let mut suggest = Suggest::new(WINDOW, &[], bounds);
     for round in 0..4_u64 {

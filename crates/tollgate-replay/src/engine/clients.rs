@@ -1,4 +1,4 @@
-//! Counts of each client.
+//! Per-client counts.
 
 use std::hash::BuildHasher;
 
@@ -11,14 +11,14 @@ use super::Client;
 use crate::instant::Instant;
 use crate::report::{ClientReport, Counts, Nearness, Report};
 
-/// The counts of each client, by a hash of its key.
+/// Per-client counts, by a hash of the client's key.
 pub(super) struct Clients {
     hasher: RandomState,
     known: HashMap<u64, Counted, RandomState>,
     most: usize,
-    /// Requests and denials of the clients that came too late to be counted apart.
+    /// Requests and denials of clients that did not fit into the table.
     beyond: Counts,
-    /// Clients that were denied, with their names.
+    /// Denied clients, with their names.
     denied: HashMap<u64, Denials, RandomState>,
     most_named: usize,
 }
@@ -29,9 +29,9 @@ struct Counted {
     denied: u32,
     minute: u32,
     in_minute: u32,
-    /// Requests in its busiest minute.
+    /// Requests in the client's busiest minute.
     peak: u32,
-    /// The smallest share of a quota that it had left, in percent; [`NO_QUOTA`] without a quota.
+    /// The client's smallest remaining quota in percent, or [`NO_QUOTA`].
     least: u8,
 }
 
@@ -57,9 +57,9 @@ impl Clients {
         }
     }
 
-    /// Counts an event of a client: a request that arrives, or a denial, or both. `left` is the
-    /// client's remaining share, in percent. `denied_by` names the policy that denies the request.
-    // One function, because each search of a large table waits for the memory.
+    /// Counts a client's new request, denial, or both. `left` is the client's remaining share in
+    /// percent, and `denied_by` is the policy that denies the request.
+    // A single function, because each lookup in a large table is a cache miss.
     pub(super) fn note(
         &mut self,
         client: Client<'_>,
@@ -109,7 +109,7 @@ impl Clients {
         denials.hours[hour] += 1;
     }
 
-    /// Adds what was counted to a report.
+    /// Adds the counts to a report.
     pub(super) fn report(&self, report: &mut Report) {
         let all = || self.known.values();
         report.clients = self.known.len() as u64;
@@ -155,7 +155,7 @@ impl Counted {
     }
 }
 
-/// Clients that were never denied, by the smallest share that they had left, in steps of 10 %.
+/// Clients that were never denied, by their smallest remaining share in steps of 10 %.
 fn nearness<'a>(clients: impl Iterator<Item = &'a Counted>) -> Vec<Nearness> {
     let mut tenths = [0_u64; 10];
     for client in clients.filter(|client| client.denied == 0 && client.least != NO_QUOTA) {
@@ -165,7 +165,7 @@ fn nearness<'a>(clients: impl Iterator<Item = &'a Counted>) -> Vec<Nearness> {
     (0..).zip(tenths).map(near).collect()
 }
 
-/// The number of clients by the requests of their busiest minute, in steps: up to 1, 2, 4, 8, …
+/// The number of clients by requests in their busiest minute, in steps: up to 1, 2, 4, 8, …
 fn peaks<'a>(clients: impl Iterator<Item = &'a Counted>) -> Vec<(u64, u64)> {
     let mut powers = Vec::new();
     for client in clients {

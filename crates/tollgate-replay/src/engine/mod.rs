@@ -1,12 +1,12 @@
-//! Requests in, decisions out, on the clock of the requests.
+//! Decides recorded requests on the clock of the log.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `request.rs` | a recorded request |
-//! | `waiting.rs` | requests that wait for their limits |
-//! | `queue.rs` | how they join, look again and leave |
-//! | `tally.rs` | counts of policies and routes |
-//! | `clients.rs` | counts of each client |
+//! | `waiting.rs` | waiting requests and their queues |
+//! | `queue.rs` | how requests start to wait, retry, and finish |
+//! | `tally.rs` | counts per policy and route |
+//! | `clients.rs` | counts per client |
 
 mod clients;
 mod queue;
@@ -31,27 +31,29 @@ use self::tally::Tallies;
 use self::waiting::Waiting;
 use crate::report::Report;
 
-/// How much memory a replay may take.
+/// Limits a replay's memory.
 ///
-/// # What is exact
+/// # Accuracy
 ///
-/// All decisions are exact while the store has room for the keys that are in use at once; otherwise
-/// [`Report::is_exact`] is false. Counts of clients are exact up to the bound. Requests of further
-/// clients are decided in the same way, and counted together.
+/// All decisions are exact as long as the store has room for the keys in use; otherwise
+/// [`Report::is_exact`] returns false. Client counts are exact up to the bound `clients`.
+/// Requests from additional clients are decided in the same way but counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most clients that are counted apart, at some 40 to 80 bytes each. Default: 14 680 064,
-    /// which fit into a table of 2^24 places.
+    /// The maximum number of clients that are counted separately, at 40 to 80 bytes each. Default:
+    /// 14 680 064, which is the capacity of a hash table with 2^24 slots.
     pub clients: usize,
-    /// The most denied clients that are named, at some 300 bytes each. Default: 65 536.
+    /// The maximum number of denied clients listed by name, at about 300 bytes each. Default:
+    /// 65 536.
     pub named: usize,
-    /// The most bytes for the states of keys. Default: 2 GiB. A sliding window log reserves its
-    /// largest possible size.
+    /// The maximum number of bytes for key state. Default: 2 GiB. A sliding window log reserves its
+    /// maximum size.
     pub store_bytes: usize,
-    /// The most requests whose responses are not over. If there are more, the earliest response
-    /// ends too soon. Default: a million.
+    /// The maximum number of requests in flight. When it is exceeded, the earliest response is cut
+    /// short. Default: a million.
     pub in_flight: usize,
-    /// The most requests that wait at once, as in the service. Default: 1024.
+    /// The maximum number of waiting requests, which should match the service's setting. Default:
+    /// 1024.
     pub waiting: usize,
 }
 
@@ -67,42 +69,43 @@ impl Default for Bounds {
     }
 }
 
-/// The answer to a request.
+/// A request's outcome.
 ///
-/// The set is closed: a caller that counts answers has to treat each of them.
+/// The enum is exhaustive, because callers that count outcomes must handle every variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It passes after a wait, which is zero unless a queue delays the request.
+    /// The request is allowed after a wait, which is zero unless a queue delays the request.
     Allowed {
-        /// The wait.
+        /// How long the request waits.
         wait: Micros,
     },
-    /// It is denied.
+    /// The request is denied.
     Denied,
-    /// It waits for a limit. [`Replay::resolved`] has the final answer later.
+    /// The request waits for a limit. [`Replay::resolved`] returns the final answer later.
     Waits,
 }
 
-/// A replay: the limits, the state of their keys, and what has been counted.
+/// A replay with its key state and counts.
 ///
-/// Requests must be in the order of their times. A request that is earlier than the request before it
-/// gets the time of that request. The same functions decide as in a service with a store in memory.
+/// Requests must be in chronological order. A request that is earlier than the previous request is
+/// treated as if it arrived at the same time. Decisions use the same code as a service with a
+/// memory store.
 pub struct Replay {
     store: MemoryStore<LogClock>,
     clock: LogClock,
     bounds: Bounds,
     tallies: Tallies,
-    /// Later events, by their times.
+    /// Future events, earliest first.
     events: BinaryHeap<Reverse<Event>>,
     waiting: Waiting,
-    /// Requests so far, which number them.
+    /// The number of requests so far, which is also the next request's number.
     requests: u64,
     receipts: u64,
     resolved: Vec<(u64, Answer)>,
     cut_short: u64,
 }
 
-/// The time of the log. Clones tell the same time.
+/// A clock that follows the log. Clones share the time.
 #[derive(Clone, Debug, Default)]
 struct LogClock(Arc<AtomicU64>);
 
@@ -118,35 +121,35 @@ impl LogClock {
     }
 }
 
-/// Something that happens later.
+/// A future event.
 struct Event {
     at: Timestamp,
-    /// Events of one instant happen in the order of their numbers.
+    /// Orders events that have the same time.
     number: u64,
     what: What,
 }
 
 enum What {
-    /// A response is over: its charges are settled.
+    /// A response is complete, so its charges are settled.
     End(Box<[(Receipt, Cost)]>),
-    /// A request that waits looks again.
+    /// A waiting request retries.
     Wake(u64),
 }
 
 impl Replay {
-    /// A replay of no request so far, within the default bounds.
+    /// Creates a replay with the default bounds.
     #[must_use]
     pub fn new() -> Self {
         Self::within(Bounds::default())
     }
 
-    /// A replay of no request so far.
+    /// Creates a replay.
     #[must_use]
     pub fn within(bounds: Bounds) -> Self {
         let clock = LogClock::default();
         let store = MemoryStore::builder()
             .clock(clock.clone())
-            // One thread decides, so that one lock is enough.
+            // The replay is single-threaded, so more shards would not help.
             .shards(1)
             .max_keys(usize::MAX)
             .max_bytes(bounds.store_bytes)
@@ -165,10 +168,10 @@ impl Replay {
         }
     }
 
-    /// Decides one request. Its number is that of the requests before it, from 0.
+    /// Decides a request. Requests are numbered from 0.
     ///
     /// # Errors
-    /// The request asks for one policy and key under two quotas.
+    /// The request charges the same policy and key under two quotas.
     pub fn request(&mut self, request: &Request<'_>) -> Result<Answer, StoreError> {
         let now = self.advance(request.at)?;
         let number = self.requests;
@@ -195,10 +198,10 @@ impl Replay {
         Ok(Answer::Denied)
     }
 
-    /// Counts a request that is denied before any limit: its client is blocked or unknown.
+    /// Counts a request that is denied before any limit because its client is blocked or unknown.
     ///
     /// # Errors
-    /// As [`request`](Self::request).
+    /// Same as [`request`](Self::request).
     pub fn forbid(&mut self, request: &Request<'_>) -> Result<(), StoreError> {
         let now = self.advance(request.at)?;
         self.requests += 1;
@@ -207,15 +210,16 @@ impl Replay {
         Ok(())
     }
 
-    /// The final answers to requests that waited, by their numbers, since the last call.
+    /// Returns the final answers to requests that waited, with the requests' numbers. Each call
+    /// returns the answers since the previous call.
     pub fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
         self.resolved.drain(..)
     }
 
-    /// Lets all responses end and all requests that wait pass or be denied, and reports.
+    /// Completes all responses, decides all waiting requests, and returns the report.
     ///
     /// # Errors
-    /// As [`request`](Self::request).
+    /// Same as [`request`](Self::request).
     pub fn finish(&mut self) -> Result<Report, StoreError> {
         while let Some(Reverse(event)) = self.events.pop() {
             self.clock.set(event.at.max(self.clock.now()));
@@ -225,7 +229,7 @@ impl Replay {
         Ok(self.tallies.report(overflowed, self.cut_short))
     }
 
-    /// Lets time pass, and what happens meanwhile happen.
+    /// Advances the clock and handles the events up to that time.
     fn advance(&mut self, at: Timestamp) -> Result<Timestamp, StoreError> {
         while let Some(Reverse(event)) = self.events.peek()
             && event.at <= at
@@ -287,7 +291,7 @@ impl Replay {
             && let Some(Reverse(first)) = self.events.pop()
         {
             self.cut_short += 1;
-            // The error of a settlement is that of its receipt, which the store has made.
+            // Settling only fails for an invalid receipt, and the store created this receipt.
             let _ = self.happen(first.what);
         }
         let at = now + verdict.delay() + request.duration;
@@ -300,7 +304,7 @@ impl Replay {
     }
 }
 
-/// Whether a charge is too dear for its policy at any time.
+/// Whether a charge exceeds its policy's capacity, so it can never be allowed.
 fn never_passes(asks: &[Ask<'_>]) -> bool {
     asks.iter().any(|ask| ask.enforce && ask.cost.get() > ask.policy.capacity())
 }

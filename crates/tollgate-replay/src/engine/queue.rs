@@ -1,4 +1,4 @@
-//! How a request joins the requests that wait, looks again, and leaves them.
+//! How a request starts to wait, retries, and stops waiting.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use super::waiting::{self, Next, Owned, Waiter};
 use super::{Answer, Ask, Replay, Request, What, tally};
 
 impl Replay {
-    /// Lets a request wait, if there is room.
+    /// Lets a request wait unless there are too many waiting requests.
     pub(super) fn join(
         &mut self,
         number: u64,
@@ -37,7 +37,7 @@ impl Replay {
         Ok(Answer::Denied)
     }
 
-    /// The verdict on a request that takes nothing.
+    /// Decides a request without charging it.
     fn peek(&self, asks: &[Ask<'_>]) -> Result<Verdict, StoreError> {
         let charges = asks.iter().map(Ask::charge);
         let charges: SmallVec<[Charge<'_>; 4]> =
@@ -45,12 +45,12 @@ impl Replay {
         self.store.decide(&charges).into_inner()
     }
 
-    /// A waiting request looks again. If it leaves, the next ones of its lanes look again, too.
+    /// Retries a waiting request. If it stops waiting, the next requests in its lanes retry too.
     pub(super) fn wake(&mut self, number: u64) -> Result<(), StoreError> {
         let mut woken = vec![number];
         while let Some(number) = woken.pop() {
             self.look_again(number, &mut woken)?;
-            // The earliest first.
+            // Retry the earliest request first.
             woken.sort_unstable_by_key(|number| Reverse(*number));
             woken.dedup();
         }

@@ -1,4 +1,4 @@
-//! Counts of policies and routes.
+//! Counts per policy and route.
 
 use std::mem::take;
 
@@ -11,28 +11,28 @@ use super::{Ask, Bounds, Request};
 use crate::instant::Instant;
 use crate::report::{Minute, PolicyReport, Report, Totals, Waits};
 
-/// Everything that is counted.
+/// All counts.
 pub(super) struct Tallies {
     total: Tally,
     routes: Named<Tally>,
     policies: Named<PolicyTally>,
     clients: Clients,
-    /// Denials by the day of the week and the hour, in UTC.
+    /// Denials by weekday and hour, in UTC.
     heat: [[u64; 24]; 7],
     first: Option<Timestamp>,
     last: Timestamp,
     forbidden: u64,
 }
 
-/// Replaces the policy's name if a blocklist denies a client, or the client is not known.
+/// Replaces the policy name if a blocklist denies the client or the client is unknown.
 const BEFORE_LIMITS: &str = "(before any limit)";
 
-/// A few things by their names.
+/// A small map from names to items.
 struct Named<T> {
     items: Vec<(Box<str>, T)>,
     numbers: HashMap<Box<str>, usize, RandomState>,
-    /// The item that each place of a request named last: most requests name the same items in the
-    /// same places, and comparing a name is faster than hashing it.
+    /// The last item at each position in a request. Most requests have the same names at the same
+    /// positions, and comparing a name is faster than hashing it.
     last: Vec<usize>,
 }
 
@@ -63,13 +63,13 @@ impl<T: Default> Named<T> {
     }
 }
 
-/// Requests and units, and the minute with the most denials.
+/// Counts of requests and units, and the worst minute.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     done: Totals,
     in_minute: Minute,
-    /// The second of the log that is being counted. Series and minutes are updated once a second,
-    /// because that costs more than a counter.
+    /// The current second. Series and minutes are only updated once per second, because updating
+    /// them costs more than a counter.
     second: u64,
     allowed: u64,
     denied: u64,
@@ -106,7 +106,7 @@ impl Tally {
         series.add(self.second, allowed, denied);
     }
 
-    /// The worst minute is the minute with the most denials, and without any the busiest minute.
+    /// The worst minute has the most denials, or the most requests if there are no denials.
     fn end_minute(&mut self) {
         let rank = |minute: &Minute| (minute.denied, minute.requests);
         let is_worse = |worst: Minute| rank(&self.in_minute) > rank(&worst);
@@ -146,20 +146,20 @@ impl Tallies {
         }
     }
 
-    /// The time of the log is `now`.
+    /// Records that the log has reached `now`.
     pub(super) fn reach(&mut self, now: Timestamp) {
         self.first.get_or_insert(now);
         self.last = now;
     }
 
-    /// Counts a request that meets no limit, or is denied before all limits.
+    /// Counts a request that has no limits or is denied before any limit.
     pub(super) fn pass(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
         self.forbidden += u64::from(!is_allowed);
         self.answer(request, is_allowed, now);
         self.note_client(request, true, None, (!is_allowed).then_some(BEFORE_LIMITS), now);
     }
 
-    /// Counts a request that begins to wait.
+    /// Counts a request that starts to wait.
     pub(super) fn join(&mut self, request: &Request<'_>, now: Timestamp) {
         self.note_client(request, true, None, None, now);
     }
@@ -177,9 +177,9 @@ impl Tallies {
         }
     }
 
-    /// Counts a request that the store has decided; `waited` if it waited before. `is_admitted` is
-    /// the final answer: a request that gave up waiting is denied, although no decision of its last
-    /// verdict denies it.
+    /// Counts a decided request. `waited` is set if the request waited. `is_admitted` is the final
+    /// answer, because a request that gives up waiting is denied even if its last verdict is not a
+    /// denial.
     pub(super) fn decide(
         &mut self,
         request: &Request<'_>,
@@ -218,7 +218,7 @@ impl Tallies {
 
     /// Counts the final answer to a request.
     fn answer(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
-        // The units of a request are its largest charge to a limit that is enforced.
+        // A request's units are its largest charge to an enforced limit.
         let enforced = request.asks.iter().filter(|ask| ask.enforce);
         let units = enforced.map(|ask| ask.cost.get()).max().unwrap_or_default();
         self.total.note(now, units, is_allowed);
@@ -266,7 +266,7 @@ impl Tallies {
     }
 }
 
-/// The sum of two spans.
+/// Adds two durations, saturating.
 pub(super) const fn plus(one: Micros, other: Micros) -> Micros {
     Micros::new(one.get().saturating_add(other.get()))
 }

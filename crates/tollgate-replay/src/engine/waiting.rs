@@ -1,6 +1,6 @@
-//! Requests that wait for their limits, in the order of the layer: each key serves requests by
-//! their arrival. A request waits for a key only while the key denies it or an earlier request
-//! waits for the key.
+//! Requests that wait for their limits, in the same order as in the layer: each key serves requests
+//! by arrival. A request waits for a key only while the key denies it or an earlier request waits
+//! for the key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use tollgate_core::{Cost, Key, Micros, Policy, Timestamp, Verdict};
 
 use super::{Ask, Client, Request};
 
-/// A recorded request that is kept.
+/// An owned [`Request`].
 pub(super) struct Owned {
     asks: Box<[OwnedAsk]>,
     client: Option<(Key, Box<str>)>,
@@ -18,7 +18,7 @@ pub(super) struct Owned {
     duration: Micros,
 }
 
-/// An [`Ask`] that is kept.
+/// An owned [`Ask`].
 #[derive(Clone, Debug)]
 struct OwnedAsk {
     policy: Policy,
@@ -33,41 +33,41 @@ struct OwnedAsk {
 pub(super) struct Waiter {
     pub(super) request: Owned,
     pub(super) since: Timestamp,
-    /// It is denied then.
+    /// When the request gives up.
     pub(super) until: Timestamp,
-    /// When each charge that was denied may pass.
+    /// When each denied charge may be allowed.
     denied: SmallVec<[Option<Timestamp>; 4]>,
-    /// The charges whose keys it waits for.
+    /// A bit set of the charges that wait in a lane.
     joined: u64,
 }
 
-/// When charges that a verdict denies may pass.
+/// When the charges that a verdict denies may be allowed.
 pub(super) struct Denied {
     pub(super) keys: u64,
     until: SmallVec<[Option<Timestamp>; 4]>,
 }
 
-/// The next step of a waiting request.
+/// A waiting request's next step.
 pub(super) enum Next {
-    /// It asks the store.
+    /// Decide the request again.
     Ask,
-    /// It looks again then.
+    /// Retry at this time.
     Sleep(Timestamp),
-    /// It has waited long enough.
+    /// Deny the request, because it has waited for too long.
     GiveUp,
-    /// It does not wait any more.
+    /// The request is no longer waiting.
     Gone,
 }
 
-/// All requests that wait.
+/// All waiting requests.
 pub(super) struct Waiting {
     waiters: BTreeMap<u64, Waiter>,
     lanes: HashMap<(Box<str>, Key), BTreeSet<u64>>,
     most: usize,
 }
 
-/// When charges may pass, if the request can wait until then. `left` is the rest of its wait;
-/// without it the wait begins.
+/// When the denied charges may be allowed, or `None` if the request cannot wait until then. `left`
+/// is the remaining wait, or `None` if the request has not waited yet.
 pub(super) fn denied(
     asks: &[Ask<'_>],
     verdict: &Verdict,
@@ -83,7 +83,7 @@ pub(super) fn denied(
         let _ = ask.waits?;
         let mut wait = decision.retry_after()?;
         if ask.policy.is_concurrency() {
-            // Responses end before their leases.
+            // Most responses complete long before their permit expires.
             wait = wait.min(LOOK_AGAIN);
         }
         if wait > left {
@@ -95,10 +95,10 @@ pub(super) fn denied(
     Some(denied)
 }
 
-/// The interval at which the layer asks a concurrency limit again.
+/// How often the layer polls a concurrency limit.
 const LOOK_AGAIN: Micros = Micros::new(25_000);
 
-/// The shortest of the waits that the limits allow.
+/// The longest that a request may wait, which is the shortest wait that its limits allow.
 fn longest(asks: &[Ask<'_>]) -> Micros {
     asks.iter().filter_map(|ask| ask.waits).min().unwrap_or_default()
 }
@@ -112,7 +112,7 @@ impl Waiter {
         Self { request, since: now, until, denied, joined: 0 }
     }
 
-    /// The charges that are still denied.
+    /// A bit set of the charges that are still denied.
     fn denying(&self, now: Timestamp) -> u64 {
         let is_denied = |(_, until): &(usize, &Option<Timestamp>)| **until > Some(now);
         let denied = self.denied.iter().enumerate().filter(is_denied);
@@ -125,7 +125,7 @@ impl Waiting {
         Self { waiters: BTreeMap::new(), lanes: HashMap::new(), most }
     }
 
-    /// Whether an earlier request waits for one of the keys.
+    /// Whether an earlier request waits for any of the keys.
     pub(super) fn is_behind(&self, asks: &[Ask<'_>]) -> bool {
         let waits = |ask: &&Ask<'_>| ask.waits.is_some() && ask.cost > Cost::ZERO;
         !self.lanes.is_empty()
@@ -135,7 +135,7 @@ impl Waiting {
                 .any(|ask| self.lanes.contains_key(&lane(ask.policy, ask.key)))
     }
 
-    /// Lets a request wait, and says when it looks again. `None` if there is no room.
+    /// Lets a request wait and returns when it retries, or `None` if too many requests are waiting.
     pub(super) fn enter(&mut self, number: u64, waiter: Waiter, denying: u64) -> Option<Timestamp> {
         if self.waiters.len() >= self.most {
             return None;
@@ -151,15 +151,14 @@ impl Waiting {
         self.waiters.get(&number)
     }
 
-    /// The store has denied it again.
+    /// Records another denial by the store.
     pub(super) fn deny(&mut self, number: u64, denied: Denied) {
         if let Some(waiter) = self.waiters.get_mut(&number) {
             waiter.denied = denied.until;
         }
     }
 
-    /// Returns the next step of a request. Adds to `woken` the requests that no longer wait behind
-    /// it.
+    /// Returns a request's next step. Adds to `woken` the requests that no longer wait behind it.
     pub(super) fn look(&mut self, number: u64, now: Timestamp, woken: &mut Vec<u64>) -> Next {
         let Some(waiter) = self.waiters.get(&number) else { return Next::Gone };
         let denying = waiter.denying(now);
@@ -174,7 +173,8 @@ impl Waiting {
         Next::Sleep(later.map_or(waiter.until, |later| (*later).min(waiter.until)))
     }
 
-    /// Puts a request into the lanes of the keys that it waits for. `false` if it waits for none.
+    /// Puts a request into the lanes of the keys that it waits for. Returns `false` if there are no
+    /// such keys.
     fn place(&mut self, number: u64, denying: u64, woken: &mut Vec<u64>) -> bool {
         let Some(waiter) = self.waiters.get(&number) else { return false };
         let mut waits_for = denying;
@@ -200,7 +200,7 @@ impl Waiting {
         true
     }
 
-    /// Takes a request out, and puts the next requests of its lanes into `woken`.
+    /// Removes a request, and adds the next requests in its lanes to `woken`.
     pub(super) fn leave(&mut self, number: u64, woken: &mut Vec<u64>) -> Option<Waiter> {
         let joined = self.waiters.get(&number)?.joined;
         self.leave_lanes(number, joined, woken);

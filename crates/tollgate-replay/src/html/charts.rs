@@ -33,7 +33,7 @@ pub(super) fn over_time(series: &Series) -> String {
         let end = steps.len().max(1) as u64;
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            // Half of the last label is right of the last step.
+            // The last label is centered on the right edge.
             .margin_right(32)
             .x_label_area_size(24)
             .y_label_area_size(LEFT)
@@ -79,7 +79,7 @@ pub(super) fn over_time(series: &Series) -> String {
     })
 }
 
-/// Clients by the requests of their busiest minute, with the limits.
+/// Clients by requests in their busiest minute, with the limits.
 pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
     drawing(260, |area| {
         let highest = peaks.iter().map(|(_, clients)| *clients).max().unwrap_or(0).max(1);
@@ -127,11 +127,11 @@ pub(super) fn peaks(peaks: &[(u64, u64)], limits: &[ClientLimit]) -> String {
     })
 }
 
-/// Labels each bar with its range of requests: 1, 2, 3–4, 5–8, …
+/// Labels each bar with its request range: 1, 2, 3–4, 5–8, …
 #[expect(clippy::cast_possible_truncation, reason = "there are at most 40 bars")]
 fn label_bars<'a>(area: &Area<'a>, end: f64, at: impl Fn(f64) -> (i32, i32)) -> Drawn<'a> {
     let bars = end as i32;
-    // A label is up to 90 wide.
+    // A label is up to 90 units wide.
     let every = (bars + 1) * 90 / 410 + 1;
     for power in (0..=bars).filter(|power| power % every == 0) {
         let most = 1_u64 << power;
@@ -146,7 +146,7 @@ fn label_bars<'a>(area: &Area<'a>, end: f64, at: impl Fn(f64) -> (i32, i32)) -> 
     Ok(())
 }
 
-/// Denials by day of the week and hour.
+/// Denials by weekday and hour.
 pub(super) fn heat(hours: &[Vec<u64>]) -> String {
     const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     const LEFT: i32 = 40;
@@ -176,7 +176,7 @@ pub(super) fn heat(hours: &[Vec<u64>]) -> String {
     })
 }
 
-/// The width of the labels of the vertical axis.
+/// The width of the vertical axis's labels.
 const LEFT: u32 = 56;
 
 fn label_style() -> TextStyle<'static> {
@@ -191,7 +191,7 @@ fn drawing(height: u32, draw: impl for<'a> FnOnce(&Area<'a>) -> Drawn<'a>) -> St
         draw(&area).and_then(|()| area.present())
     };
     if drawn.is_err() {
-        // Drawing into a string does not fail; an empty chart is better than no report.
+        // Drawing into a string should not fail, but an empty chart is better than no report.
         svg.clear();
     }
     COLOURS.iter().fold(svg, |svg, (stand_in, variable)| svg.replace(stand_in, variable))

@@ -1,4 +1,4 @@
-//! The report as one HTML file that loads nothing.
+//! The report as a self-contained HTML file.
 //!
 //! The charts use placeholder colours that are replaced with variables of the style sheet, so each
 //! chart fits light and dark mode.
@@ -10,17 +10,17 @@ use std::fmt::{self, Write as _};
 
 use crate::report::{Counts, Report, Series};
 
-/// A limit to draw beside the clients.
+/// A limit to draw in the chart of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientLimit {
-    /// The name of its policy.
+    /// The policy name.
     pub name: String,
-    /// How many requests a client can send in a minute at most, including a burst.
+    /// The maximum number of requests a client can send in a minute, including a burst.
     pub in_a_minute: f64,
 }
 
-/// Returns the report as one HTML page. `title` names the log, and `limits` are drawn beside the
-/// clients.
+/// Returns the report as an HTML page. `title` names the log, and `limits` are drawn in the chart
+/// of clients.
 #[must_use]
 pub fn page(title: &str, report: &Report, limits: &[ClientLimit]) -> String {
     let mut out = String::new();
@@ -166,7 +166,7 @@ fn denied_clients(out: &mut String, report: &Report) -> fmt::Result {
     out.write_str("</tbody>\n</table>\n</div>\n</section>\n")
 }
 
-/// Escapes a text that may contain markup, because it is from a log.
+/// Escapes log text, which may contain markup.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

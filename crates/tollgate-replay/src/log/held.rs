@@ -1,7 +1,7 @@
-//! The lines of a file that are held until it is their turn.
+//! Holds a file's lines until it is their turn.
 //!
-//! A server writes a line when its response is over, so lines are a little out of order. Lines in
-//! order, which nearly all are, wait in a queue, and the others in a heap.
+//! A server writes a line when the response is complete, so lines are slightly out of order. Nearly
+//! all lines are in order and wait in a queue. The rest wait in a heap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,27 +10,27 @@ use tollgate_core::{Micros, Timestamp};
 
 use super::record::{Batch, Fields, Reason, Record};
 
-/// Neighbouring lines differ by less, unless the server was idle.
+/// Adjacent lines differ by less, unless the server was idle.
 const FAR: Micros = Micros::new(3_600_000_000);
-/// So many lines that are far from the lines before them are not single wrong times.
+/// This many lines that are far from the previous lines are not just isolated wrong times.
 const MANY: usize = 16;
 
-/// The records of a file that wait for their turn.
+/// A file's records that wait for their turn.
 #[derive(Default)]
 pub(super) struct Held {
-    /// Each batch, with the number of its records that are still held.
+    /// The batches, each with the number of records that are still held.
     batches: VecDeque<(Batch, usize)>,
-    /// The number of the first of these batches.
+    /// The number of the first batch.
     first: u32,
     in_order: VecDeque<Entry>,
     others: BinaryHeap<Reverse<Entry>>,
     pub(super) latest: Timestamp,
-    /// The latest time at which a response was over.
+    /// The latest time at which a response was complete.
     written: Timestamp,
-    /// Lines after a jump of the time. Later lines show whether the server was idle, or which of
-    /// these times are wrong.
+    /// Lines after a time jump. Later lines show whether the server was idle or which times are
+    /// wrong.
     undecided: Vec<Seen>,
-    /// How many lines in a row are far behind, and the first of these lines.
+    /// How many consecutive lines are far behind, and the first such line.
     behind: (usize, u64),
     /// The record that was handed out, which borrows from its batch.
     given: Option<Entry>,
@@ -41,14 +41,14 @@ pub(super) struct Held {
 struct Seen {
     entry: Entry,
     line: u64,
-    /// When its response was over.
+    /// When the response was complete.
     written: Timestamp,
 }
 
 /// A line that is skipped because its time is wrong.
 pub(super) type Odd = (u64, Reason);
 
-/// Ordered by its time, and then as in the file.
+/// Ordered by time, then by position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) at: Timestamp,
@@ -61,12 +61,11 @@ impl Held {
         self.in_order.len() + self.others.len()
     }
 
-    /// Adds the next lines of the file. Returns the lines that are skipped because their times are
-    /// wrong.
+    /// Adds the file's next lines. Returns the lines that are skipped because of wrong times.
     ///
     /// # Errors
-    /// Many lines in a row are far behind, so the file contains two logs, or its newest line comes
-    /// first. The error has the first of these lines, and how far they are behind.
+    /// Many consecutive lines are far behind, so the file contains two logs or has its newest line
+    /// first. The error contains the first such line, and how far the lines are behind.
     pub(super) fn add(
         &mut self,
         batch: Batch,
@@ -82,7 +81,7 @@ impl Held {
         let seen = |(index, fields): (usize, &Fields)| Seen {
             entry: entry(fields.at, number, index),
             line: fields.line,
-            // A line is written when its response is over, which may be hours after its begin.
+            // A line is written when the response is complete, possibly hours after it started.
             written: fields.at + fields.duration.unwrap_or_default(),
         };
         let all: Vec<_> = batch.records.iter().enumerate().map(seen).collect();
@@ -102,7 +101,7 @@ impl Held {
     fn place(&mut self, seen: Seen, odd: &mut Vec<Odd>) -> Result<(), (u64, Micros)> {
         if let Some(latest) = self.undecided.iter().map(|it| it.written).max() {
             self.undecided.push(seen);
-            // The last line may itself be the one with a wrong time.
+            // The wrong time may also be in the last line.
             let is_alone = seen.written.since(latest) > FAR;
             let enough = if is_alone { 4 * MANY } else { MANY };
             return if self.undecided.len() >= enough { self.decide(odd) } else { Ok(()) };
@@ -128,20 +127,20 @@ impl Held {
         Ok(())
     }
 
-    /// Decides about the last lines of the file. Returns the lines that are skipped.
+    /// Places the remaining lines at the end of the file. Returns the lines that are skipped.
     ///
     /// # Errors
-    /// As for [`add`](Self::add).
+    /// Same as [`add`](Self::add).
     pub(super) fn end(&mut self) -> Result<Vec<Odd>, (u64, Micros)> {
         let mut odd = Vec::new();
         self.decide(&mut odd)?;
         Ok(odd)
     }
 
-    /// Holds the longest chain of undecided lines in order of time, and skips the lines outside it.
+    /// Holds the longest chronological chain of undecided lines, and skips the lines outside it.
     ///
     /// # Errors
-    /// Half of the lines would be skipped, so these are not single wrong times.
+    /// At least half of the lines would be skipped, so these are not isolated wrong times.
     fn decide(&mut self, odd: &mut Vec<Odd>) -> Result<(), (u64, Micros)> {
         let all = std::mem::take(&mut self.undecided);
         let chosen = chain(&all, self.written);
@@ -188,7 +187,7 @@ impl Held {
         self.release(seen.entry);
     }
 
-    /// The earliest line that is held.
+    /// The earliest held line.
     pub(super) fn peek(&self) -> Option<Entry> {
         let other = self.others.peek().map(|Reverse(entry)| *entry);
         match (self.in_order.front().copied(), other) {
@@ -197,7 +196,7 @@ impl Held {
         }
     }
 
-    /// Hands out the earliest record. Its batch is kept until [`forget`](Self::forget).
+    /// Returns the earliest record. Its batch remains in memory until [`forget`](Self::forget).
     pub(super) fn give<'a>(
         &'a mut self,
         entry: Entry,
@@ -220,13 +219,13 @@ impl Held {
         self.drop_read();
     }
 
-    /// Drops a batch's text when none of its records needs it.
+    /// Drops a batch's text when its last record is released.
     fn release(&mut self, entry: Entry) {
         let number = entry.batch.wrapping_sub(self.first) as usize;
         if let Some((batch, left)) = self.batches.get_mut(number) {
             *left -= 1;
             if *left == 0 {
-                // A line with a time far ahead keeps its own batch in memory, but not later ones.
+                // A line with a time far ahead only holds its own batch in memory.
                 *batch = Batch::default();
             }
         }
@@ -240,10 +239,10 @@ impl Held {
     }
 }
 
-/// Marks the longest chain of lines after `written` in which no line is far behind the line before
-/// it. If several chains have this length, the chain with the latest end wins.
+/// Marks the longest chain of lines after `written` in which no line is far behind the previous
+/// line. Among chains with equal length, the chain with the latest end wins.
 fn chain(lines: &[Seen], written: Timestamp) -> Vec<bool> {
-    // The length of the longest chain that ends with each line, and the line before it.
+    // For each line, the length of the longest chain up to that line, and the previous line.
     let mut ends: Vec<(usize, Option<usize>)> = Vec::with_capacity(lines.len());
     for seen in lines {
         let follows = |before: Timestamp| before.since(seen.written) <= FAR;

@@ -1,4 +1,4 @@
-//! Files, compressed or not, in blocks of whole lines.
+//! Reads files, compressed or not, in blocks of complete lines.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -10,16 +10,16 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::record::Reason;
 
-/// A log to read: a file, or anything else with bytes.
+/// A log to read: a file, or any other source of bytes.
 pub struct Input {
     name: Box<str>,
     bytes: Box<dyn Read + Send>,
-    /// The size of the file, if it is known.
+    /// The file size, if known.
     size: Option<u64>,
     read: Arc<AtomicU64>,
 }
 
-/// The error of a log that cannot be read.
+/// The error when a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -28,22 +28,22 @@ pub enum ReadError {
     Open {
         /// The file.
         name: Box<str>,
-        /// The error of the system.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// Its bytes cannot be read.
+    /// The file's bytes cannot be read.
     #[error("cannot read {name} behind line {line}: {error}")]
     Read {
         /// The file.
         name: Box<str>,
-        /// The last line that was whole.
+        /// The last complete line.
         line: u64,
-        /// The error of the system or the decompressor.
+        /// The error from the system or the decompressor.
         #[source]
         error: io::Error,
     },
-    /// No log file has such lines.
+    /// A line is too long for a log file.
     #[error("line {line} of {name} is longer than 1 MiB: it is not an access log")]
     TooLong {
         /// The file.
@@ -51,7 +51,7 @@ pub enum ReadError {
         /// The line.
         line: u64,
     },
-    /// There is no line in any of the files.
+    /// The files contain no lines.
     #[error("{name} has no lines: there is nothing to replay")]
     Empty {
         /// The file.
@@ -68,16 +68,16 @@ pub enum ReadError {
     OtherFormat {
         /// The file.
         name: Box<str>,
-        /// How many lines there were.
+        /// How many lines were tried.
         lines: u64,
         /// The expected format.
         format: Box<str>,
-        /// The first of them.
+        /// The first of these lines.
         line: u64,
         /// The reason.
         reason: Reason,
     },
-    /// Lines can be read, but their times are in the future.
+    /// The lines can be read, but their times are in the future.
     #[error(
         "line {line} of {name}: its time is in the future, and no other line can be replayed; \
          correct the times in the log, or this machine's clock"
@@ -88,17 +88,17 @@ pub enum ReadError {
         /// The first of these lines.
         line: u64,
     },
-    /// A field that the user named does not occur.
+    /// A user-defined field does not occur in any line.
     #[error(
         "no line of {names} has the field `{path}`; correct its name in --log, or leave it out"
     )]
     NeverSeen {
         /// The files.
         names: Box<str>,
-        /// The path of the field.
+        /// The field's path.
         path: Box<str>,
     },
-    /// One line cannot be read, and none may be left out.
+    /// A line cannot be read, and the options do not allow skipping it.
     #[error("line {line} of {name} cannot be read: {reason}")]
     Unreadable {
         /// The file.
@@ -108,7 +108,7 @@ pub enum ReadError {
         /// The reason.
         reason: Reason,
     },
-    /// The log jumps back.
+    /// The log's times jump back.
     #[error(
         "line {line} of {name} is {} s earlier than a line before it; sort the log by time, or name \
          each of its files by itself", .back.as_secs()
@@ -118,7 +118,7 @@ pub enum ReadError {
         name: Box<str>,
         /// The line.
         line: u64,
-        /// How far it is behind.
+        /// How far the line is behind.
         back: std::time::Duration,
     },
 }
@@ -148,7 +148,7 @@ impl Input {
         }
     }
 
-    /// Reads bytes that are in memory, or that have another origin.
+    /// Reads bytes from memory or another source.
     ///
     /// # Errors
     /// The first bytes cannot be read.
@@ -179,13 +179,13 @@ impl Input {
         self.size
     }
 
-    /// Bytes that were read of the file, which may be compressed.
+    /// Counts the bytes read from the file, before decompression.
     pub(super) fn progress(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.read)
     }
 }
 
-/// Counts what is read of a file.
+/// Counts the bytes read from a file.
 struct Counted<R> {
     bytes: R,
     read: Arc<AtomicU64>,
@@ -199,7 +199,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Plain, gzip or zstd: the first bytes tell.
+/// Detects gzip and zstd by the first bytes and decompresses them.
 fn decompressed(bytes: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     let mut bytes = BufReader::with_capacity(128 << 10, bytes);
     let mut magic = Vec::new();
@@ -212,15 +212,15 @@ fn decompressed(bytes: impl Read + Send + 'static) -> io::Result<Box<dyn Read + 
     })
 }
 
-/// Cuts bytes into blocks that end with a line.
+/// Splits bytes into blocks of complete lines.
 pub(super) struct Blocks {
     input: Input,
-    /// The begin of a line whose end has not been read.
+    /// The start of an incomplete line.
     rest: Vec<u8>,
     is_over: bool,
 }
 
-/// Large enough that blocks cost nothing, small enough to stay in the cache.
+/// Large enough to make the overhead per block negligible, but small enough for the CPU cache.
 const BLOCK: usize = 256 << 10;
 const LONGEST: usize = 1 << 20;
 
@@ -229,7 +229,7 @@ impl Blocks {
         Self { input, rest: Vec::new(), is_over: false }
     }
 
-    /// The next block; `line` is the number of its first line.
+    /// Returns the next block. `line` is the number of its first line.
     pub(super) fn next(&mut self, line: u64) -> Result<Option<Vec<u8>>, ReadError> {
         let mut block = std::mem::take(&mut self.rest);
         while !self.is_over {

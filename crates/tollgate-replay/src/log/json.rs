@@ -1,4 +1,4 @@
-//! Logs with a JSON object in each line.
+//! Logs with a JSON object on each line.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::text::{AN_ADDRESS, peer, request};
 use super::time;
 
 impl Mapping {
-    /// Reads a line of the batch.
+    /// Reads a line in the batch.
     pub(super) fn read(
         &self,
         batch: &mut Batch,
@@ -22,11 +22,11 @@ impl Mapping {
     ) -> Result<Fields, Reason> {
         let (line, base) = (&batch.text[start..end], batch.text.len());
         let (fields, seen) = match self.object(line, number, base, strings) {
-            // nginx copies bytes of a request that are not UTF-8, which JSON does not allow.
+            // nginx copies invalid UTF-8 from requests, which JSON does not allow.
             Err(Reason::Json(_)) if std::str::from_utf8(line).is_err() => {
                 let line = String::from_utf8_lossy(line);
                 let (fields, seen) = self.object(line.as_bytes(), number, base, strings)?;
-                // As in a log of text, a target that is not UTF-8 is not one of HTTP.
+                // Like in a text log, a target with invalid UTF-8 is not valid HTTP.
                 let is_odd = |target: &[u8]| memmem::find(target, "\u{fffd}".as_bytes()).is_some();
                 let target = fields.target.from(base).bytes(strings);
                 let method = if target.is_some_and(is_odd) { Span::EMPTY } else { fields.method };
@@ -39,8 +39,8 @@ impl Mapping {
         Ok(fields)
     }
 
-    /// Reads an object, and returns the named fields that it has. Its strings are put into `strings`,
-    /// and will be in the batch from `base`.
+    /// Reads an object and returns its fields, and which named fields it has. The strings are added
+    /// to `strings`, which will start at `base` in the batch.
     fn object(
         &self,
         line: &[u8],
@@ -71,7 +71,7 @@ impl Mapping {
     }
 }
 
-/// An error may repeat a string of the line.
+/// Truncates an error, which may repeat a string from the line.
 fn cut(error: &str) -> Box<str> {
     const LONGEST: usize = 120;
     match error.char_indices().nth(LONGEST) {
@@ -80,13 +80,13 @@ fn cut(error: &str) -> Box<str> {
     }
 }
 
-/// The fields of a line that have been read so far.
+/// The fields read so far from a line.
 struct Reading<'s> {
     fields: Fields,
     /// Where the strings will be in the batch.
     base: usize,
     strings: &'s mut Vec<u8>,
-    /// The named fields that the line has: see [`Mapping::names`].
+    /// The named fields in the line; see [`Mapping::names`].
     seen: u64,
     has_time: bool,
     has_address: bool,
@@ -94,7 +94,7 @@ struct Reading<'s> {
 }
 
 impl Reading<'_> {
-    /// The line has this field. A time and an address count only with a value.
+    /// Records that the line has this field. A time or address only counts with a value.
     const fn note(&mut self, node: &Node) {
         let is_there = match node.field {
             Some(Field::Time) => self.has_time,
@@ -146,7 +146,7 @@ impl Reading<'_> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "floats saturate, and what is below zero is refused"
+        reason = "floats saturate, and negative numbers are rejected"
     )]
     fn number(&mut self, field: Field, number: f64) {
         if number.is_nan() || number < 0.0 {
@@ -192,7 +192,7 @@ impl Reading<'_> {
     }
 }
 
-/// The object of a line.
+/// The object on a line.
 struct Object<'a, 's> {
     node: &'a Node,
     reading: &'a mut Reading<'s>,
@@ -227,7 +227,7 @@ impl<'de> Visitor<'de> for Object<'_, '_> {
     }
 }
 
-/// A name in an object: what to do with its value, if anything.
+/// A name in an object, which determines how to read the value.
 struct Name<'a>(&'a Node);
 
 impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
@@ -251,7 +251,7 @@ impl<'a> Visitor<'_> for Name<'a> {
     }
 }
 
-/// A value that is wanted, or has something in it that is.
+/// A value that is needed, or that contains a needed value.
 struct Value<'a, 's> {
     node: &'a Node,
     reading: &'a mut Reading<'s>,
@@ -311,7 +311,7 @@ impl<'de> Visitor<'de> for Value<'_, '_> {
         Ok(())
     }
 
-    /// The values of a header field: the first.
+    /// Reads the first of a header's values.
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
         let Self { node, reading } = self;
         if values.next_element_seed(Value { node, reading })?.is_some() {

@@ -1,26 +1,26 @@
-//! Which fields of a JSON object hold the fields of a record.
+//! Maps the fields of JSON objects to record fields.
 
 use super::{Clock, FormatError};
 
-/// For each field of a record, its path in a JSON object: the names of nested objects, joined by
+/// The path of each record field in a JSON object. A path joins the names of nested objects with
 /// dots.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {
     pub(super) root: Node,
     pub(super) headers: Vec<Box<str>>,
     pub(super) clock: Clock,
-    /// The server that writes such lines. `None` for names that the user gave.
+    /// The server that writes such lines, or `None` for user-defined names.
     pub(super) server: Option<&'static str>,
-    /// Each field with its path, in the order of the bits that mark it: [`Node::bit`].
+    /// Each field with its path, in the order of [`Node::bit`].
     pub(super) names: Vec<(Field, Box<str>)>,
-    /// A line without any of the fields of such a set is not a line of this log.
+    /// Each set must have at least one field in every line.
     required: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) field: Option<Field>,
-    /// Marks the field among those that a line has. Zero for a field beyond the 64th.
+    /// The field's bit in the set of fields in a line. Fields beyond the 64th have no bit.
     pub(super) bit: u64,
     pub(super) children: Vec<(Box<str>, Self)>,
 }
@@ -37,18 +37,18 @@ pub(super) enum Field {
     Host,
     Status,
     Bytes,
-    /// A span, with the microseconds of its unit times a thousand.
+    /// A duration, with its unit in nanoseconds.
     Duration(u32),
     Header(u8),
 }
 
-/// The names that a server gives the fields of a record.
+/// A server's names for the record fields.
 type Names = &'static [(&'static str, &'static str)];
 
 const CADDY: Names = &[
     ("time", "ts"),
     ("address", "request.remote_ip"),
-    // Before version 2.5.
+    // Used before version 2.5.
     ("address", "request.remote_addr"),
     ("method", "request.method"),
     ("target", "request.uri"),
@@ -82,7 +82,7 @@ const ENVOY: Names = &[
     ("milliseconds", "duration"),
     ("header.x-forwarded-for", "x_forwarded_for"),
 ];
-/// The access log of `tollgate serve`.
+/// The `tollgate serve` access log.
 const TOLLGATE: Names = &[
     ("time", "time"),
     ("address", "address"),
@@ -130,7 +130,7 @@ impl Mapping {
         Self::known("tollgate", TOLLGATE, Clock::AtStart)
     }
 
-    /// The server that wrote this line, as far as its names show.
+    /// Guesses by field names which server wrote this line.
     pub(super) fn detect(line: &[u8]) -> Self {
         let has = |name: &str| memchr::memmem::find(line, name.as_bytes()).is_some();
         if has("\"DownstreamStatus\"") {
@@ -149,7 +149,7 @@ impl Mapping {
     fn known(server: &'static str, names: Names, clock: Clock) -> Self {
         let mut mapping = Self { server: Some(server), ..Self::empty(clock) };
         for (field, path) in names {
-            // They are all known, as a test reads a line of each.
+            // All of these fields are valid: a test reads a line from each server.
             let _ = mapping.add(field, path);
         }
         mapping.require();
@@ -167,7 +167,7 @@ impl Mapping {
         }
     }
 
-    /// Names given by the user, such as `time=ts,address=client.ip,target=url`.
+    /// Parses user-defined names such as `time=ts,address=client.ip,target=url`.
     pub(super) fn new(names: &str) -> Result<Self, FormatError> {
         let mut mapping = Self::empty(Clock::AtStart);
         let mut given = Vec::new();
@@ -192,7 +192,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Each line needs a time, a method, a target, and an address if the log has addresses.
+    /// Each line must have a time, a method and a target, and an address if the log has addresses.
     fn require(&mut self) {
         let sets: [&[Field]; 4] = [
             &[Field::Time],
@@ -241,7 +241,7 @@ impl Mapping {
         };
         let bit = bit(self.names.len());
         self.names.push((field, path.into()));
-        // A name with dots may be one name, or a path of names.
+        // A dotted name may be a single name or a path.
         let node = self.root.child(path);
         (node.field, node.bit) = (Some(field), bit);
         if path.contains('.') {

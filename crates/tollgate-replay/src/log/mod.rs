@@ -1,24 +1,24 @@
-//! Access logs: from files to [`Record`]s in the order of their times.
+//! Reads access logs into [`Record`]s in chronological order.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `record.rs` | one line, and a batch of them |
+//! | `record.rs` | a line, and a batch of lines |
 //! | `text.rs` | lines that follow a template: common, combined, `log_format` |
 //! | `json.rs` | lines that are JSON objects |
-//! | `mapping.rs` | which of their fields hold which field of a record |
+//! | `mapping.rs` | the names of JSON fields |
 //! | `time.rs` | times |
-//! | `input.rs` | files, compressed or not, in blocks of whole lines |
-//! | `held.rs` | the lines of a file that are held until it is their turn |
-//! | `visible.rs` | texts of clients on a terminal |
-//! | `order.rs` | the lines of several files in the order of their times |
+//! | `input.rs` | files, compressed or not, in blocks of complete lines |
+//! | `held.rs` | lines that are held until it is their turn |
+//! | `visible.rs` | safe output of client-supplied text |
+//! | `order.rs` | lines from several files in chronological order |
 //!
 //! # Times
 //!
-//! * A line has the time at which its request arrived. nginx and Caddy log the time at which the
-//!   response was over; the duration is subtracted, if the log has it.
-//! * In a log with whole seconds, all requests of a second arrive at its start, in the order of the
-//!   lines.
-//! * A leap second is the second before it.
+//! * A record has the time at which its request arrived. nginx and Caddy log the time at which the
+//!   response was complete, so the duration is subtracted if the log contains it.
+//! * If the log only has whole seconds, all requests in a second arrive at its start, in line
+//!   order.
+//! * A leap second counts as the previous second.
 
 mod held;
 mod input;
@@ -41,22 +41,22 @@ pub use self::record::{Reason, Record};
 use self::text::{COMMON, Template, WITH_HOST};
 pub use self::visible::Visible;
 
-/// The format of the lines of an access log.
+/// An access log's line format.
 #[derive(Clone, Debug)]
 pub struct Format(FormatKind);
 
 #[derive(Clone, Debug)]
 enum FormatKind {
-    /// The format that can read the most of a file's first lines.
+    /// Per file, the format that reads the most of the first lines.
     Auto,
     Text(Template),
     Json(Box<Mapping>),
 }
 
-/// How many lines decide a file's format.
+/// How many lines are tried to find a file's format.
 const FIRST_LINES: usize = 64;
 
-/// Which time a log has of a request.
+/// Which request time a log contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clock {
     AtStart,
@@ -64,30 +64,30 @@ enum Clock {
 }
 
 impl Format {
-    /// Finds the format by the first lines of each file: common, combined, vhost_combined, or JSON of
-    /// a known server.
+    /// Detects the format from each file's first lines: common, combined, vhost_combined, or a
+    /// known server's JSON.
     pub const AUTO: Self = Self(FormatKind::Auto);
 
-    /// Reads a `log_format` of nginx, such as `$remote_addr [$time_local] "$request" $status`.
+    /// Parses an nginx `log_format` such as `$remote_addr [$time_local] "$request" $status`.
     ///
     /// # Errors
-    /// The template has no time, no method or no target, or two adjacent variables.
+    /// The template lacks a time, method or target, or has two adjacent variables.
     pub fn nginx(template: &str) -> Result<Self, FormatError> {
         Template::new(template, None).map(FormatKind::Text).map(Self)
     }
 
-    /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields are
-    /// `time` (at which the request arrived) or `end` (at which it was over), `address`, `method`,
+    /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields
+    /// are `time` (when the request arrived) or `end` (when it was complete), `address`, `method`,
     /// `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the
     /// duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     ///
     /// # Errors
-    /// A field is not known, or there is no time, no method or no target.
+    /// A field is unknown, or the time, method or target is missing.
     pub fn json(names: &str) -> Result<Self, FormatError> {
         Mapping::new(names).map(Box::new).map(FormatKind::Json).map(Self)
     }
 
-    /// Returns this format, or for `auto` the format that can read the most of the first lines.
+    /// Returns this format, or for `auto` the format that reads the most of the first lines.
     fn for_lines(&self, text: &[u8]) -> Self {
         if !matches!(self.0, FormatKind::Auto) {
             return self.clone();
@@ -110,9 +110,9 @@ impl Format {
             (batch.records.len(), format)
         };
         let best = all.into_iter().map(count).filter(|(lines, _)| *lines > 0);
-        // Of several formats with as many lines, the first.
+        // If several formats can read equally many lines, choose the first.
         best.rev().max_by_key(|(lines, _)| *lines).map_or_else(
-            // This format's error is the most helpful.
+            // Use the format with the most helpful error.
             || match text.trim_ascii_start() {
                 object @ [b'{', ..] => json(Mapping::detect(object)),
                 _ => Self::common(),
@@ -134,7 +134,7 @@ impl Format {
             .map_or(Self::AUTO, |usual| Self(FormatKind::Text(usual)))
     }
 
-    /// A field that the user named and no line has, with its path.
+    /// The path of a user-defined field that no line has.
     fn never_seen(&self, seen: u64) -> Option<&str> {
         let FormatKind::Json(mapping) = &self.0 else { return None };
         let mut names = (0..64_u32).zip(&mapping.names);
@@ -142,7 +142,7 @@ impl Format {
         never.filter(|_| mapping.server.is_none()).map(|(_, (_, path))| &**path)
     }
 
-    /// The names of the header fields that lines have.
+    /// The names of the logged headers.
     fn headers(&self) -> &[Box<str>] {
         match &self.0 {
             FormatKind::Auto => &[],
@@ -152,8 +152,8 @@ impl Format {
     }
 }
 
-/// `auto`, `common`, `combined`, `vhost_combined`, `caddy`, `traefik`, `envoy`, `nginx-json`, `json:` with the names
-/// of the fields, or else a `log_format` of nginx.
+/// Parses `auto`, `common`, `combined`, `vhost_combined`, `caddy`, `traefik`, `envoy`,
+/// `nginx-json`, `json:` with field names, or an nginx `log_format`.
 impl FromStr for Format {
     type Err = FormatError;
 
@@ -176,40 +176,40 @@ impl FromStr for Format {
     }
 }
 
-/// The error of a format whose description is not valid.
+/// The error for an invalid format description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// Neither a name nor a template.
+    /// The description is neither a name nor a template.
     #[error(
         "`{0}` is not a log format; use auto, common, combined, vhost_combined, caddy, traefik, envoy, \
          nginx-json, json:time=…,method=…,target=… or a log_format of nginx such as '$remote_addr [$time_local] …'"
     )]
     Unknown(Box<str>),
-    /// A `$` without a name.
+    /// A `$` has no name.
     #[error("a `$` without a name in `{0}`; write a variable of nginx, such as $remote_addr")]
     NoName(Box<str>),
-    /// Two variables cannot be told apart.
+    /// Two adjacent variables cannot be distinguished.
     #[error("nothing separates `${0}` from the variable before it; put a text between them")]
     Adjacent(Box<str>),
-    /// Without a time there is nothing to replay.
+    /// There is no time, so requests cannot be replayed.
     #[error("no time in the format; add $time_local, $time_iso8601 or $msec (in JSON: time=…)")]
     NoTime,
-    /// Without a target no route is found.
+    /// There is no target to find routes by.
     #[error("no request in the format; add \"$request\" or $request_uri (in JSON: target=…)")]
     NoRequest,
-    /// Without a method, no request can be told from a line that is not one of HTTP.
+    /// There is no method to distinguish requests from lines that are not HTTP.
     #[error(
         "no method in the format; add \"$request\" or $request_method (in JSON: method=… or request=…)"
     )]
     NoMethod,
-    /// More than 255 header fields.
+    /// There are more than 255 headers.
     #[error("more than 255 header fields in the format; leave out some")]
     Headers,
-    /// Not a pair of names.
+    /// An entry is not a pair of names.
     #[error("`{0}` is not a pair; write field=name, such as time=ts")]
     NoPair(Box<str>),
-    /// Not a field of a record.
+    /// A name is not a record field.
     #[error(
         "`{0}` is not a field; use time, end, address, method, target, request, host, status, \
          bytes, user, tier, seconds, milliseconds, microseconds, nanoseconds or header.<name>"
@@ -233,7 +233,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Reads the lines of a batch.
+/// Reads a batch's lines.
 struct LineReader {
     format: Format,
     last: time::Last,
@@ -245,7 +245,7 @@ impl LineReader {
         Self { format, last: time::Last::default(), strings: Vec::new() }
     }
 
-    /// Reads all lines of the text of a batch, the first of which has the number `first`.
+    /// Reads all lines in a batch's text. `first` is the number of the first line.
     fn read(&mut self, batch: &mut Batch, first: u64) {
         let end = batch.text.len();
         let (mut start, mut number) = (0, first);

@@ -1,6 +1,6 @@
-//! Lines in the order of their times.
+//! Lines in chronological order.
 //!
-//! Each file has a thread that reads it, so that reading and deciding use two cores.
+//! A thread per file reads the lines, so reading and deciding use different cores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,21 +18,21 @@ use super::{Format, LineReader};
 /// The settings for reading logs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The format of the lines.
+    /// The line format.
     pub format: Format,
     /// How far lines may be out of order. A line that is further behind is replayed late, at the
-    /// time of the line before it. A line that is more than an hour behind is skipped, and many such lines
-    /// stop the run.
+    /// time of the previous line. A line that is more than an hour behind is skipped, and many such
+    /// lines abort the run.
     pub reorder: Duration,
-    /// The most lines of each file that are held to put them in order.
+    /// The maximum number of lines per file that are held for sorting.
     pub max_held: usize,
-    /// Whether a line that cannot be read stops the run.
+    /// Whether an unreadable line aborts the run.
     pub strict: bool,
-    /// The number of unreadable lines that are kept, to be shown.
+    /// How many unreadable lines to store for the report.
     pub shown: usize,
-    /// Whether the reasons for unreadable lines contain parts of these lines.
+    /// Whether the reasons may quote parts of the unreadable lines.
     pub excerpts: bool,
-    /// A line with a later time is skipped, because its time must be wrong.
+    /// Lines with a later time are skipped because their time must be wrong.
     pub not_after: Timestamp,
 }
 
@@ -50,43 +50,43 @@ impl Default for Options {
     }
 }
 
-/// A line of a log that cannot be read.
+/// An unreadable log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The name of the file with the line.
     pub file: Box<str>,
-    /// The number of the line in its file, from 1.
+    /// The line number in the file, from 1.
     pub line: u64,
-    /// The reason why the line cannot be read.
+    /// Why the line cannot be read.
     pub reason: Reason,
 }
 
-/// The lines that were out of order further than the bound.
+/// Lines that were further out of order than [`Options::reorder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
     /// The number of lines.
     pub lines: u64,
-    /// The largest delay of such a line.
+    /// The largest delay.
     pub most: Micros,
 }
 
 /// The progress of reading logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Lines that were handed out or cannot be read.
+    /// Lines that were returned or are unreadable.
     pub lines: u64,
-    /// Bytes that were read, compressed where the files are.
+    /// Bytes read from the files, before decompression.
     pub read: u64,
-    /// The bytes of all files, if they are known.
+    /// The total size of the files, if known.
     pub size: Option<u64>,
 }
 
-/// The records of several logs, in the order of their times.
+/// The records from several logs in chronological order.
 pub struct Records {
     files: Vec<Stream>,
-    /// The time of the last record. No later record is earlier.
+    /// The time of the last record. Times never go backwards.
     reached: Timestamp,
-    /// The file whose record was handed out last, which is kept until the next is asked for.
+    /// The file of the last record. Its batch remains in memory until the next call.
     last: Option<usize>,
     unreadable: u64,
     lines: u64,
@@ -96,7 +96,7 @@ pub struct Records {
     read: Vec<Arc<AtomicU64>>,
 }
 
-/// One file.
+/// A file that is being read.
 struct Stream {
     name: Box<str>,
     batches: Receiver<Result<Read, ReadError>>,
@@ -104,9 +104,9 @@ struct Stream {
     late: Late,
     headers: Arc<[Box<str>]>,
     format: Box<str>,
-    /// The named fields that occurred, see `Mapping::names`.
+    /// The named fields that have occurred; see `Mapping::names`.
     seen: u64,
-    /// Lines of the file, while none of them could be read.
+    /// The number of lines, until a line can be read.
     in_vain: Option<u64>,
     first_reason: Option<(u64, Reason)>,
     is_over: bool,
@@ -119,7 +119,7 @@ struct Read {
 }
 
 impl Records {
-    /// Begins to read.
+    /// Starts reading.
     #[must_use]
     pub fn new(inputs: Vec<Input>, options: &Options) -> Self {
         let size = inputs.iter().map(Input::size).sum();
@@ -138,10 +138,10 @@ impl Records {
         }
     }
 
-    /// The next record; `None` after the last.
+    /// Returns the next record, or `None` after the last.
     ///
     /// # Errors
-    /// A file cannot be read on, or is not a log of this format.
+    /// A file cannot be read or does not have this format.
     #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         if let Some(last) = self.last.take() {
@@ -186,7 +186,7 @@ impl Records {
         &self.shown
     }
 
-    /// Returns the lines that were out of order further than the bound.
+    /// Returns the lines that were further out of order than [`Options::reorder`].
     pub fn late(&self) -> Late {
         self.files.iter().fold(Late::default(), |late, file| Late {
             lines: late.lines + file.late.lines,
@@ -200,7 +200,7 @@ impl Records {
         Progress { lines: self.lines, read, size: self.size }
     }
 
-    /// The next record of a file that may be handed out.
+    /// The file's next record that may be returned.
     fn head(&mut self, number: usize) -> Result<Option<Entry>, ReadError> {
         let reorder = Micros::from(self.options.reorder);
         loop {
@@ -263,7 +263,7 @@ impl Records {
                 let (file, reason) = (file.name.clone(), reason.clone());
                 self.shown.push(Unreadable { file, line, reason });
             }
-            // A line with a time shows that the format is right.
+            // A line with a readable time shows that the format is right.
             let is_first = match &file.first_reason {
                 Some((_, known)) => reason == Reason::Future && *known != Reason::Future,
                 None => true,
@@ -275,7 +275,7 @@ impl Records {
         Ok(())
     }
 
-    /// Whether each field that the user named occurs in some line.
+    /// Checks that each user-defined field occurs in some line.
     fn check_names(&self) -> Result<(), ReadError> {
         let seen = self.files.iter().fold(0, |seen, file| seen | file.seen);
         let Some(path) = self.options.format.never_seen(seen) else { return Ok(()) };
@@ -284,10 +284,10 @@ impl Records {
     }
 }
 
-/// After this many unreadable lines, a file is a log of another format.
+/// A file that starts with this many unreadable lines must have another format.
 const IN_VAIN: u64 = 1_000;
 
-/// Programs on Windows start files with it.
+/// Windows programs often start files with these bytes.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Stream {
@@ -339,7 +339,7 @@ impl Stream {
         }
     }
 
-    /// Whether it is a log of another format.
+    /// Returns an error if the file must have another format.
     fn check(&self, at_end: bool) -> Result<(), ReadError> {
         let (Some(lines), Some((line, reason))) = (self.in_vain, &self.first_reason) else {
             return Ok(());

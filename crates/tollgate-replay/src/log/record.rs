@@ -1,43 +1,43 @@
-//! One line of a log, and the lines of one block of a file.
+//! A log line, and the lines in a block.
 
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
-/// The request that a log line describes. Clients wrote its texts, so print them with
+/// The request that a log line describes. Its text was written by clients, so print it with
 /// [`Visible`](super::Visible).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The name of the file with the line.
     pub file: &'a str,
-    /// The number of the line in its file, from 1.
+    /// The line number in the file, from 1.
     pub line: u64,
     /// When the request arrived.
     pub at: Timestamp,
-    /// How long its response took, if the log has it.
+    /// How long the response took, if logged.
     pub duration: Option<Micros>,
-    /// The address of the client.
+    /// The client's address.
     pub address: Option<IpAddr>,
-    /// The method; empty where the line has no request that HTTP knows.
+    /// The method, or an empty string if the request is not valid HTTP.
     pub method: &'a str,
-    /// The target as the client sent it, query included.
+    /// The target as the client sent it, including the query.
     pub target: &'a str,
-    /// The host that was asked for, if the log has it.
+    /// The requested host, if logged.
     pub host: Option<&'a str>,
-    /// The status of the response.
+    /// The response status.
     pub status: u16,
-    /// The bytes of the body of the response.
+    /// The size of the response body in bytes.
     pub bytes: u64,
-    /// The authenticated user, if the log has one.
+    /// The authenticated user, if logged.
     pub user: Option<&'a str>,
-    /// The tier of that user, if the log has it.
+    /// The user's tier, if logged.
     pub tier: Option<&'a str>,
-    /// The header fields of the request that are in the log.
+    /// The logged request headers.
     pub headers: Vec<(&'a str, &'a str)>,
 }
 
-/// A piece of the text of a batch.
+/// A range in a batch's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     start: u32,
@@ -45,7 +45,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// There is no such field.
+    /// Marks a missing field.
     pub(super) const NONE: Self = Self { start: 1, end: 0 };
     pub(super) const EMPTY: Self = Self { start: 0, end: 0 };
 
@@ -60,7 +60,7 @@ impl Span {
         text.get(self.start as usize..self.end as usize)
     }
 
-    /// The same piece of a text that begins at `base`.
+    /// The same range, relative to `base`.
     #[expect(clippy::cast_possible_truncation, reason = "a batch is smaller than 4 GiB")]
     pub(super) const fn from(self, base: usize) -> Self {
         let base = base as u32;
@@ -72,7 +72,7 @@ impl Span {
     }
 }
 
-/// A record whose texts are in its batch.
+/// A record that stores its strings as ranges in the batch.
 #[derive(Clone, Debug)]
 pub(super) struct Fields {
     pub(super) line: u64,
@@ -107,7 +107,7 @@ impl Fields {
         }
     }
 
-    /// `names` are those of the header fields.
+    /// Builds the record. `names` are the header names.
     pub(super) fn record<'a>(
         &self,
         file: &'a str,
@@ -118,7 +118,7 @@ impl Fields {
             Some((&**names.get(usize::from(*number))?, span.of(text)?))
         };
         let target = self.target.of(text);
-        // A target that is not UTF-8 is not a target of HTTP.
+        // A target with invalid UTF-8 is not valid HTTP.
         let method = target.and_then(|_| self.method.of(text)).filter(is_token);
         Record {
             file,
@@ -143,52 +143,52 @@ fn is_token(method: &&str) -> bool {
     method.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// Records of one file that follow one another, and their texts.
+/// Consecutive records from a file, and their text.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) text: Vec<u8>,
     pub(super) records: Vec<Fields>,
     pub(super) unreadable: Vec<(u64, Reason)>,
     pub(super) lines: u64,
-    /// A bit for each named field that occurs in these lines: see `Mapping::names`.
+    /// A bit for each named field that occurs in these lines; see `Mapping::names`.
     pub(super) seen: u64,
 }
 
-/// The reason why a line of a log cannot be read.
+/// Why a log line cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The line ends before a field.
+    /// The line is too short for a field.
     #[error("it ends before {0}")]
     Short(Box<str>),
-    /// Another text was expected between two fields.
+    /// Different text was expected between two fields.
     #[error("after {after} it has no {expected}")]
     Literal {
-        /// The field before.
+        /// The preceding field.
         after: Box<str>,
         /// The text or value that should be there.
         expected: Box<str>,
     },
-    /// A field is there, and cannot be read.
+    /// A field exists but cannot be read.
     #[error("its {field} is `{found}`, which is not {expected}")]
     Field {
         /// The name of the field.
         field: Box<str>,
-        /// The value, cut short.
+        /// The truncated value.
         found: Box<str>,
         /// The text or value that should be there.
         expected: &'static str,
     },
-    /// It should be a JSON object.
+    /// The line is not a JSON object.
     #[error("it is not a JSON object: {0}")]
     Json(Box<str>),
     /// A JSON object lacks a field.
     #[error("it has no field `{0}`")]
     Missing(Box<str>),
-    /// The time is far ahead of the rest of the log.
+    /// The time is far ahead of the following lines.
     #[error("its time is {0} s ahead of the lines after it")]
     Ahead(u64),
-    /// The time is far behind the rest of the log.
+    /// The time is far behind the preceding lines.
     #[error("its time is {0} s behind the lines before it")]
     Behind(u64),
     /// The time is later than [`Options::not_after`](super::Options::not_after).
@@ -197,7 +197,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The same reason without any text of the line.
+    /// The same reason without text from the line.
     #[must_use]
     pub fn without_excerpt(self) -> Self {
         match self {
@@ -210,7 +210,7 @@ impl Reason {
     }
 }
 
-/// As much of a field as a message shows.
+/// Truncates and escapes a field for messages.
 pub(super) fn shown(bytes: &[u8]) -> Box<str> {
     let cut = &bytes[..bytes.len().min(40)];
     let text = String::from_utf8_lossy(cut).escape_debug().to_string();

@@ -18,7 +18,7 @@ fn with(format: &str) -> Options {
     Options { format: format.parse().unwrap(), ..Options::default() }
 }
 
-/// The only record of a text, described.
+/// A description of the only record in a text.
 fn one(text: &str, format: &str) -> String {
     let mut records = records(text, &with(format));
     let record = records.next().unwrap().unwrap();
@@ -51,7 +51,7 @@ fn reason(text: &str, format: &str) -> String {
 }
 
 #[test]
-fn each_server_says_the_same_in_its_own_format() {
+fn formats_of_all_servers_are_read() {
     let common =
         "971211336000000 None Some(\"203.0.113.7\") GET /a?b=1 None 200 2326 Some(\"ann\") None";
     assert_eq!(one(LINE, "auto"), common);
@@ -81,13 +81,13 @@ fn each_server_says_the_same_in_its_own_format() {
 }
 
 #[test]
-fn what_servers_escape_is_read_as_the_client_sent_it() {
+fn server_escapes_are_undone() {
     let line = LINE.replace("/a?b=1", "/a\\x22b\\\"c");
     assert!(one(&line, "auto").contains("GET /a\"b\"c None"), "{}", one(&line, "auto"));
 }
 
 #[test]
-fn bytes_that_are_not_utf_8_do_not_make_a_line_unreadable() {
+fn invalid_utf8_does_not_make_lines_unreadable() {
     let line = |target: &[u8], agent: &[u8]| {
         let parts = [
             br#"{"time_iso8601":"2000-10-10T13:55:36-07:00","remote_addr":"::1","request_uri":""#,
@@ -110,7 +110,7 @@ fn bytes_that_are_not_utf_8_do_not_make_a_line_unreadable() {
 }
 
 #[test]
-fn a_line_without_a_request_of_http_has_no_method() {
+fn invalid_requests_have_no_method() {
     for request in
         ["-", "", "\\x16\\x03\\x01", "GET", " / HTTP/1.1", "GET /a b HTTP/1.1", "G(T /a HTTP/1.1"]
     {
@@ -121,7 +121,7 @@ fn a_line_without_a_request_of_http_has_no_method() {
 }
 
 #[test]
-fn the_reason_names_the_field_and_what_it_should_be() {
+fn errors_name_the_field_and_expectation() {
     for (from, to, expected) in [
         ("10/Oct", "10/Okt", "its time_local is `10/Okt/2000:13:55:36 -0700`, which is not a time"),
         (" 200 ", " 2x0 ", "its status is `2x0`, which is not a status"),
@@ -143,7 +143,7 @@ fn the_reason_names_the_field_and_what_it_should_be() {
 }
 
 #[test]
-fn clients_without_an_address_make_lines_unreadable() {
+fn lines_need_a_client_address() {
     for client in ["crawl-66.example.com", "-", "\"203.0.113.7", "Nov 24 11:00:00 web nginx:"] {
         let line = LINE.replace("203.0.113.7", client);
         let said = reason(&line, "auto");
@@ -177,12 +177,12 @@ fn json_lines_need_an_address_and_a_method() {
         let said = reason(&line.replace(from, to), names);
         assert!(said.contains(expected), "{from}: {said}");
     }
-    // Such a line describes a request that is not one of HTTP.
+    // A null method means that the request was not valid HTTP.
     assert!(one(&line.replace("\"GET\"", "null"), names).contains("203.0.113.7\")  / "));
 }
 
 #[test]
-fn single_wrong_times_are_left_out() {
+fn isolated_wrong_times_are_skipped() {
     let log = |times: &[u64]| {
         let times = times.iter().map(|second| 1_700_000_000 + second);
         log(&times.collect::<Vec<_>>())
@@ -211,7 +211,7 @@ fn single_wrong_times_are_left_out() {
     assert_eq!(read(log(&times)), (all, behind.to_owned()));
     let future = "3: its time is in the future";
     assert_eq!(read(log(&[0, 1, 2_000_000_000])), (vec![0, 1], future.to_owned()));
-    // A few lines decide by majority.
+    // With only a few lines, the majority decides.
     let past = "4: its time is 86400 s behind the lines before it";
     let near = [86_400, 86_401, 86_400, 0, 86_402];
     assert_eq!(read(log(&near)), (vec![0, 2, 1, 4], past.replace("86400", "86401")));
@@ -219,14 +219,14 @@ fn single_wrong_times_are_left_out() {
     let after_idle = [0, 1, 2, 50_000, 50_001, 50_002, 3];
     let past = "7: its time is 49999 s behind the lines before it";
     assert_eq!(read(log(&after_idle)), (vec![0, 1, 2, 3, 4, 5], past.to_owned()));
-    // Servers may be idle for a night, or have only daily requests.
+    // Servers may be idle overnight or receive only daily requests.
     assert_eq!(read(log(&[0, 1, 30_000, 30_001])), (vec![0, 1, 2, 3], String::new()));
     let days: Vec<_> = (0..40).map(|day| day * 86_400).collect();
     assert_eq!(read(log(&days)), ((0..40).collect(), String::new()));
 }
 
 #[test]
-fn wrong_times_alone_are_not_another_format() {
+fn wrong_times_do_not_imply_another_format() {
     let options = Options { not_after: Timestamp::from_micros(1), ..Options::default() };
     for text in [LINE.to_owned(), format!("nonsense\n{LINE}")] {
         let error = records(text, &options).next().unwrap_err().to_string();
@@ -239,7 +239,7 @@ fn wrong_times_alone_are_not_another_format() {
 }
 
 #[test]
-fn unreadable_lines_are_counted_and_shown_and_stop_a_strict_run() {
+fn strict_run_aborts_at_unreadable_lines() {
     let text = format!("{LINE}\nnonsense\n{LINE}\n\n{LINE}\n");
     let mut lenient = records(text.clone(), &Options { shown: 1, ..Options::default() });
     let mut lines = Vec::new();
@@ -255,7 +255,7 @@ fn unreadable_lines_are_counted_and_shown_and_stop_a_strict_run() {
 }
 
 #[test]
-fn bad_input_is_refused_in_words() {
+fn bad_input_has_helpful_errors() {
     let refused = |bytes: &[u8]| {
         let input = match Input::from_reader("test.log", Cursor::new(bytes.to_vec())) {
             Ok(input) => input,
@@ -290,7 +290,7 @@ fn bad_input_is_refused_in_words() {
     assert!(Input::open(Path::new("/no/such.log")).is_err());
 }
 
-/// Exports often have the newest line first.
+/// Exported logs often have the newest line first.
 #[test]
 fn newest_line_first_is_an_error() {
     for (step, lines) in [(7_200, 100), (600, 100), (7_200, 14), (7_200, 2)] {
@@ -308,12 +308,12 @@ fn newest_line_first_is_an_error() {
 }
 
 #[test]
-fn a_compressed_log_is_the_log() {
+fn compressed_logs_are_read() {
     let text: String = (0..5_000).map(|n| LINE.replace("a?b=1", &n.to_string()) + "\n").collect();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(text.as_bytes()).unwrap();
     let mut twice = gzip.finish().unwrap();
-    // Logs that were appended to each other.
+    // Concatenated gzip files are valid.
     twice.extend(twice.clone());
     let zstd = zstd::stream::encode_all(text.as_bytes(), 1).unwrap();
     for (bytes, times) in [(text.clone().into_bytes(), 1), (twice, 2), (zstd, 1)] {
@@ -326,7 +326,7 @@ fn a_compressed_log_is_the_log() {
 }
 
 #[test]
-fn a_description_of_a_format_is_checked() {
+fn format_descriptions_are_validated() {
     for (text, expected) in [
         ("combinde", "is not a log format"),
         ("$remote_addr$status", "nothing separates `$status`"),
@@ -346,7 +346,7 @@ fn a_description_of_a_format_is_checked() {
 }
 
 #[test]
-fn a_format_in_braces_and_a_time_of_the_end_are_understood() {
+fn braces_and_end_times_are_supported() {
     let end = "json:end=e,method=m,target=u,seconds=d";
     let said = one(r#"{"e":"100.5","m":"GET","u":"/","d":0.5}"#, end);
     assert!(said.starts_with("100000000 Some(500000)"), "{said}");
@@ -355,7 +355,7 @@ fn a_format_in_braces_and_a_time_of_the_end_are_understood() {
     assert!(said.contains("GET / "), "{said}");
 }
 
-/// Lines whose times are these seconds; each line has its number as its target.
+/// A log with these times in seconds. Each line's target is its number.
 fn log(seconds: &[u64]) -> String {
     let line =
         |(n, second): (usize, &u64)| format!("{{\"t\":{second},\"m\":\"GET\",\"u\":\"/{n}\"}}\n");
@@ -364,7 +364,7 @@ fn log(seconds: &[u64]) -> String {
 
 proptest! {
     #[test]
-    fn lines_within_the_bound_come_sorted_and_the_others_late(
+    fn lines_within_the_bound_are_sorted(
         steps in prop::collection::vec((0_u64..4, 0_u64..30), 1..300),
         bound in 0_u64..40,
     ) {
@@ -392,7 +392,7 @@ proptest! {
     }
 
     #[test]
-    fn several_files_are_one_log(
+    fn several_files_are_merged(
         files in prop::collection::vec(prop::collection::vec(0_u64..50, 1..40), 1..5),
     ) {
         let options = with("json:time=t,method=m,target=u");
@@ -411,7 +411,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_odd(
+    fn arbitrary_bytes_do_not_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..600),
         tokens in prop::collection::vec(0_usize..TOKENS.len(), 0..60),
         format in 0_usize..FORMATS.len(),

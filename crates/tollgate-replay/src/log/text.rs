@@ -1,4 +1,4 @@
-//! Logs whose lines follow a template: `common`, `combined` and a `log_format` of nginx.
+//! Logs with a line template: `common`, `combined`, and nginx `log_format`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,14 +9,14 @@ use super::record::{Batch, Fields, Reason, Span, shown};
 use super::time::{self, Last};
 use super::{Clock, FormatError};
 
-/// A compiled template: fields, and the texts between them.
+/// A compiled template: fields and the text between them.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    /// Every line begins with this.
+    /// The start of every line.
     start: Box<[u8]>,
     parts: Box<[Part]>,
-    /// The name if this is a usual format, to which servers append further fields. A user's
-    /// `log_format` describes the complete line.
+    /// The name of a standard format, to which servers append more fields. A user's `log_format`
+    /// describes the entire line.
     pub(super) usual: Option<&'static str>,
     pub(super) headers: Vec<Box<str>>,
     pub(super) clock: Clock,
@@ -26,7 +26,7 @@ pub(super) struct Template {
 struct Part {
     name: Box<str>,
     field: Field,
-    /// The text behind the field; nothing where the line ends.
+    /// The text after the field, or empty at the end of the line.
     behind: Box<[u8]>,
 }
 
@@ -51,16 +51,16 @@ enum Field {
 }
 
 /// The start of `common` and `combined`. The rest of `combined` is not needed, and servers append
-/// different fields to it.
+/// various fields.
 pub(super) const COMMON: &str =
     "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
-/// Apache's `vhost_combined`, which Debian uses for other virtual hosts: the host and its port come
-/// first.
+/// Apache's `vhost_combined`, which Debian uses for other virtual hosts. It starts with the host
+/// and port.
 pub(super) const WITH_HOST: &str =
     "$host $remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 
 impl Template {
-    /// Compiles a `log_format` of nginx.
+    /// Compiles an nginx `log_format`.
     pub(super) fn new(template: &str, usual: Option<&'static str>) -> Result<Self, FormatError> {
         let mut pieces = template.split('$');
         let start: Box<[u8]> = pieces.next().unwrap_or_default().as_bytes().into();
@@ -92,12 +92,12 @@ impl Template {
         if !has(&[Field::Request, Field::Method]) {
             return Err(FormatError::NoMethod);
         }
-        // nginx writes the time at which a request was over.
+        // nginx logs the time at which the response was complete.
         let parts = parts.into();
         Ok(Self { start, parts, usual, headers, clock: Clock::AtEnd })
     }
 
-    /// Reads a line of the batch.
+    /// Reads a line in the batch.
     pub(super) fn read(
         &self,
         batch: &mut Batch,
@@ -161,7 +161,7 @@ impl Template {
             }
             Field::Status => {
                 let status = match text {
-                    // Apache writes it where a client left before there was a status.
+                    // Apache logs this if the client disconnected before the response.
                     b"-" => Some(0),
                     _ => time::number(text).and_then(|status| u16::try_from(status).ok()),
                 };
@@ -201,7 +201,7 @@ impl Template {
         Ok(())
     }
 
-    /// The field, unless it is a `-`: then there is no value.
+    /// The field, or [`Span::NONE`] if it is empty or `-`.
     #[expect(clippy::unused_self, reason = "reads as a verb of the template")]
     fn some(&self, batch: &mut Batch, (start, end): (usize, usize)) -> Span {
         if matches!(&batch.text[start..end], b"" | b"-") {
@@ -213,16 +213,16 @@ impl Template {
 }
 
 impl Part {
-    /// How long the field is: up to the text behind it.
+    /// The length of the field, which extends to the text after it.
     fn length(&self, rest: &[u8], is_open: bool) -> Result<usize, Reason> {
         let found = match &*self.behind {
             [] if is_open => Some(memchr2(b' ', b'\t', rest).unwrap_or(rest.len())),
             [] => Some(rest.len()),
-            // Requests may have quotes, which servers escape.
+            // Requests may contain quotes, which servers escape.
             [b'"', more @ ..] => quote(rest, more),
             [one] => memchr(*one, rest),
             [one, more @ ..] => {
-                // Mostly the first is it.
+                // Usually the first match is right.
                 let first = memchr(*one, rest);
                 match first.filter(|at| rest[at + 1..].starts_with(more)) {
                     None if first.is_some() => memmem::find(rest, &self.behind),
@@ -240,7 +240,7 @@ impl Part {
     }
 }
 
-/// The first quote that is not escaped and has `more` behind it.
+/// Finds the first unescaped quote that is followed by `more`.
 fn quote(rest: &[u8], more: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {
@@ -294,11 +294,11 @@ pub(super) fn peer(text: &[u8]) -> Option<Option<IpAddr>> {
     if text == "@" || text.starts_with("unix:") {
         return Some(None);
     }
-    // With a port, as Envoy and some proxies write it.
+    // Envoy and some proxies append the port.
     text.parse::<SocketAddr>().ok().map(|address| Some(address.ip()))
 }
 
-/// Method and target of a request line. The method is empty if the line is not one of HTTP.
+/// The method and target in a request line. The method is empty if the line is not valid HTTP.
 pub(super) fn request(line: &[u8], start: usize) -> (Span, Span) {
     let end = start + line.len();
     let Some(first) = memchr(b' ', line) else { return (Span::EMPTY, Span::new(start, end)) };
@@ -313,8 +313,8 @@ pub(super) fn request(line: &[u8], start: usize) -> (Span, Span) {
     (Span::new(start, start + first), Span::new(behind, behind + last))
 }
 
-/// The place of a piece of text without the escapes `\x22` and `\"`. A piece without escapes stays
-/// in its place.
+/// Undoes the escapes `\x22` and `\"`, and returns the new range. A range without escapes is
+/// returned unchanged.
 fn unescaped(batch: &mut Batch, (start, end): (usize, usize)) -> (usize, usize) {
     if memchr(b'\\', &batch.text[start..end]).is_none() {
         return (start, end);

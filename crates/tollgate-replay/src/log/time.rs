@@ -14,13 +14,13 @@ pub(super) fn rfc3339(text: &[u8]) -> Option<Timestamp> {
     instant(PARSER.parse_timestamp(text))
 }
 
-/// Times before 1970 are not times of requests.
+/// Converts a parsed time. Requests cannot have times before 1970.
 fn instant(parsed: Result<jiff::Timestamp, jiff::Error>) -> Option<Timestamp> {
     u64::try_from(parsed.ok()?.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-/// Seconds since the Unix epoch, or milliseconds, microseconds or nanoseconds where the number is
-/// too large for seconds. A fraction may follow.
+/// Seconds since the Unix epoch, optionally with a fraction. Numbers that are too large for seconds
+/// are milliseconds, microseconds or nanoseconds.
 pub(super) fn epoch(text: &[u8]) -> Option<Timestamp> {
     let end = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
     let whole = number(&text[..end])?;
@@ -38,7 +38,7 @@ pub(super) fn epoch(text: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_micros(micros))
 }
 
-/// A span in seconds, such as `0.025`.
+/// A duration in seconds, such as `0.025`.
 pub(super) fn seconds(text: &[u8]) -> Option<u64> {
     let end = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
     let whole = number(&text[..end])?;
@@ -49,7 +49,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<u64> {
     whole.checked_mul(1_000_000)?.checked_add(micros)
 }
 
-/// Digits and nothing else.
+/// Parses text that consists only of digits.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 19 {
         return None;
@@ -59,7 +59,7 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// The microseconds of a fraction, if one follows, and what is behind it.
+/// Parses an optional fraction. Returns its microseconds and the remaining text.
 fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     let Some(digits) = text.strip_prefix(b".").or_else(|| text.strip_prefix(b",")) else {
         return Some((0, text));
@@ -71,7 +71,7 @@ fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     (!digits.is_empty()).then_some((micros, rest))
 }
 
-/// The time of the line before, with its parsed value: in a busy log many lines have the same time.
+/// Caches the previous line's parsed time, because many lines in a busy log have the same time.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     text: Vec<u8>,
@@ -79,7 +79,7 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// The time that `text` states, by `parse`.
+    /// Parses `text`, unless it equals the previous text.
     #[inline]
     pub(super) fn of(
         &mut self,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_instant_in_every_notation() {
+    fn all_notations_give_the_same_instant() {
         let at = Some(971_211_336_000_000);
         assert_eq!(micros(clf(b"10/Oct/2000:13:55:36 -0700")), at);
         assert_eq!(micros(clf(b"10/Oct/2000:20:55:36 +0000")), at);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_of_a_second_are_kept_to_the_microsecond() {
+    fn fractions_are_read_to_the_microsecond() {
         assert_eq!(micros(clf(b"01/Jan/1970:00:00:01.25 +0000")), Some(1_250_000));
         assert_eq!(micros(rfc3339(b"1970-01-01T00:00:00.123456789Z")), Some(123_456));
         assert_eq!(micros(epoch(b"1.5")), Some(1_500_000));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_time_is_refused() {
+    fn invalid_times_are_rejected() {
         for text in [
             "",
             "-",
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_text_does_not_panic(text in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = (clf(&text), rfc3339(&text), epoch(&text), seconds(&text));
         }
     }

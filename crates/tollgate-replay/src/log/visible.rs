@@ -1,9 +1,9 @@
-//! Texts of clients on a terminal.
+//! Safe output of client-supplied text.
 
 use std::fmt::{self, Write as _};
 
-/// A text that a client wrote, safe to print: characters that a terminal obeys are escaped, and a
-/// long text is cut.
+/// Makes client-supplied text safe to print: escapes terminal control characters and truncates long
+/// text.
 ///
 /// ```
 /// use tollgate_replay::log::Visible;
@@ -13,7 +13,7 @@ use std::fmt::{self, Write as _};
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a>(pub &'a str);
 
-/// The longest text, in characters.
+/// The maximum length in characters.
 const LONGEST: usize = 200;
 
 impl fmt::Display for Visible<'_> {
@@ -37,7 +37,7 @@ mod tests {
             ("Zoë's \"a\\b\"", "Zoë's \"a\\b\""),
             ("\u{1b}[31mred", "\\u{1b}[31mred"),
             ("a\nb\rc\u{7}\u{7f}", "a\\nb\\rc\\u{7}\\u{7f}"),
-            // Some terminals read U+009B like ESC and `[`, and U+202E reverses a line.
+            // Some terminals read U+009B as ESC `[`, and U+202E reverses the line.
             ("\u{9b}2J\u{202e}", "\\u{9b}2J\\u{202e}"),
         ] {
             assert_eq!(Visible(text).to_string(), shown);
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut() {
+    fn long_text_is_truncated() {
         let shown = Visible(&"é".repeat(1_000)).to_string();
         assert_eq!(shown.chars().count(), LONGEST + 1);
         assert!(shown.ends_with('…'));

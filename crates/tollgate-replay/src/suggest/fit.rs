@@ -1,55 +1,56 @@
-//! The limits under which a share of the clients would never have been denied.
+//! Limits that would never have denied a given share of the clients.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 use tollgate_core::{Micros, Timestamp};
 
-/// Limits for one kind of requests, each of which counts 1.
+/// Limits for a group of requests. Each request costs 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fit {
     /// Requests.
     pub requests: u64,
-    /// Clients that sent them.
+    /// Clients that sent these requests.
     pub clients: u64,
     /// For 99, 99.9 and 99.99 % of the clients.
     pub levels: [Level; 3],
 }
 
-/// Limits under which a share of the clients would never have been denied, if all routes have the
-/// limits of this level.
+/// Limits that would never have denied a given share of the clients, provided that all routes use
+/// this level's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Level {
-    /// The share, in hundredths of a percent.
+    /// The share in units of 0.01 %.
     pub share: u64,
     /// For a sliding window log: requests in any window.
     pub sliding_limit: u64,
-    /// Clients that this would have denied.
+    /// Clients that the sliding window log would have denied.
     pub sliding_beyond: u64,
     /// For a token bucket: units refilled in each window.
     pub bucket_limit: u64,
-    /// For a token bucket: units at once.
+    /// For a token bucket: the burst.
     pub bucket_burst: u64,
-    /// Clients that this would have denied.
+    /// Clients that the token bucket would have denied.
     pub bucket_beyond: u64,
 }
 
-/// The shares, in hundredths of a percent.
+/// The shares in units of 0.01 %.
 const SHARES: [u64; 3] = [9_900, 9_990, 9_999];
-/// The limit of a bucket is the mean over this many windows.
+/// A token bucket's limit is the mean over this many windows.
 const WINDOWS: u64 = 10;
 
-/// The requests that a limit charges: clients with times, by client and then by time.
+/// The client and time of each request that a limit charges, sorted by client and then by time.
 pub(super) type Sorted<'a> = &'a [(u64, Timestamp)];
 
-/// Values of clients, by client.
+/// A value per client, sorted by client.
 type Values = Vec<(u64, u64)>;
 
-/// The limits for these sets of requests. The first set has all requests, and the remaining sets are
-/// parts of the first.
+/// Fits limits to these sets of requests. The first set contains all requests, and the remaining
+/// sets are subsets of the first.
 ///
-/// Together, a level's limits deny no more clients than the level allows. So the clients with the
-/// highest values are excluded from all sets, and each limit is the highest remaining value.
+/// Together, a level's limits may not deny more clients than the level allows. Therefore the
+/// clients with the highest values are excluded from all sets, and each limit is the highest
+/// remaining value.
 pub(super) fn fits(window: Micros, sets: &[Sorted<'_>]) -> Vec<Fit> {
     let longer = Micros::new(window.get().saturating_mul(WINDOWS));
     let peaks: Vec<_> = sets.iter().map(|set| highest(window, set)).collect();
@@ -85,10 +86,10 @@ fn beyond(values: &Values, limit: u64) -> u64 {
     values.iter().filter(|(_, value)| *value > limit).count() as u64
 }
 
-/// For each set, a limit. At least this share of the clients exceeds none of the limits.
+/// Returns a limit for each set. At least this share of the clients exceeds none of the limits.
 fn joint(sets: &[Values], share: u64) -> Vec<u64> {
     let Some(all) = sets.first() else { return Vec::new() };
-    // How far each client is above the limits that fit each set alone.
+    // How far each client exceeds the limits that fit each set individually.
     let mut scores: Vec<(u64, u64)> = all.iter().map(|(client, _)| (0, *client)).collect();
     for values in sets {
         let base = u128::from(quantile(values, share));
@@ -111,13 +112,13 @@ fn joint(sets: &[Values], share: u64) -> Vec<u64> {
     sets.iter().map(limit).collect()
 }
 
-/// The smallest number of clients that is at least this share.
+/// The smallest number of clients that makes up at least this share.
 fn enough(clients: usize, share: u64) -> usize {
     let enough = (u128::from(share) * clients as u128).div_ceil(10_000);
     usize::try_from(enough).unwrap_or(usize::MAX).min(clients)
 }
 
-/// For each client, the most requests in any window.
+/// Returns each client's maximum number of requests in any window.
 fn highest(window: Micros, requests: Sorted<'_>) -> Values {
     let (mut all, mut inside, mut client) = (Values::new(), VecDeque::new(), None);
     for &(of, at) in requests {
@@ -127,7 +128,7 @@ fn highest(window: Micros, requests: Sorted<'_>) -> Values {
             all.push((of, 0));
         }
         inside.push_back(at);
-        // A request counts for less than a window.
+        // A request no longer counts when exactly a window has passed.
         while inside.front().is_some_and(|first| *first + window <= at) {
             inside.pop_front();
         }
@@ -138,9 +139,9 @@ fn highest(window: Micros, requests: Sorted<'_>) -> Values {
     all
 }
 
-/// For each client, the smallest burst under which a bucket of this limit never denies it.
+/// Returns the smallest burst for each client with which a bucket with this limit never denies it.
 fn bursts(window: Micros, limit: u64, requests: Sorted<'_>) -> Values {
-    // A unit weighs a window, and each microsecond takes the limit away: nothing is rounded.
+    // To avoid rounding, a unit weighs `window`, and `limit` drains per microsecond.
     let (mut all, mut client) = (Values::new(), None);
     let (mut level, mut last, unit) = (0_u128, Timestamp::EPOCH, u128::from(window.get()));
     for &(of, at) in requests {
@@ -158,7 +159,7 @@ fn bursts(window: Micros, limit: u64, requests: Sorted<'_>) -> Values {
     all
 }
 
-/// The smallest value that at least this share of the values does not exceed; at least 1.
+/// The smallest value that at least this share of the values does not exceed. The minimum is 1.
 fn quantile(values: &Values, share: u64) -> u64 {
     let mut sorted: Vec<_> = values.iter().map(|(_, value)| *value).collect();
     sorted.sort_unstable();

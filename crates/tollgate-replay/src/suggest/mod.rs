@@ -2,14 +2,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `paths.rs` | paths that belong together |
-//! | `fit.rs` | the limits that together would never have denied a share of the clients |
+//! | `paths.rs` | groups of similar paths |
+//! | `fit.rs` | limits that together would never have denied a given share of the clients |
 //!
 //! # Memory
 //!
-//! A request is kept as 24 bytes. When there are more than [`Bounds::requests`] of them, half of the
-//! clients are left out, chosen by a hash, and so on: the others are a fair sample, and each is
-//! whole. [`Suggestion::sample`] says which part is left.
+//! Each request takes 24 bytes. Whenever there are more than [`Bounds::requests`], half of the
+//! clients are dropped by hash. The remaining clients are a fair sample with all of their requests,
+//! and [`Suggestion::sample`] reports the sampling rate.
 
 mod fit;
 mod paths;
@@ -25,12 +25,12 @@ pub use self::fit::{Fit, Level};
 use self::paths::{NONE, Paths};
 use crate::Instant;
 
-/// The most memory that a suggestion takes.
+/// Limits a suggestion's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most requests that are kept. Default: 2^25, which take 768 MiB.
+    /// The maximum number of stored requests. Default: 2^25, which take 768 MiB.
     pub requests: usize,
-    /// The most routes with their own limits. Default: 256.
+    /// The maximum number of routes with their own limits. Default: 256.
     pub routes: usize,
 }
 
@@ -40,16 +40,16 @@ impl Default for Bounds {
     }
 }
 
-/// Learns from recorded requests.
+/// Learns limits from recorded requests.
 #[derive(Debug)]
 pub struct Suggest {
     bounds: Bounds,
     window: Micros,
-    /// Single bits of the faster hash may be the same for clients with similar names.
+    /// A strong hash. With a faster hash, similar client names might have equal low bits.
     hasher: RandomState,
     paths: Paths,
     requests: Vec<Seen>,
-    /// Clients are kept if their hash has this many zeros at its end.
+    /// A client is in the sample if its hash has at least this many trailing zeros.
     halvings: u32,
     seen: u64,
     without_client: u64,
@@ -64,16 +64,16 @@ pub struct Suggest {
     busiest_minute: u64,
 }
 
-/// One request.
+/// A stored request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     client: u64,
     at: Timestamp,
-    /// The number of the path, and in the end of the route.
+    /// The path's number, which is finally replaced by the route's number.
     path: u32,
 }
 
-/// Limits that fit.
+/// Limits that fit the recorded traffic.
 #[derive(Clone, Debug, Serialize)]
 pub struct Suggestion {
     /// The first request.
@@ -86,30 +86,30 @@ pub struct Suggestion {
     pub without_client: u64,
     /// Requests that were not successful.
     pub unsuccessful: u64,
-    /// Requests to paths beyond the bound. No route includes them, although its pattern may match.
+    /// Requests to paths beyond the bound. They belong to no route, even if its pattern matches.
     pub without_path: u64,
     /// The clients on which these limits are based.
     pub clients: u64,
-    /// The requests of the client that sent the most.
+    /// The number of requests from the busiest client.
     pub largest_client: u64,
-    /// The limits are based on one client in this many.
+    /// The sampling rate: the limits are based on one in this many clients.
     pub sample: u64,
-    /// The window, in seconds.
+    /// The window in seconds.
     pub window_seconds: u64,
-    /// Most requests in one second of the clock.
+    /// The maximum number of requests in a clock second.
     pub busiest_second: u64,
-    /// Most requests in one minute of the clock.
+    /// The maximum number of requests in a clock minute.
     pub busiest_minute: u64,
     /// For all routes together.
     pub all: Fit,
-    /// For each route, in the order in which a configuration has to match them.
+    /// For each route, in the order in which a configuration must match the routes.
     pub routes: Vec<(String, Fit)>,
 }
 
 impl Suggest {
-    /// Starts without requests. The limits will be per `window`.
+    /// Creates a learner for limits per `window`.
     ///
-    /// `patterns` are known routes, such as `/api/item/{id}`. Other paths are grouped automatically.
+    /// `patterns` are known routes such as `/api/item/{id}`. Other paths are grouped automatically.
     #[must_use]
     pub fn new(window: Micros, patterns: &[String], bounds: Bounds) -> Self {
         Self {
@@ -133,8 +133,8 @@ impl Suggest {
         }
     }
 
-    /// Learns from a request. Call it in the order of time. Only successful requests show which paths
-    /// exist.
+    /// Learns from a request. Requests must be in chronological order. Only successful requests
+    /// show which paths exist.
     pub fn request(&mut self, at: Timestamp, client: Option<&Key>, path: &str, is_success: bool) {
         self.seen += 1;
         self.unsuccessful += u64::from(!is_success);
@@ -172,7 +172,7 @@ impl Suggest {
         client.trailing_zeros() >= self.halvings
     }
 
-    /// The limits that fit what was learnt.
+    /// Returns the limits that fit the requests.
     #[must_use]
     pub fn suggestion(mut self) -> Suggestion {
         let routes = self.paths.routes(self.bounds.routes);
@@ -184,7 +184,7 @@ impl Suggest {
         let all: Vec<_> = self.requests.iter().map(pair).collect();
         let clients = all.chunk_by(|one, other| one.0 == other.0);
         let largest_client = clients.map(|client| client.len() as u64).max().unwrap_or_default();
-        // One route after the other, each by client and in time.
+        // Group by route, then sort by client and time.
         self.requests.retain(|seen| seen.path != NONE);
         self.requests.sort_unstable_by_key(|seen| (seen.path, seen.client, seen.at));
         let parts: Vec<(u32, Vec<_>)> = self

@@ -1,9 +1,9 @@
 //! Groups paths into routes: numbers, UUIDs and segments with many values become `{id}`.
 //!
-//! Only paths of successful requests decide how paths are grouped and which routes there are, because
-//! scanners request many paths that do not exist. Then each path belongs to the first route that
-//! matches it, for successful and failed requests alike: a configuration with these routes in this
-//! order charges the same requests.
+//! Only successful requests determine the groups and routes, because scanners request many paths
+//! that do not exist. Each path then belongs to the first route that matches it, for successful and
+//! failed requests alike. A configuration with these routes in this order therefore charges the same
+//! requests.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,35 +11,35 @@ use std::collections::BTreeMap;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// The different paths, up to a bound.
+/// The distinct paths, up to a bound.
 #[derive(Debug)]
 pub(super) struct Paths {
-    /// The patterns of the user, by segments; those with the fewest `{…}` first.
+    /// The user's patterns, split into segments. Patterns with fewer `{…}` are first.
     known: Vec<Vec<String>>,
     numbers: HashMap<Box<str>, u32, RandomState>,
     paths: Vec<Box<str>>,
-    /// Successful requests of each path.
+    /// The number of successful requests to each path.
     counts: Vec<u64>,
-    /// Requests to further paths, which belong to no route.
+    /// Requests to paths beyond the bound, which belong to no route.
     pub(super) beyond: u64,
 }
 
-/// The most different paths.
+/// The maximum number of distinct paths.
 const PATHS: usize = 100_000;
-/// The most different paths without a successful request before them.
+/// Up to this many distinct paths are stored even if their first request fails.
 const UNSUCCESSFUL: usize = PATHS / 2;
 /// Deeper segments are ignored.
 const DEPTH: usize = 8;
-/// A place with more different segments has an identifier.
+/// A position with more distinct segments contains identifiers.
 const VARIED: usize = 32;
 
 const ANY: &str = "{id}";
 const DEEPER: &str = "…";
 
-/// Marks a path that belongs to no route, and paths beyond the bound.
+/// Marks paths that belong to no route or are beyond the bound.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// From the number of a path to that of its route.
+/// Maps path numbers to route numbers.
 pub(super) struct Routes {
     of: Vec<u32>,
     names: Vec<String>,
@@ -53,7 +53,7 @@ fn is_any(segment: &str) -> bool {
     segment.starts_with('{')
 }
 
-/// Whether a route matches a path. `{…}` is any segment that is not empty.
+/// Whether a route matches a path. `{…}` matches any non-empty segment.
 fn fits<'a>(route: &[String], mut path: impl Iterator<Item = &'a str>) -> bool {
     route.iter().all(|known| match path.next() {
         Some(segment) => known == segment || is_any(known) && !segment.is_empty(),
@@ -80,7 +80,8 @@ impl Paths {
         }
     }
 
-    /// Numbers paths after replacing numbers and UUIDs in them. [`NONE`] if there are too many.
+    /// Returns the number of a path after replacing identifiers, or [`NONE`] if there are too many
+    /// paths.
     pub(super) fn number(&mut self, path: &str, is_success: bool) -> u32 {
         let path = self.pattern(path);
         let number = match self.numbers.get(&*path) {
@@ -125,9 +126,9 @@ impl Paths {
         pattern
     }
 
-    /// The routes that can be written as an expression: first the patterns of the user, then up to
-    /// `most` paths, in which segments with many values are replaced, too. A configuration has to
-    /// match them in this order.
+    /// The routes that a configuration can express, in the order in which it must match them: the
+    /// user's patterns, and then grouped paths, up to `most` routes in total. Segments with many
+    /// values are replaced too.
     pub(super) fn routes(&self, most: usize) -> Routes {
         let split = |path: &str| segments(path).map(str::to_owned).collect::<Vec<_>>();
         let successful = self.paths.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
@@ -135,7 +136,7 @@ impl Paths {
             successful.map(|(path, count)| (split(path), *count)).collect();
         let is_known = |path: &Vec<String>| self.known.contains(path);
         for depth in 0..DEPTH {
-            // The segments after each begin.
+            // The segments that follow each prefix.
             let mut places: BTreeMap<(usize, &[String]), Vec<&str>> = BTreeMap::new();
             for (path, _) in &paths {
                 // The empty segment in `/blog/` is not an identifier.
@@ -199,7 +200,7 @@ fn includes(route: &[String], path: &str) -> bool {
     }
 }
 
-/// Whether a configuration can match the path: it is in normal form, without escapes.
+/// Whether a configuration can match the path, which must be in normal form and without escapes.
 fn is_expressible(path: &[String]) -> bool {
     let is_plain = |segment: &String| {
         segment == DEEPER
@@ -218,7 +219,7 @@ impl Routes {
     }
 }
 
-/// Numbers, UUIDs, and long texts in hexadecimal or with many digits.
+/// Whether a segment is a number, a UUID, or a long text in hexadecimal or with many digits.
 fn is_identifier(segment: &str) -> bool {
     let digits = segment.bytes().filter(u8::is_ascii_digit).count();
     let is_hex = || segment.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
@@ -234,7 +235,7 @@ fn is_identifier(segment: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The routes of successful requests to these paths.
+    /// The routes for successful requests to these paths.
     fn routes(patterns: &[&str], paths: impl IntoIterator<Item = String>) -> Vec<String> {
         let patterns: Vec<_> = patterns.iter().map(|it| (*it).to_owned()).collect();
         let mut all = Paths::new(&patterns);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_uuids_and_slugs_become_identifiers_and_words_stay() {
+    fn numbers_uuids_and_slugs_become_identifiers() {
         let fixed = ["/", "/login", "/api/item/7/comment?page=2", "/api/item/9/comment"];
         let uuid = "/user/4f1c9a52-0d5e-4b52-9d4e-1f2a3b4c5d6e".to_owned();
         let slugs = (0..50_u8).map(|n| format!("/blog/about-{}", char::from(b'A' + n)));
@@ -256,19 +257,19 @@ mod tests {
     }
 
     #[test]
-    fn the_patterns_of_the_user_go_first() {
+    fn user_patterns_come_first() {
         let paths = ["/shop/red", "/shop/blue", "/shop/red/size"].map(str::to_owned);
         assert_eq!(routes(&["/shop/{colour}"], paths), ["/shop/{colour}", "/shop/red/size"]);
     }
 
     #[test]
-    fn routes_beyond_the_bound_are_left_out() {
+    fn routes_are_bounded() {
         let paths = (0..20_u8).map(|n| format!("/{}", char::from(b'a' + n)));
         assert_eq!(routes(&[], paths).len(), 5);
     }
 
     #[test]
-    fn scanners_do_not_decide_the_grouping() {
+    fn failed_requests_do_not_affect_grouping() {
         let mut all = Paths::new(&[]);
         let good = ["/login", "/shop", "/shop/"].map(|path| all.number(path, true));
         let scans: Vec<_> =
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_is_not_an_empty_segment() {
+    fn empty_segment_is_not_an_identifier() {
         let mut all = Paths::new(&[]);
         let folder = all.number("/blog/", true);
         let slugs: Vec<_> = (0..50).map(|n| all.number(&format!("/blog/of-{n}x"), true)).collect();
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_paths_are_one_route() {
+    fn deep_paths_share_a_route() {
         let mut all = Paths::new(&[]);
         let [deep, deeper, folder] =
             ["/a/b/c/d/e/f/g/h/i", "/a/b/c/d/e/f/g/h/i/j/", "/a/b/c/d/e/f/g/h/"]
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn further_paths_belong_to_no_route() {
+    fn paths_beyond_the_bound_have_no_route() {
         let mut all = Paths::new(&[]);
         for n in 0..=UNSUCCESSFUL {
             all.number(&format!("/scan{n}.php"), false);

@@ -26,7 +26,7 @@ async fn waiter_enters_when_a_permit_returns() {
     settle_down().await;
     let second = tokio::spawn(service.clone().oneshot(get()));
     sleep(Duration::from_secs(2)).await;
-    assert!(!second.is_finished(), "the first permit has not expired yet");
+    assert!(!second.is_finished(), "the first request still holds its permit");
     slow.go.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
     sleep(Duration::from_millis(100)).await;

@@ -14,6 +14,7 @@ pub mod log;
 mod meter;
 pub mod metric;
 pub mod plan;
+mod problem;
 pub mod proxy;
 pub mod replay;
 pub mod schema;

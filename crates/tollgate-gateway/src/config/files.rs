@@ -1,3 +1,5 @@
+//! The files that a configuration names.
+
 use std::path::PathBuf;
 
 use super::problem::{Place, Problem, Severity};
@@ -5,6 +7,7 @@ use super::rate_limits;
 use crate::files;
 use crate::plan::{KeyOrigin, TlsFiles};
 
+/// A file, and its place in the configuration. `check` opens these files, and a reload watches them.
 #[derive(Clone, Debug)]
 pub enum NamedFile {
     Tls {
@@ -17,7 +20,7 @@ pub enum NamedFile {
         origin: KeyOrigin,
         place: Place,
     },
-    /// Who is refused, or never limited.
+    /// A blocklist or an allowlist.
     Subjects {
         file: PathBuf,
         place: Place,
@@ -29,6 +32,20 @@ pub enum NamedFile {
 }
 
 impl NamedFile {
+    pub(super) fn paths(&self) -> Vec<&PathBuf> {
+        match self {
+            Self::Tls { files: TlsFiles { certificate, key, client_ca }, .. } => {
+                [certificate, key].into_iter().chain(client_ca).collect()
+            }
+            Self::Keys {
+                origin: KeyOrigin::Pem { file, .. } | KeyOrigin::JwksFile(file), ..
+            }
+            | Self::Subjects { file, .. }
+            | Self::RateLimits { file, .. } => vec![file],
+            Self::Keys { origin: KeyOrigin::Secret(_) | KeyOrigin::JwksUrl(_), .. } => Vec::new(),
+        }
+    }
+
     pub(super) fn problem(&self) -> Option<Problem> {
         let (error, place) = match self {
             Self::Tls { files, certificate, key, client_ca } => {

@@ -53,8 +53,11 @@ impl Outcome {
 pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     let problems = Rc::new(Problems::default());
     let plan = plan(source, env, &problems);
-    let plan = plan.ok().filter(|_| !problems.has_errors());
+    let mut plan = plan.ok().filter(|_| !problems.has_errors());
     let files = problems.named_files();
+    if let Some(plan) = &mut plan {
+        plan.files = files.iter().flat_map(NamedFile::paths).cloned().collect();
+    }
     Outcome { plan, report: problems.report(source), files }
 }
 

@@ -4,6 +4,7 @@ mod connections;
 mod identity;
 mod limits;
 mod matching;
+mod meeting;
 mod preflights;
 mod rate_limits;
 mod secret;
@@ -15,6 +16,7 @@ mod telemetry;
 
 use std::cell::LazyCell;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -33,6 +35,7 @@ pub use self::limits::{
     ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
+pub use self::meeting::{Meeting, MissingClient, PlannedCharge, Unlimited};
 pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
@@ -90,6 +93,8 @@ pub struct Plan {
     pub log: LogPlan,
     pub access_log: Option<AccessLogPlan>,
     pub tracing: Option<TracingPlan>,
+    /// All files that the configuration names. A change of their contents causes a reload.
+    pub files: Vec<PathBuf>,
 }
 
 /// Returns whether a path in normal form belongs to a declared gRPC service. An ambiguous path never

@@ -16,8 +16,4 @@ pub enum Preflights {
 impl Preflights {
     /// The policy's name in denials and metrics.
     pub const NAME: &str = "cors/preflights";
-
-    pub const fn are_charged(&self) -> bool {
-        matches!(self, Self::Charged)
-    }
 }

@@ -1,9 +1,7 @@
-//! The gateway's own answers, if no upstream answers: `application/problem+json`.
+//! Why the gateway answers a request itself, instead of an upstream.
 
 use std::error::Error;
 
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::body::Body;
@@ -11,6 +9,7 @@ use super::entrance::MOST_FIELDS;
 use super::lease::SendError;
 use super::path::PathFault;
 use super::timed::BodyError;
+use crate::problem::problem;
 
 /// The reason why no upstream answered a request.
 ///
@@ -125,20 +124,8 @@ impl Fault {
     }
 
     pub fn response(self) -> Response<Body> {
-        let status = self.status();
-        let body = serde_json::json!({
-            "type": "about:blank",
-            "title": status.canonical_reason(),
-            "status": status.as_u16(),
-            "detail": format!("{self}."),
-            "code": self.code(),
-        });
-        let mut response = Response::new(Body::from(Bytes::from(body.to_string())));
-        *response.status_mut() = status;
+        let mut response = problem(self.status(), self.code(), &format!("{self}.")).map(Body::from);
         response.extensions_mut().insert(self);
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
 }

@@ -26,6 +26,7 @@ use tower_service::Service;
 use super::gateway::{Gateway, History};
 use super::keys::KeySet;
 use super::listener;
+use crate::problem::problem;
 
 /// Serves the admin address while it is polled. With more than `most` connections, the oldest is
 /// closed: a new health check must not wait for idle connections.
@@ -137,7 +138,8 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
 }
 
 pub(super) fn read_only() -> Response<Body> {
-    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
+    let (status, code) = (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed");
+    let mut response = problem(status, code, "This can only be read.").map(Body::from);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
@@ -181,17 +183,6 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-fn problem(status: StatusCode, detail: &str) -> Response<Body> {
-    let title = status.canonical_reason();
-    let body = json!({
-        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
-    });
-    let mut response = respond(status, &body);
-    let problem = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(CONTENT_TYPE, problem);
     response
 }
 

@@ -33,7 +33,7 @@ use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use super::token_limit::{Addresses, TooManyRefused};
 use crate::files;
-use crate::plan::{Connections, Front, Plan, is_grpc};
+use crate::plan::{Connections, Front, Meeting, Plan, is_grpc};
 use crate::proxy::{
     Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
     Received, Tunnels, Via, admit,
@@ -275,58 +275,55 @@ impl<St: Inspect> App<St> {
         request: &mut Request<Admitted<B>>,
     ) -> Result<Option<&'a Limiter<St>>, Box<Response<Body>>> {
         let listed = self.listed(request)?;
-        let path = request.uri().path();
-        if listed == Listed::Allowed || self.plan.is_exempt(path) {
-            return Ok(None);
-        }
-        let limiter = route.limiter(request.method(), path);
-        let limiter = limiter.map_err(|fault| Fault::from(fault).response())?;
-        if limiter.is_none() {
-            return Ok(None);
-        }
-        let is_preflight = !self.plan.preflights.are_charged() && head(request).is_preflight();
-        if let (true, Some(preflights)) = (is_preflight, &self.preflights) {
-            let client = preflights.client(&head(request));
-            request.extensions_mut().insert(client);
-            return Ok(Some(&preflights.limiter));
-        }
-        // A preflight has no credentials, and its limiter passes it without a client.
-        if !is_preflight {
-            let client = self.identity.find(&head(request));
-            if let Some(refused) = client.too_many_refused() {
-                return Err(self.not_verified(refused, request));
+        let (head, path) = (head(request), request.uri().path());
+        let limits = &route.plan.limits;
+        let meeting = self.plan.meets(limits, listed, head.method, path, head.is_preflight());
+        match meeting.map_err(|fault| Fault::from(fault).response())? {
+            Meeting::Blocked => Err(self.rejected(&Denial::denied_subject(), request)),
+            Meeting::Unlimited(_) => Ok(None),
+            // A preflight has no credentials, so only its address is known.
+            Meeting::Preflight(_) => {
+                let Some(preflights) = &self.preflights else { return Ok(None) };
+                let client = preflights.client(&head);
+                request.extensions_mut().insert(client);
+                Ok(Some(&preflights.limiter))
             }
-            if client.is_unknown() {
-                self.summary.unknown_client();
+            Meeting::Limits { api } => {
+                let client = self.identity.find(&head);
+                if let Some(refused) = client.too_many_refused() {
+                    return Err(self.not_verified(refused, request));
+                }
+                if client.is_unknown() {
+                    self.summary.unknown_client();
+                }
+                request.extensions_mut().insert(client);
+                Ok(route.limiter(api))
             }
-            request.extensions_mut().insert(client);
         }
-        Ok(limiter)
     }
 
     fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
-        let denial = match lists.find(&head(request)) {
-            Ok(Listed::Blocked) => Denial::denied_subject(),
-            Ok(listed) => return Ok(listed),
-            Err(error) => {
-                if let Some(refused) = TooManyRefused::of(&error) {
-                    return Err(self.not_verified(refused, request));
-                }
-                // Every connection has a peer address, so this error is a bug.
-                static LOGGED: Once = Once::new();
-                LOGGED.call_once(|| tracing::error!(%error, "the lists cannot be checked"));
-                Denial::misconfigured()
+        lists.find(&head(request)).map_err(|error| {
+            if let Some(refused) = TooManyRefused::of(&error) {
+                return self.not_verified(refused, request);
             }
-        };
+            // Every connection has a peer address, so this error is a bug.
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| tracing::error!(%error, "the lists cannot be checked"));
+            self.rejected(&Denial::misconfigured(), request)
+        })
+    }
+
+    /// The response to a request that is denied before any limiter.
+    fn rejected<B>(&self, denial: &Denial<'_>, request: &Request<B>) -> Box<Response<Body>> {
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let format = self.format(request);
         let problem = Problem::with_members(self.plan.members.clone());
-        let mut response = denial.respond(format, &problem).map(Body::from);
-        response.extensions_mut().insert(Denied::of(&denial));
-        Err(Box::new(response))
+        let mut response = denial.respond(self.format(request), &problem).map(Body::from);
+        response.extensions_mut().insert(Denied::of(denial));
+        Box::new(response)
     }
 
     fn not_verified<B>(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::FORWARDED;
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, StatusCode};
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::Reserve;
@@ -22,7 +22,6 @@ use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan,
     Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
-use crate::proxy::path::PathFault;
 use crate::proxy::{Common, Fault, Forward, TrustedProxies};
 
 pub(super) struct ReadyRoute<St> {
@@ -56,15 +55,9 @@ impl<St> Preflight<St> {
 }
 
 impl<St: Inspect> ReadyRoute<St> {
-    /// The limits of a request to a path in normal form. `None` if there is no limit.
-    pub(super) fn limiter(
-        &self,
-        method: &Method,
-        path: &str,
-    ) -> Result<Option<&Limiter<St>>, PathFault> {
-        let limits = &self.plan.limits;
-        let kind = limits.api(method, path)?.unwrap_or(limits.apis.len());
-        Ok(self.limiters.get(kind).and_then(Option::as_ref))
+    /// The limiter of requests that meet this api. `None` if there is no limit.
+    pub(super) fn limiter(&self, api: Option<usize>) -> Option<&Limiter<St>> {
+        self.limiters.get(api.unwrap_or(self.plan.limits.apis.len()))?.as_ref()
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.
@@ -127,7 +120,7 @@ impl<St: Inspect> Parts<'_, St> {
             return Ok(None);
         }
         let endpoint = api.map_or("other", |api| &api.limit.name);
-        let limiter = self.limiter_of(&limits, endpoint, !self.plan.preflights.are_charged());
+        let limiter = self.limiter_of(&limits, endpoint);
         limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
     }
 
@@ -135,23 +128,19 @@ impl<St: Inspect> Parts<'_, St> {
     /// reads the client from the request's extensions.
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
-        let limiter = self.limiter_of(&[&**limit], "preflight", false)?;
+        let limiter = self.limiter_of(&[&**limit], "preflight")?;
         Ok(Some(Preflight { limiter, source: lists::addresses(self.plan)? }))
     }
 
-    fn limiter_of(
-        &self,
-        limits: &[&LimitPlan],
-        endpoint: &str,
-        exempt_preflights: bool,
-    ) -> Result<Limiter<St>, BuildError> {
+    fn limiter_of(&self, limits: &[&LimitPlan], endpoint: &str) -> Result<Limiter<St>, BuildError> {
         let falls_back = limits.iter().any(|limit| limit.may_fall_back());
         let store = if falls_back { self.store } else { self.without_local };
         let grpc = Arc::clone(&self.plan.grpc);
         let mut layer = RateLimitLayer::builder(store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
-            .exempt_preflights(exempt_preflights)
+            // `Plan::meets` finds the limiter of a preflight.
+            .exempt_preflights(false)
             .observer(self.observer)
             .endpoint(endpoint)
             .grpc_if(move |head| is_grpc(&grpc, head.uri.path()))

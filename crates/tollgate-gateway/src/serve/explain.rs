@@ -7,18 +7,17 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use tollgate::Store;
 use tollgate::access::Listed;
 use tollgate::key::{Key, RequestHead, Subject};
-use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
-use tollgate::{Policy, Store};
 
 use super::client_identity::Identity;
 use super::keys::KeySets;
 use super::{lists, redis};
 use crate::check;
-use crate::plan::{ApiPlan, LimitPlan, Plan, Preflights, Route, StorePlan, Whose};
+use crate::plan::{Meeting, MissingClient, Plan, PlannedCharge, Route, StorePlan, Unlimited};
 use crate::proxy::path::normalise;
 
 /// A request in words.
@@ -88,41 +87,32 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     let runtime = runtime.map_err(|error| error.to_string())?;
     // The fetch of key sets needs a runtime.
     let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
-    match client.listed {
-        Listed::Blocked => return end(out, "is answered with 403: a list denies it"),
-        Listed::Allowed => return end(out, "is not limited: a list allows it"),
-        _ => {}
-    }
-    // After the lists, because the blocklist also applies to exempt paths.
-    if plan.is_exempt(&path) {
-        return end(out, "is not limited: the path is exempt");
-    }
     let is_preflight = RequestHead::of(&described.request(&path)?).is_preflight();
-    match &plan.preflights {
-        Preflights::Limited(limit) if is_preflight => {
+    let limits = &route.limits;
+    let api = match plan.meets(limits, client.listed, &described.method, &path, is_preflight) {
+        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
+        Ok(Meeting::Blocked) => return end(out, "is answered with 403: a list denies it"),
+        Ok(Meeting::Unlimited(Unlimited::Allowlist)) => {
+            return end(out, "is not limited: a list allows it");
+        }
+        Ok(Meeting::Unlimited(Unlimited::Exempt)) => {
+            return end(out, "is not limited: the path is exempt");
+        }
+        Ok(Meeting::Unlimited(Unlimited::Preflight)) => {
+            return end(out, "is not limited: it is a CORS preflight");
+        }
+        Ok(Meeting::Preflight(limit)) => {
             let amount = limit.policy.as_ref().map(check::amount).unwrap_or_default();
             return end(out, &format!("is a CORS preflight: {amount} per client address"));
         }
-        Preflights::Unlimited if is_preflight => {
-            return end(out, "is not limited: it is a CORS preflight");
-        }
-        _ => {}
-    }
-    let api = match route.limits.api(&described.method, &path) {
-        Ok(api) => api.map(|api| &route.limits.apis[api]),
-        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
+        Ok(Meeting::Unlimited(Unlimited::NoLimit)) => None,
+        Ok(Meeting::Limits { api }) => api,
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
-    let limits = limits(plan, route, api, described, &path, &client, out);
-    let is_per_client = |limit: &LimitPlan| limit.enforces() && limit.whose == Whose::Client;
-    let mut all = route.limits.everywhere().chain(api.map(|api| &api.limit));
-    if client.subject.is_none()
-        && plan.on_missing_key == OnMissingKey::Deny
-        && all.any(is_per_client)
-    {
+    let Ok(limits) = self::limits(plan, route, api, described, &path, &client, out) else {
         let status = plan.missing_key_status.as_u16();
         return end(out, &format!("is answered with {status}: it has no client"));
-    }
+    };
     if limits.is_empty() {
         return end(out, "  no limit applies");
     }
@@ -165,18 +155,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
 struct Met<'a> {
-    policy: &'a Policy,
+    charge: PlannedCharge<'a>,
     key: Key,
-    cost: Cost,
-    enforce: bool,
     /// Whether a request beyond the quota passes with a header.
     soft: bool,
 }
 
 fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
-    let costs = |limit: &Met<'_>| [limit.cost.get()].into_iter().chain(COSTS);
+    let costs = |limit: &Met<'_>| [limit.charge.cost].into_iter().chain(COSTS.map(Cost::new));
     let each = limits.iter().flat_map(|limit| costs(limit).map(move |cost| (limit, cost)));
-    each.map(|(limit, cost)| Charge::new(limit.policy, &limit.key, Cost::new(cost)).dry()).collect()
+    each.map(|(limit, cost)| Charge::new(limit.charge.policy, &limit.key, cost).dry()).collect()
 }
 
 struct Client {
@@ -226,49 +214,37 @@ impl Client {
 fn limits<'a>(
     plan: &Plan,
     route: &'a Route,
-    api: Option<&'a ApiPlan>,
+    api: Option<usize>,
     described: &Described,
     path: &str,
     client: &Client,
     out: &mut String,
-) -> Vec<Met<'a>> {
-    let all = &route.limits;
-    let everywhere = [&all.global, &all.client].into_iter().flatten();
-    let everywhere = everywhere.map(|limit| ("every request".to_owned(), &**limit));
+) -> Result<Vec<Met<'a>>, MissingClient> {
+    let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
+    let api = api.and_then(|api| route.limits.apis.get(api));
     let api = api.map(|api| (format!("{} {}", api.methods, api.path), &api.limit));
-    let mut met = Vec::new();
+    let (mut met, mut is_rejected) = (Vec::new(), false);
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
-        let cost = limit.costs.of(&described.method, path);
-        let soft = limit.enforce && !limit.enforces();
         if limit.policy_in(client.tier).is_none() && limit.policy.is_some() {
             let _ = writeln!(out, "    which does not hold in this tier");
         }
+        let cost = limit.costs.of(&described.method, path);
         for policy in limit.quotas_in(client.tier) {
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
-            if let Some(key) = key(limit, client, plan) {
-                met.push(Met { policy, key, cost, enforce: limit.enforces(), soft });
-            }
         }
-        let in_flight = limit.in_flight.iter().map(|policy| (policy, limit.enforces(), soft));
-        let penalty = limit.penalty.iter().map(|it| (&it.policy, limit.enforce, false));
-        for (policy, enforce, soft) in in_flight.chain(penalty) {
-            if let Some(key) = key(limit, client, plan) {
-                met.push(Met { policy, key, cost: Cost::ONE, enforce, soft });
-            }
+        match plan.key(limit, client.subject.as_ref()) {
+            Ok(Some(key)) => met.extend(limit.charges(client.tier, cost).map(|charge| {
+                let soft = limit.enforce && !charge.enforce;
+                Met { charge, key: key.clone(), soft }
+            })),
+            Ok(None) => {}
+            // The other limits are described nevertheless.
+            Err(MissingClient) => is_rejected = true,
         }
     }
-    met
-}
-
-fn key(limit: &LimitPlan, client: &Client, plan: &Plan) -> Option<Key> {
-    match (limit.whose, &client.subject, plan.on_missing_key) {
-        (Whose::Everybody, ..) => Some(Key::GLOBAL),
-        (Whose::Client, Some(subject), _) => Some(subject.key.clone()),
-        (Whose::Client, None, OnMissingKey::Share) => Some(OnMissingKey::shared_key()),
-        (Whose::Client, None, _) => None,
-    }
+    if is_rejected { Err(MissingClient) } else { Ok(met) }
 }
 
 fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
@@ -277,19 +253,20 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     let (mut passes, mut exceeded) = (true, Vec::new());
     for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
         let Some((this, others)) = decisions.split_first() else { continue };
-        passes &= !limit.enforce || this.allows();
+        let PlannedCharge { policy, enforce, .. } = limit.charge;
+        passes &= !enforce || this.allows();
         if limit.soft && !this.allows() {
-            exceeded.push(limit.policy.name());
+            exceeded.push(policy.name());
         }
-        if limit.policy.is_penalty() {
-            let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
+        if policy.is_penalty() {
+            let _ = writeln!(out, "  {}: requests pass {}", policy.name(), when(this, at));
             continue;
         }
-        if limit.policy.is_concurrency() {
+        if policy.is_concurrency() {
             // A concurrency limit counts each request as one, at any cost.
             let (left, most) = (this.remaining, this.limit);
             let when = when(this, at);
-            let name = limit.policy.name();
+            let name = policy.name();
             let _ = writeln!(out, "  {name}: {left} of {most} left; this request {when}");
             continue;
         }
@@ -301,7 +278,7 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
         let _ = writeln!(
             out,
             "  {}: {} of {} left; this request {}; a cost of {}",
-            limit.policy.name(),
+            policy.name(),
             this.remaining,
             this.limit,
             when(this, at),

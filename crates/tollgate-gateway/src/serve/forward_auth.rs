@@ -16,18 +16,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
-use serde_json::json;
 use tollgate::observe::Inspect;
 use tower_service::Service;
 
 use super::access_log::{AccessLog, Entry};
 use super::app::App;
+use crate::problem::problem;
 use crate::proxy::{Body, Connection};
 
 /// Answers a proxy that asks about the request of a client: 200, or the denial.
@@ -42,11 +41,13 @@ pub(super) async fn answer<St: Inspect, B>(
         static LOGGED: Once = Once::new();
         LOGGED.call_once(|| tracing::warn!("{ip} asks for decisions and is not trusted"));
         let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
-        return (refuse(StatusCode::FORBIDDEN, "untrusted-proxy", &cure), None);
+        return (problem(StatusCode::FORBIDDEN, "untrusted-proxy", &cure).map(Body::from), None);
     }
     let (request, connection) = match original(asked) {
         Ok(original) => original,
-        Err(cure) => return (refuse(StatusCode::BAD_REQUEST, "bad-question", &cure), None),
+        Err(cure) => {
+            return (problem(StatusCode::BAD_REQUEST, "bad-question", &cure).map(Body::from), None);
+        }
     };
     let entry = log.begin(&request, &connection);
     let mut answer = app.decide(request, &Arc::new(connection), None, |_, _| Some(Allow)).await;
@@ -136,16 +137,6 @@ fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
         false => headers.insert(FORWARDED_FOR, rest),
     };
     Ok(ip)
-}
-
-fn refuse(status: StatusCode, code: &str, cure: &str) -> Response<Body> {
-    let title = status.canonical_reason();
-    let body = json!({ "title": title, "status": status.as_u16(), "detail": cure, "code": code });
-    let mut response = Response::new(Body::from(Bytes::from(body.to_string())));
-    *response.status_mut() = status;
-    let value = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, value);
-    response
 }
 
 #[derive(Clone, Copy, Debug)]

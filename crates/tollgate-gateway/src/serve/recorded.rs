@@ -11,12 +11,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
-use tollgate::Policy;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::key::{
     ClientIp, Key, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
-use tollgate::limit::{OnExceeded, OnMissingKey};
+use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_replay::log::{Record, Visible};
@@ -25,7 +24,10 @@ use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Requ
 use super::client_identity::{ClientIdentity, Identity, client_ip};
 use super::keys::KeySets;
 use super::lists;
-use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
+use crate::plan::{
+    IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy,
+    Statuses, Whose,
+};
 use crate::proxy::entrance::{check_method, is_host_and_port};
 use crate::proxy::path::normalise;
 
@@ -54,8 +56,6 @@ pub(crate) struct Recorded {
     /// The one request that is made of every line in turn.
     request: Request<()>,
     replay: Replay,
-    /// The key of all requests without one, where they share a quota.
-    shared: Key,
     hide: Option<RandomState>,
     /// Requests without a client, for which limits of clients have no key.
     pub(crate) without_client: u64,
@@ -112,7 +112,6 @@ impl Recorded {
             lists,
             request,
             replay: Replay::within(bounds),
-            shared: OnMissingKey::shared_key(),
             hide,
             without_client: 0,
             not_forwarded: 0,
@@ -126,7 +125,7 @@ impl Recorded {
         let found = self.describe(record);
         let subject = found.subject().ok().flatten();
         self.note_proxy(subject.as_ref(), record);
-        let Self { plan, lists, request: described, replay, shared, hide, prefixes, .. } = self;
+        let Self { plan, lists, request: described, replay, hide, prefixes, .. } = self;
         let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
         let prefixes = *prefixes;
@@ -150,17 +149,14 @@ impl Recorded {
         let mut asks = SmallVec::new();
         let api = api.and_then(|api| route.limits.apis.get(api)).map(|api| &api.limit);
         for limit in route.limits.everywhere().chain(api) {
-            let key = match (limit.whose, &subject, plan.on_missing_key) {
-                (Whose::Everybody, ..) => const { &Key::GLOBAL },
-                (Whose::Client, Some(subject), _) => &subject.key,
-                (Whose::Client, None, OnMissingKey::Share) => &*shared,
-                (Whose::Client, None, OnMissingKey::Deny) if limit.enforces() => {
-                    return replay.forbid(&request).map(|()| Answer::Denied);
+            match plan.key(limit, subject.as_ref()) {
+                Ok(Some(key)) => {
+                    let cost = limit.costs.of(head.method, path);
+                    append(&mut asks, limit, found.tier, key, cost, record);
                 }
-                (Whose::Client, None, _) => continue,
-            };
-            let cost = limit.costs.of(head.method, path);
-            append(&mut asks, limit, found.tier, key, cost, record);
+                Ok(None) => {}
+                Err(MissingClient) => return replay.forbid(&request).map(|()| Answer::Denied),
+            }
         }
         request.asks = &asks;
         replay.request(&request)
@@ -242,7 +238,7 @@ impl Recorded {
     }
 }
 
-/// The limits that a request meets, found as in `App::decide`.
+/// The limits that a recorded request meets.
 fn met<'a>(
     plan: &'a Plan,
     lists: Option<&AccessLists>,
@@ -267,17 +263,14 @@ fn met<'a>(
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),
     };
-    match lists.map_or(Ok(Listed::Neither), |lists| lists.find(head)) {
-        Ok(Listed::Blocked) => return Met::Forbidden(&route.name),
-        Ok(Listed::Allowed) => return Met::Free(&route.name),
-        Ok(_) | Err(_) => {}
-    }
-    let is_preflight = !plan.preflights.are_charged() && *head.method == Method::OPTIONS;
-    if plan.is_exempt(&path) || is_preflight {
-        return Met::Free(&route.name);
-    }
-    match route.limits.api(head.method, &path) {
-        Ok(api) => Met::Limited { route, api, path },
+    let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(head));
+    let listed = listed.unwrap_or(Listed::Neither);
+    let is_preflight = *head.method == Method::OPTIONS;
+    match plan.meets(&route.limits, listed, head.method, &path, is_preflight) {
+        Ok(Meeting::Limits { api }) => Met::Limited { route, api, path },
+        // The limit for preflights is per minute and address, and too high to matter in a report.
+        Ok(Meeting::Unlimited(_) | Meeting::Preflight(_)) => Met::Free(&route.name),
+        Ok(Meeting::Blocked) => Met::Forbidden(&route.name),
         Err(_) => Met::Free("(bad path)"),
     }
 }
@@ -294,7 +287,7 @@ fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
     }
 }
 
-/// The charges of a request to one limit of the plan, as in `Parts::limiter`.
+/// The charges of a recorded request to one limit.
 fn append<'a>(
     asks: &mut SmallVec<[Ask<'a>; 4]>,
     limit: &'a LimitPlan,
@@ -303,25 +296,23 @@ fn append<'a>(
     cost: Cost,
     record: &Record<'_>,
 ) {
-    let of_client = limit.whose == Whose::Client;
-    let ask = |policy: &'a Policy, cost| Ask {
-        enforce: limit.enforces(),
-        of_client,
-        ..Ask::new(policy, key, cost)
-    };
     let waits = match limit.excess {
         OnExceeded::Wait { max } if limit.enforce => Some(Micros::from(max)),
         _ => None,
     };
-    let actual = actual(limit, record);
-    asks.extend(limit.quotas_in(tier).map(|policy| Ask { waits, actual, ..ask(policy, cost) }));
-    asks.extend(limit.in_flight.iter().map(|policy| Ask { waits, ..ask(policy, Cost::ONE) }));
-    if let Some(penalty) = &limit.penalty {
-        let failures = penalty.failures.as_deref();
-        let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
-        // One more than was charged is a strike.
-        let actual = is_strike.then_some(Cost::new(2));
-        asks.push(Ask { actual, enforce: limit.enforce, ..ask(&penalty.policy, Cost::ONE) });
+    let failures = limit.penalty.as_ref().and_then(|penalty| penalty.failures.as_deref());
+    let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
+    for PlannedCharge { policy, cost, enforce } in limit.charges(tier, cost) {
+        let (waits, actual) = if policy.is_penalty() {
+            // One unit more than was charged is a strike.
+            (None, is_strike.then_some(Cost::new(2)))
+        } else if policy.is_concurrency() {
+            (waits, None)
+        } else {
+            (waits, actual(limit, record))
+        };
+        let of_client = limit.whose == Whose::Client;
+        asks.push(Ask { enforce, of_client, waits, actual, ..Ask::new(policy, key, cost) });
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::plan::{IdentitySource, KeyOrigin, Plan};
+use crate::plan::Plan;
 
 /// A plan, and its description without secrets.
 #[derive(Debug)]
@@ -32,22 +32,9 @@ impl fmt::Debug for Source {
     }
 }
 
+/// The file of the configuration, and the files that it names.
 pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
-    let mut files: Vec<_> = source.file.iter().cloned().collect();
-    for tls in plan.listen.iter().filter_map(|listen| listen.tls.as_ref()) {
-        files.extend([tls.certificate.clone(), tls.key.clone()]);
-        files.extend(tls.client_ca.clone());
-    }
-    for identity in &plan.identity {
-        if let IdentitySource::User(jwt) = identity
-            && let KeyOrigin::Pem { file, .. } | KeyOrigin::JwksFile(file) = &jwt.keys
-        {
-            files.push(file.clone());
-        }
-    }
-    files.extend([&plan.deny, &plan.allow].into_iter().filter_map(|list| list.file.clone()));
-    files.extend(plan.rate_limits.iter().flat_map(|it| it.files.iter().cloned()));
-    files
+    source.file.iter().chain(&plan.files).cloned().collect()
 }
 
 /// A fingerprint of the contents of files, to detect changes.

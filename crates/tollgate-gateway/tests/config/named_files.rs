@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
+
+use crate::support::plan;
 
 /// Runs a command in this folder and returns its exit code and output.
 fn told(folder: &Path, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
@@ -115,6 +117,25 @@ fn valid_files_produce_no_output() {
         let (code, said) = told(folder.path(), &["check", "--strict", "-"], &config);
         assert_eq!((code, &*said), (Some(0), ""), "{config}");
     }
+}
+
+/// A file that is missing in this list would never be reloaded.
+#[test]
+fn the_plan_lists_all_named_files() {
+    let yaml = "rateLimiter:
+  target: http://localhost
+  listen: {address: '127.0.0.1:0', tls: {certificate: a.pem, key: a.key, clientCa: ca.pem}}
+  identity: user
+  jwt: {jwksFile: keys.json}
+  deny: {file: deny.txt}
+  allow: {file: allow.txt}
+  rateLimitService: {config: [one.yaml, two.yaml]}
+";
+    let mut files = plan(yaml).files;
+    files.sort();
+    let names =
+        ["a.key", "a.pem", "allow.txt", "ca.pem", "deny.txt", "keys.json", "one.yaml", "two.yaml"];
+    assert_eq!(files, names.map(PathBuf::from));
 }
 
 #[test]

@@ -84,6 +84,9 @@ counts for its api_key, in tier pro
     assert!(said.ends_with("is not limited: it is a CORS preflight\n"), "{said}");
     let said = explained(&format!("{TIERS}  preflights: charged\n"), &preflight).unwrap();
     assert!(said.contains("this request takes 1"), "{said}");
+    // The limit of preflights applies only where other requests have a limit.
+    let said = explained("rateLimiter: {target: http://localhost:3000}\n", &preflight).unwrap();
+    assert!(said.ends_with("  no limit applies\n"), "{said}");
     let listed = format!(
         "{TIERS}  deny: {{addresses: [203.0.113.0/24]}}\n  allow: {{addresses: [192.0.2.1]}}\n"
     );

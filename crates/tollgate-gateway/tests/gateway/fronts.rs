@@ -212,7 +212,10 @@ async fn invalid_auth_request_suggests_a_fix() {
     let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
     assert_eq!(answer.status, 403);
     let cure = "Add 127.0.0.1 to `rateLimiter.forwardAuth.trustedProxies`.";
-    assert_eq!(answer.json()["detail"], cure);
+    let problem = answer.json();
+    assert_eq!(problem["detail"], cure);
+    assert_eq!(problem["type"], "about:blank");
+    assert_eq!(problem["code"], "untrusted-proxy");
 }
 
 #[tokio::test]

@@ -100,6 +100,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         log: telemetry::log(limiter)?,
         access_log: telemetry::access_log(limiter)?,
         tracing: tracing?,
+        files: Vec::new(),
     })
 }
 

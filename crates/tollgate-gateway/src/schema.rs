@@ -33,7 +33,7 @@ fn section(section: &Section) -> Value {
     }
     // Each pair of keys that say the same.
     let mut pairs = Vec::new();
-    for keys in section.either {
+    for keys in section.exclusive() {
         for (index, second) in keys.iter().enumerate() {
             let with = |first: &&str| json!({ "not": { "required": [first, second] } });
             pairs.extend(keys[..index].iter().map(with));
@@ -46,7 +46,11 @@ fn section(section: &Section) -> Value {
 }
 
 fn field(field: &Field) -> Value {
-    let mut schema = described(shape(&field.shape), field.doc);
+    let doc = match field.needs {
+        Some(needs) => format!("{} {needs}", field.doc),
+        None => field.doc.to_owned(),
+    };
+    let mut schema = described(shape(&field.shape), &doc);
     if let Presence::Default(text) = field.presence {
         schema["default"] = match field.shape {
             Shape::Flag => json!(text == "true"),
@@ -72,7 +76,7 @@ fn shape(shape: &Shape) -> Value {
         Shape::Whole { min, max } => {
             or_variable(&json!({ "type": "integer", "minimum": min, "maximum": max }))
         }
-        Shape::Span => json!({ "type": "string", "examples": ["500ms", "60s", "1h"] }),
+        Shape::Duration { .. } => json!({ "type": "string", "examples": ["500ms", "60s", "1h"] }),
         Shape::Word(words) => {
             let word = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
             let words: Vec<_> = words.iter().map(word).collect();

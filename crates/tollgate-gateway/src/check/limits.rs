@@ -31,7 +31,7 @@ pub(crate) fn write_limit(
         _ => fails.to_owned(),
     };
     write!(out, "  {}: {what}: ", limit.name)?;
-    match &limit.policy {
+    match limit.policy() {
         Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,
         None => write!(out, "{whose}, {fails}")?,
     }
@@ -41,22 +41,18 @@ pub(crate) fn write_limit(
         write!(out, ", not in headers")?;
     }
     writeln!(out)?;
-    let everybody: Vec<_> =
-        limit.also.iter().filter_map(|quota| quota.everybody.as_ref()).collect();
-    if !everybody.is_empty() {
-        writeln!(out, "    and at the same time {}", amounts(everybody))?;
+    let also: Vec<_> = limit.quotas_in(None).skip(1).collect();
+    if !also.is_empty() {
+        writeln!(out, "    and at the same time {}", amounts(also))?;
     }
-    for (number, (name, tier)) in plan.tiers.iter().zip(&limit.tiers).enumerate() {
-        let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
-        match tier {
-            Some(tier) => {
-                let amounts = amounts(std::iter::once(tier).chain(also));
-                writeln!(out, "    tier {name}: {amounts}")?;
-            }
-            None => writeln!(out, "    tier {name}: unlimited")?,
+    let has_tiers = limit.quotas.first().is_some_and(|quota| !quota.tiers.is_empty());
+    for (tier, name) in plan.tiers.iter().enumerate().filter(|_| has_tiers) {
+        match amounts(limit.quotas_in(Some(tier))) {
+            unlimited if unlimited.is_empty() => writeln!(out, "    tier {name}: unlimited")?,
+            amounts => writeln!(out, "    tier {name}: {amounts}")?,
         }
     }
-    write_beside(out, plan, limit)?;
+    write_options(out, plan, limit)?;
     write_outcome(out, limit)?;
     if *limit.costs != CostTable::flat(tollgate::policy::Cost::ONE) {
         writeln!(out, "    {}", costs(&limit.costs))?;
@@ -65,7 +61,7 @@ pub(crate) fn write_limit(
 }
 
 /// Writes the other parts of a limit (permits, blocks, leases) and how replicas share its quota.
-fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
+fn write_options(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
     if let Some(policy) = &limit.in_flight {
         writeln!(out, "    {}: {}", policy.name(), amount(policy))?;
     }
@@ -77,7 +73,7 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
             statuses => writeln!(out, "; responses with {} are strikes", statuses.join(", "))?,
         }
     }
-    let lease = limit.policy.as_ref().and_then(Policy::lease);
+    let lease = limit.policy().and_then(Policy::lease);
     if let (Some(lease), StorePlan::Redis(_)) = (lease, &plan.store) {
         let ((part, whole), ttl) = (lease.share(), span(lease.time_to_live()));
         writeln!(out, "    a busy gateway holds up to {part}/{whole} of it for {ttl} at a time")?;

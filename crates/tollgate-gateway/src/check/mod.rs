@@ -68,7 +68,7 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
             writeln!(out, "not limited: CORS preflights, which any client can send")?;
         }
         Preflights::Limited(limit) => {
-            let amount = limit.policy.as_ref().map(amount).unwrap_or_default();
+            let amount = limit.policy().map(amount).unwrap_or_default();
             writeln!(out, "not charged: CORS preflights, up to {amount} per client address")?;
         }
     }

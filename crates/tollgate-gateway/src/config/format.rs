@@ -1,5 +1,5 @@
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, HeaderValue, Method as HttpMethod};
@@ -26,6 +26,9 @@ texts! {
         "" => Err("it is empty".to_owned()),
         text => Ok(text.to_owned()),
     };
+
+    /// The path of a file.
+    File(text) -> PathBuf: "a text" => Text::parse(text).map(PathBuf::from);
 
     /// The name of a policy, which is in headers.
     Identifier(text) -> String:
@@ -342,13 +345,4 @@ pub(super) fn expression(path: &str) -> String {
     };
     let parts: Vec<_> = fixed.split('/').map(part).collect();
     format!("`^{}{end}`", parts.join("/"))
-}
-
-/// A duration, or how to correct the text.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) && text != "0" {
-        return Err(format!("it has no unit: write {text}s or {text}ms"));
-    }
-    humantime::parse_duration(text)
-        .map_err(|_| "write numbers with their units: us, ms, s, m, h or days".to_owned())
 }

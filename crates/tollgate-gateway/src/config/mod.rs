@@ -2,8 +2,8 @@
 
 mod env;
 mod files;
-mod form;
 mod format;
+mod place;
 mod problem;
 mod rate_limits;
 mod read;
@@ -15,35 +15,53 @@ mod tree;
 mod typed;
 
 pub use self::env::Env;
-pub use self::files::NamedFile;
-pub use self::problem::{Place, Problem, Report, Severity, Span};
+pub use self::files::{FileContents, NamedFiles};
+pub use self::place::{Place, Span};
+pub use self::problem::{Problem, Report, Severity};
 pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
 pub use self::source::{Source, SourceError};
 
 use std::rc::Rc;
 
-use self::problem::Problems;
+use self::problem::{Checked, Problems, Reported};
 use self::tables::File;
-use self::typed::{At, Checked, Kind as _, Reported};
+use self::typed::{Input, Kind as _};
+use crate::files as opened;
 use crate::plan::Plan;
 
 #[derive(Debug)]
 pub struct Outcome {
     pub plan: Option<Plan>,
     pub report: Report,
-    pub files: Vec<NamedFile>,
+    pub files: Vec<NamedFiles>,
 }
 
 impl Outcome {
+    /// Opens the files that the configuration names, and reports problems with them.
     #[must_use]
     pub fn with_files(mut self) -> Self {
-        let wrong: Vec<_> = self.files.iter().filter_map(NamedFile::problem).collect();
-        if !wrong.is_empty() {
+        let problems: Vec<_> = self.files.iter().filter_map(file_problem).collect();
+        if !problems.is_empty() {
             self.plan = None;
-            self.report.add(wrong);
+            self.report.add(problems);
         }
         self
     }
+}
+
+fn file_problem(named: &NamedFiles) -> Option<Problem> {
+    let error = match &named.contents {
+        FileContents::Tls(files) => opened::tls(files).err(),
+        FileContents::Keys(origin) => opened::keys(origin).err(),
+        FileContents::Subjects(file) => opened::subjects(file).err(),
+        FileContents::RateLimits(file) => read_rate_limit_files([&**file]).err().map(|error| {
+            let what = format!("{}: {}", file.display(), error.what);
+            opened::FileError { what, ..error }
+        }),
+    }?;
+    let (_, place) = named.files.iter().find(|(file, _)| *file == error.file)?;
+    let (severity, place) = (Severity::Error, place.clone());
+    Some(Problem { severity, place, what: error.what, cure: error.cure })
 }
 
 /// Reads a configuration; variables come from `env`.
@@ -56,7 +74,8 @@ pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     let mut plan = plan.ok().filter(|_| !problems.has_errors());
     let files = problems.named_files();
     if let Some(plan) = &mut plan {
-        plan.files = files.iter().flat_map(NamedFile::paths).cloned().collect();
+        let files = files.iter().flat_map(|named| &named.files);
+        plan.files = files.map(|(file, _)| file.clone()).collect();
     }
     Outcome { plan, report: problems.report(source), files }
 }
@@ -67,11 +86,9 @@ pub fn read_with_process_env(source: &Source) -> Outcome {
 
 fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {
     if source.text.len() as u64 > Source::MAX_BYTES {
-        let place = Place { span: 0..0, path: String::new() };
         let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
-        return Err(problems.error(place, what, "is it the right one?"));
+        return Err(problems.error(Place::START, what, "is it the right one?"));
     }
     let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
-    form::check(&File::SHAPE, &root, "", problems);
-    read::plan(&*File::read(At { node: &root, path: "", problems })?)
+    read::plan(&*File::read(Input::root(&root, problems))?)
 }

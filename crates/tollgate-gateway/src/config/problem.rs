@@ -7,12 +7,16 @@ use std::ops::Range;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::Source;
-use super::files::NamedFile;
-use super::typed::Reported;
+use super::files::NamedFiles;
+use super::place::{Place, Span};
+use super::source::Source;
 
-/// Characters of the source, from one to before another.
-pub type Span = Range<usize>;
+/// A problem that is already reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reported;
+
+/// A value, unless a part of it is not valid.
+pub(super) type Checked<T> = Result<T, Reported>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -20,15 +24,6 @@ pub enum Severity {
     Error,
     /// It can, but something does not do what it seems to do.
     Warning,
-}
-
-/// A value in the source: its characters, and the keys that lead to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its characters.
-    pub span: Span,
-    /// `rateLimiter.apis[2].limit`; empty for the whole file.
-    pub path: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +42,7 @@ pub(super) struct Problems(RefCell<Found>);
 struct Found {
     problems: Vec<Problem>,
     secrets: Vec<Span>,
-    files: Vec<NamedFile>,
+    files: Vec<NamedFiles>,
     left_out: usize,
 }
 
@@ -93,11 +88,11 @@ impl Problems {
         self.0.borrow_mut().secrets.push(span);
     }
 
-    pub(super) fn names(&self, file: NamedFile) {
-        self.0.borrow_mut().files.push(file);
+    pub(super) fn names(&self, files: NamedFiles) {
+        self.0.borrow_mut().files.push(files);
     }
 
-    pub(super) fn named_files(&self) -> Vec<NamedFile> {
+    pub(super) fn named_files(&self) -> Vec<NamedFiles> {
         std::mem::take(&mut self.0.borrow_mut().files)
     }
 

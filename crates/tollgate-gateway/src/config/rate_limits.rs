@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::problem::{Problem, Problems, Report, Severity};
-use super::typed::{
-    At, Checked, Flag, Item, Kind as _, List, Mark, Reported, Whole, section, texts,
-};
-use super::{Place, Source, form, format, spec, tree, typed};
+use super::place::Place;
+use super::problem::{Checked, Problem, Problems, Report, Reported, Severity};
+use super::source::Source;
+use super::typed::{Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts};
+use super::{format, problem, spec, tree, typed};
 use crate::files::{self, FileError};
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
 
@@ -84,14 +84,12 @@ fn as_written(name: &str) -> Option<String> {
 fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
     let root = tree::parse_first(&source.text, &as_written, problems).ok_or(Reported)?;
     let Some(root) = root else {
-        let place = Place { span: 0..0, path: String::new() };
         let cure = "write `domain: …` and `descriptors: […]`";
-        return Err(problems.error(place, "the file is empty", cure));
+        return Err(problems.error(Place::START, "the file is empty", cure));
     };
     // envoyproxy/ratelimit reads a key without a value as if it were not there.
     let root = root.without_empty();
-    form::check(&Domain::SHAPE, &root, "", problems);
-    let root = Domain::read(At { node: &root, path: "", problems })?;
+    let root = Domain::read(Input::root(&root, problems))?;
     let name = root.domain.value()?;
     let descriptors = all(root.descriptors.items()?, &name);
     Ok(RateLimitDomain { name, descriptors })
@@ -104,7 +102,7 @@ fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
         let Ok(descriptor) = read else { continue };
         if all.iter().any(|it| it.key == descriptor.key && it.value == descriptor.value) {
             let what = "this list has a descriptor with the same key and value already";
-            item.spot.error(what, "remove one of the two");
+            item.location.error(what, "remove one of the two");
         }
         all.push(descriptor);
     }
@@ -154,13 +152,13 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
         let replaced = item.get()?.name.value()?;
         if replaced == name {
             let what = "a rule cannot replace itself";
-            item.spot.error(what, "name another rule");
+            item.location.error(what, "name another rule");
         }
         replaces.push(replaced);
     }
-    let (number, unit): (&Mark, &Mark) = (&limit.requests_per_unit, &limit.unit);
+    let (number, unit): (&Setting, &Setting) = (&limit.requests_per_unit, &limit.unit);
     let allowed = if limit.unlimited.value()? {
-        let what = |key: &Mark| format!("`{}` has no effect beside `unlimited: true`", key.key);
+        let what = |key: &Setting| format!("`{}` has no effect beside `unlimited: true`", key.key);
         if unit.is_set() {
             unit.name().error(what(unit), "remove one of the two");
         }
@@ -171,10 +169,10 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
     } else {
         if !unit.is_set() {
             let cure = "write `unit` and `requests_per_unit`, or `unlimited: true`";
-            limit.here.spot.error("`unit` is missing", cure);
+            limit.info.location.error("`unit` is missing", cure);
         }
         if !number.is_set() {
-            limit.here.spot.warn(
+            limit.info.location.warn(
                 "`requests_per_unit` is missing, which is 0: every request is denied",
                 "write the number of requests",
             );
@@ -252,12 +250,4 @@ texts! {
         let unit = Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(text));
         unit.ok_or_else(|| "write second, minute, hour, day, week, month or year".to_owned())
     };
-}
-
-/// Where a configuration names such a file.
-pub(super) fn problem(file: &Path, place: &Place) -> Option<Problem> {
-    let error = read_rate_limit_files([file]).err()?;
-    let FileError { what, cure, .. } = error;
-    let what = format!("{}: {what}", file.display());
-    Some(Problem { severity: Severity::Error, place: place.clone(), what, cure })
 }

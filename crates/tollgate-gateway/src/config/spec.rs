@@ -1,10 +1,14 @@
 //! Tables of keys. The reader, the JSON Schema and the reference are generated from them.
 
+use std::fmt;
+use std::time::Duration;
+
 #[derive(Debug)]
 pub struct Section {
     pub name: &'static str,
     pub doc: &'static str,
     pub entries: &'static [Entry],
+    /// Keys that exclude each other.
     pub either: &'static [&'static [&'static str]],
 }
 
@@ -30,6 +34,16 @@ pub struct Field {
     pub doc: &'static str,
     /// Whether no output shows the value.
     pub secret: bool,
+    pub needs: Option<Needs>,
+}
+
+/// A key without which another key has no effect.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    pub key: &'static str,
+    /// The values that give the other key an effect; all if this is empty.
+    pub values: &'static [&'static str],
+    pub why: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +58,7 @@ pub enum Presence {
 pub enum Shape {
     Flag,
     Whole { min: u64, max: u64 },
-    Span,
+    Duration { bounds: Option<[Duration; 2]> },
     Word(&'static [(&'static str, &'static str)]),
     Text(Format),
     List(&'static Self),
@@ -62,6 +76,22 @@ pub struct Format {
     pub check: fn(&str) -> Result<(), String>,
 }
 
+/// A sentence for the documentation.
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<_> =
+            self.values.iter().map(|value| format!("{}: {value}", self.key)).collect();
+        match &values[..] {
+            [] => write!(f, "Only with `{}`.", self.key),
+            values => write!(
+                f,
+                "Only with {}.",
+                one_of(&values.iter().map(String::as_str).collect::<Vec<_>>())
+            ),
+        }
+    }
+}
+
 impl Section {
     pub fn fields(&self) -> impl Iterator<Item = &'static Field> + use<> {
         self.entries.iter().flat_map(|entry| -> Box<dyn Iterator<Item = &'static Field>> {
@@ -77,6 +107,15 @@ impl Section {
         self.fields().find(|field| field.key == key)
     }
 
+    /// Keys that exclude each other, with the keys of groups.
+    pub fn exclusive(&self) -> impl Iterator<Item = &'static [&'static str]> {
+        let groups = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Group(group) => Some(group().either),
+            _ => None,
+        });
+        std::iter::once(self.either).chain(groups).flatten().copied()
+    }
+
     pub fn others(&self) -> Option<&'static Others> {
         self.entries.iter().find_map(|entry| match entry {
             Entry::Others(others) => Some(others),
@@ -86,16 +125,21 @@ impl Section {
 }
 
 impl Shape {
+    pub fn has_word(&self, text: &str) -> bool {
+        matches!(self, Self::Word(words) if words.iter().any(|(word, _)| *word == text))
+    }
+
     pub fn what(&self) -> String {
         match self {
             Self::Flag => "`true` or `false`".to_owned(),
             Self::Whole { min: 0, max: u64::MAX } => "a whole number".to_owned(),
             Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Span => "a duration such as 500ms, 60s, 5m or 1h".to_owned(),
-            Self::Word(words) => {
-                let words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-                one_of(&words)
+            Self::Duration { bounds: None } => "a duration such as 500ms, 60s, 5m or 1h".to_owned(),
+            Self::Duration { bounds: Some(bounds) } => {
+                let [min, max] = bounds.map(humantime::format_duration);
+                format!("a duration from {min} to {max}")
             }
+            Self::Word(words) => one_of(&words.iter().map(|(word, _)| *word).collect::<Vec<_>>()),
             Self::Text(format) => format.what.to_owned(),
             Self::List(of) => format!("a list, each {}", of.what()),
             Self::Section(section) => format!("a section ({})", keys(section())),
@@ -114,10 +158,24 @@ fn keys(section: &Section) -> String {
 }
 
 /// "`a`, `b` or `c`".
-pub(super) fn one_of(words: &[String]) -> String {
-    match words {
+pub(super) fn one_of(words: &[&str]) -> String {
+    let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+    match &words[..] {
         [] => String::new(),
         [only] => only.clone(),
         [most @ .., last] => format!("{} or {last}", most.join(", ")),
     }
+}
+
+/// The word that is probably meant: case and separators do not count.
+pub(super) fn nearest<'w>(words: impl Iterator<Item = &'w str>, given: &str) -> Option<&'w str> {
+    // No known word is similar to such a long text, and comparing takes time.
+    if given.len() > 64 {
+        return None;
+    }
+    let plain = |word: &str| word.replace(['_', '-', ' '], "").to_ascii_lowercase();
+    let given = plain(given);
+    let scored = words.map(|word| (strsim::jaro_winkler(&plain(word), &given), word));
+    let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= 0.84).then_some(best.1)
 }

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan};
 
 use super::env::{self, Env};
-use super::problem::{Place, Problems, Span};
+use super::place::{Place, Span};
+use super::problem::Problems;
 use super::secrets::{hide_secrets, user, without_user};
 
 #[derive(Debug)]
@@ -102,8 +103,11 @@ impl Scalar {
 pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
     let root = parse_any(text, env, false, problems)?;
     if root.is_none() {
-        let place = Place { span: 0..0, path: String::new() };
-        problems.error(place, "the file is empty", "`tollgate init` prints one to start from");
+        problems.error(
+            Place::START,
+            "the file is empty",
+            "`tollgate init` prints one to start from",
+        );
     }
     root
 }

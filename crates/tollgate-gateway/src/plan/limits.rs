@@ -68,13 +68,8 @@ pub struct ApiPlan {
 #[derive(Clone, Debug)]
 pub struct LimitPlan {
     pub name: String,
-    /// The policy of clients without a tier, under that name; `None` without a quota.
-    pub policy: Option<Policy>,
-    /// The policy in each tier, with the same name. `None` is no limit. Empty if tiers make no
-    /// difference.
-    pub tiers: Vec<Option<Policy>>,
-    /// Further quotas that hold at the same time.
-    pub also: Vec<Bandwidth>,
+    /// The quotas that apply at the same time. The first has the limit's name.
+    pub quotas: Vec<QuotaPlan>,
     pub whose: Whose,
     pub costs: Arc<CostTable>,
     /// `false` for a shadow.
@@ -98,30 +93,37 @@ pub struct PenaltyPlan {
     pub failures: Option<Vec<Statuses>>,
 }
 
+/// A quota, which may be different in each tier.
 #[derive(Clone, Debug)]
-pub struct Bandwidth {
+pub struct QuotaPlan {
     /// The policy of clients without a tier, if they have this quota.
     pub everybody: Option<Policy>,
-    /// The policy in each tier, of the same name, if the tier has this quota; empty if tiers make no
-    /// difference.
+    /// The policy in each tier, with the same name, if the tier has this quota. Empty if the quota is
+    /// the same in all tiers.
     pub tiers: Vec<Option<Policy>>,
 }
 
-impl LimitPlan {
-    /// The quota of a subject in this tier, if there is one.
+impl QuotaPlan {
+    pub const fn of(everybody: Policy) -> Self {
+        Self { everybody: Some(everybody), tiers: Vec::new() }
+    }
+
     pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
         match tier.and_then(|tier| self.tiers.get(tier)) {
             Some(policy) => policy.as_ref(),
-            None => self.policy.as_ref(),
+            None => self.everybody.as_ref(),
         }
+    }
+}
+
+impl LimitPlan {
+    /// The first quota of clients without a tier.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.quotas.first()?.everybody.as_ref()
     }
 
     pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
-        let also = self.also.iter().filter_map(move |quota| match tier {
-            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
-            _ => quota.everybody.as_ref(),
-        });
-        self.policy_in(tier).into_iter().chain(also)
+        self.quotas.iter().filter_map(move |quota| quota.policy_in(tier))
     }
 
     /// Whether it can deny requests: it neither only watches nor only annotates.
@@ -153,14 +155,12 @@ impl LimitPlan {
 
     /// Whether units of its quota are spent without asking the store.
     pub fn is_leased(&self) -> bool {
-        self.policy.as_ref().is_some_and(|policy| policy.lease().is_some())
+        self.policy().is_some_and(|policy| policy.lease().is_some())
     }
 
     /// The policies of all quotas, with the policies of the tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        let also =
-            self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
-        self.policy.iter().chain(self.tiers.iter().flatten()).chain(also)
+        self.quotas.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()))
     }
 }
 

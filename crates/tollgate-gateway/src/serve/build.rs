@@ -20,7 +20,7 @@ use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan,
-    Preflights, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+    Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 use crate::proxy::{Common, Fault, Forward, TrustedProxies};
 
@@ -149,13 +149,8 @@ impl<St: Inspect> Parts<'_, St> {
             .denial_response(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for &plan in limits {
-            if plan.policy.is_some() {
-                let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
-                layer = layer.limit(self.limit(plan, plan.policy.as_ref(), &policies)?);
-            }
-            for quota in &plan.also {
-                let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();
-                layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);
+            for quota in &plan.quotas {
+                layer = layer.limit(self.limit(plan, quota)?);
             }
             if let Some(policy) = &plan.in_flight {
                 layer = layer.limit(enforced(self.of(policy, plan).on_exceeded(plan.excess), plan));
@@ -182,13 +177,9 @@ impl<St: Inspect> Parts<'_, St> {
 
     /// One quota of a limit: for all clients, and for each tier. The limit is skipped for clients
     /// without a quota.
-    fn limit(
-        &self,
-        plan: &LimitPlan,
-        everybody: Option<&Policy>,
-        tiers: &[Option<&Policy>],
-    ) -> Result<Limit, BuildError> {
-        let any = everybody.or_else(|| tiers.iter().copied().flatten().next());
+    fn limit(&self, plan: &LimitPlan, quota: &QuotaPlan) -> Result<Limit, BuildError> {
+        let QuotaPlan { everybody, tiers } = quota;
+        let any = everybody.iter().chain(tiers.iter().flatten()).next();
         let any = any.ok_or_else(|| BuildError("a quota without a policy".to_owned()))?;
         let mut limit = self.of(any, plan);
         for (name, policy) in self.plan.tiers.iter().zip(tiers) {

@@ -102,7 +102,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return end(out, "is not limited: it is a CORS preflight");
         }
         Ok(Meeting::Preflight(limit)) => {
-            let amount = limit.policy.as_ref().map(check::amount).unwrap_or_default();
+            let amount = limit.policy().map(check::amount).unwrap_or_default();
             return end(out, &format!("is a CORS preflight: {amount} per client address"));
         }
         Ok(Meeting::Unlimited(Unlimited::NoLimit)) => None,
@@ -226,7 +226,7 @@ fn limits<'a>(
     let (mut met, mut is_rejected) = (Vec::new(), false);
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
-        if limit.policy_in(client.tier).is_none() && limit.policy.is_some() {
+        if limit.policy().is_some() && limit.quotas_in(client.tier).next().is_none() {
             let _ = writeln!(out, "    which does not hold in this tier");
         }
         let cost = limit.costs.of(&described.method, path);

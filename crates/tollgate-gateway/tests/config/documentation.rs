@@ -142,7 +142,7 @@ fn defaults_fit_their_keys() {
                     Shape::Word(words) => words.iter().any(|(word, _)| *word == value),
                     Shape::Text(format) => (format.check)(value).is_ok(),
                     // `meaning/file.rs` checks the values.
-                    Shape::Span => value.ends_with(['s', 'm', 'h']),
+                    Shape::Duration { .. } => value.ends_with(['s', 'm', 'h']),
                     Shape::List(_) | Shape::Section(_) | Shape::Either(_) => false,
                 };
                 let fits = match field.shape {

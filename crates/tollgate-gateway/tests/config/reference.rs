@@ -92,6 +92,9 @@ impl Page {
 
     fn meaning(&mut self, section: &'static str, field: &'static Field) -> String {
         let mut meaning = cell(field.doc);
+        if let Some(needs) = field.needs {
+            let _ = write!(meaning, " {needs}");
+        }
         let shapes = match &field.shape {
             Shape::Either(shapes) => shapes,
             shape => std::slice::from_ref(shape),
@@ -136,7 +139,8 @@ fn value(shape: &Shape) -> String {
         Shape::Flag => "`true`, `false`".to_owned(),
         Shape::Whole { min: 0, max: u64::MAX } => "integer".to_owned(),
         Shape::Whole { min, max } => format!("integer, {min} to {max}"),
-        Shape::Span => "duration".to_owned(),
+        Shape::Duration { bounds: None } => "duration".to_owned(),
+        Shape::Duration { bounds: Some(_) } => noun(&shape.what()),
         Shape::Word([(word, _)]) => format!("`{word}`"),
         Shape::Word(_) => "keyword".to_owned(),
         Shape::Text(format) => noun(format.what),

@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use tollgate::policy::Cost;
 
+use super::super::problem::Checked;
 use super::super::tables;
-use super::super::typed::{Checked, Either, Key, Kind};
+use super::super::typed::{Either, Key, Kind};
 use super::paths;
 use crate::plan::{CostRule, CostTable};
 
@@ -29,7 +30,7 @@ pub(super) fn costs(
         let rule = item.get()?;
         rules.push(CostRule {
             methods: paths::methods(&rule.method)?,
-            path: paths::path(rule.path.get()?, &rule.path.spot())?,
+            path: paths::path(rule.path.get()?, &rule.path.location())?,
             cost: Cost::new(rule.cost.value()?),
         });
     }

@@ -4,11 +4,9 @@ use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
 use super::super::format;
+use super::super::problem::{Checked, Reported};
 use super::super::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
-use super::super::typed::{
-    Checked, Either, Item, Key, Mark, Reported, Spot, all, defaults, values,
-};
-use super::policy::no_effect;
+use super::super::typed::{Either, Item, Key, Location, Setting, all, defaults, values};
 use super::tokens;
 use crate::plan::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
@@ -41,15 +39,15 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
             let what = format!(
                 "`{name}` is never used: every request has an address, and `ip` is before it"
             );
-            item.spot.warn(what, "move `ip` to the end of the list");
+            item.location.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
             let what = format!("`{name}` is here twice");
-            item.spot.warn(what, "remove one");
+            item.location.warn(what, "remove one");
         }
         kinds.push(kind);
-        reader.source(kind, section, &item.spot)
+        reader.source(kind, section, &item.location)
     });
-    let unused: [(&Mark, _); 2] =
+    let unused: [(&Setting, _); 2] =
         [(&limiter.jwt, ClientKey::User), (&limiter.api_keys, ClientKey::ApiKey)];
     for (key, kind) in unused {
         if key.is_set() && !kinds.contains(&kind) {
@@ -75,23 +73,8 @@ impl Reader<'_> {
         &mut self,
         kind: ClientKey,
         section: Option<&tables::Identity>,
-        spot: &Spot,
+        location: &Location,
     ) -> Checked<IdentitySource> {
-        if let Some(section) = section
-            && kind != ClientKey::Ip
-        {
-            let at = format!("on `key: {}`", kind.name());
-            let of_addresses: [&Mark; 3] =
-                [&section.header, &section.ipv4_prefix, &section.ipv6_prefix];
-            let proxies: Option<&Mark> = (!kind.is_value()).then_some(&section.trusted_proxies);
-            for key in of_addresses.into_iter().chain(proxies).filter(|key| key.is_set()) {
-                no_effect(key, &at, "it is about addresses, `key: ip`");
-            }
-        }
-        if let Some(section) = section.filter(|it| it.name.is_set() && !kind.is_value()) {
-            let at = format!("on `key: {}`", kind.name());
-            no_effect(&section.name, &at, "it names a header, a cookie or a parameter");
-        }
         match kind {
             ClientKey::Ip => match section {
                 Some(section) => self.address(section),
@@ -99,20 +82,20 @@ impl Reader<'_> {
             },
             ClientKey::User => match self.limiter.jwt.get()? {
                 Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
-                None => Err(spot.error(
+                None => Err(location.error(
                     "`user` is the subject of a token, and there is no `jwt`",
                     "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
                 )),
             },
             ClientKey::ApiKey => match self.limiter.api_keys.get()? {
                 Some(keys) => api_keys(keys, self.tiers).map(IdentitySource::ApiKey),
-                None => Err(spot.error(
+                None => Err(location.error(
                     "`apiKey` needs a list of keys, and there is no `apiKeys`",
                     "add `apiKeys` with the `sha256` of each key",
                 )),
             },
             ClientKey::Header | ClientKey::Cookie | ClientKey::Query => {
-                value(kind, section, spot).map(IdentitySource::Value)
+                value(kind, section, location).map(IdentitySource::Value)
             }
         }
     }
@@ -150,14 +133,18 @@ impl Reader<'_> {
     }
 }
 
-fn value(kind: ClientKey, section: Option<&tables::Identity>, spot: &Spot) -> Checked<ValuePlan> {
+fn value(
+    kind: ClientKey,
+    section: Option<&tables::Identity>,
+    location: &Location,
+) -> Checked<ValuePlan> {
     let word = kind.name();
     let Some((section, name)) = section
         .filter(|section| section.name.is_set())
         .map(|section| (section, section.name.get()))
     else {
         let cure = format!("write `{{key: {word}, name: …}}`");
-        return Err(spot.error(format!("`{word}` needs the name of what it reads"), cure));
+        return Err(location.error(format!("`{word}` needs the name of what it reads"), cure));
     };
     let name = name?.as_ref().ok_or(Reported)?;
     let place = match kind {
@@ -167,7 +154,7 @@ fn value(kind: ClientKey, section: Option<&tables::Identity>, spot: &Spot) -> Ch
     };
     let proxies = trusted(&section.trusted_proxies)?;
     if proxies.is_none() {
-        spot.warn(
+        location.warn(
             format!(
                 "clients can write any value into the {word} `{}`, and each value has a quota of \
                  its own",
@@ -213,11 +200,11 @@ fn api_keys(
     let mut digests = HashMap::new();
     let keys = all(items, |item| {
         let key = item.get()?;
-        let spot = key.sha256.spot();
+        let location = key.sha256.location();
         if let Ok(digest) = key.sha256.get()
-            && let Some(first) = digests.insert(digest, spot.place.path.clone())
+            && let Some(first) = digests.insert(digest, location.place.path.clone())
         {
-            spot.error(
+            location.error(
                 format!("this key is already at {first}, perhaps in another tier"),
                 "remove one of the two",
             );

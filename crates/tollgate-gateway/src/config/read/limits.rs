@@ -3,26 +3,27 @@ use std::sync::Arc;
 use tollgate::Policy;
 use tollgate::policy::{Algorithm, Cost, OnStoreError};
 
+use super::super::problem::Checked;
 use super::super::tables::{Api, Policy as PolicyKeys, Route};
-use super::super::typed::{Checked, Item, Key, Mark, Spot};
-use super::beside::{self, Leased, Struck};
-use super::policy::{self, Section, is_bucket, is_queue, no_effect};
-use super::quotas::{self, Client, Policies, Quotas};
-use super::settling::{self, About};
-use super::{Shared, costs, inherited, paths};
+use super::super::typed::{Item, Key, Location, Setting};
+use super::options::{self, LeaseOption, PenaltyTarget};
+use super::policy::{self, Section, is_bucket, is_queue};
+use super::quotas::{self, Quotas};
+use super::settling::{self, PolicyContext};
+use super::{FileContext, costs, inherited, paths};
 use crate::plan::{
-    ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, RouteLimits, Whose,
+    ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
 };
 
-pub(super) struct Limits {
+pub(super) struct Limits<'a> {
     pub(super) limits: RouteLimits,
     costs: Option<Arc<CostTable>>,
     /// The quota of `client` and then that of each tier, for limits that are a share.
-    client: Option<Client>,
+    client: Option<Quotas<'a>>,
 }
 
-pub(super) fn limits(shared: &Shared<'_>) -> Limits {
-    let limiter = shared.limiter;
+pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
+    let limiter = file.limiter;
     let costs = costs::costs(&limiter.costs, None).ok();
     let mut limits = Limits { limits: RouteLimits::default(), costs, client: None };
     if limiter.tiers.is_set() && !limiter.client.is_set() {
@@ -32,8 +33,9 @@ pub(super) fn limits(shared: &Shared<'_>) -> Limits {
         );
     }
     let keys = Keys { global: &limiter.global, client: &limiter.client, apis: &limiter.apis };
-    let (own, client) = own(keys, "", &PathMatch::Any, &limits, shared);
-    if limiter.tiers.is_set() && own.client.as_ref().is_some_and(|client| client.policy.is_none()) {
+    let (own, client) = own(keys, "", &PathMatch::Any, &limits, file);
+    if limiter.tiers.is_set() && own.client.as_ref().is_some_and(|client| client.quotas.is_empty())
+    {
         limiter.tiers.name().error(
             "`tiers` needs `client.limit`, the quota of clients without a tier",
             "add `limit` and `windowSeconds` to `client`",
@@ -44,16 +46,16 @@ pub(super) fn limits(shared: &Shared<'_>) -> Limits {
     limits
 }
 
-/// The limits of a route: its own, and for the rest those of `rateLimiter`.
-pub(super) fn of_route(
-    route: &Route,
+/// The limits of a route: its own, and for the rest the limits of `rateLimiter`.
+pub(super) fn of_route<'a>(
+    route: &'a Route,
     name: &str,
     path: &PathMatch,
-    outer: &Limits,
-    shared: &Shared<'_>,
+    outer: &Limits<'a>,
+    file: &FileContext<'a>,
 ) -> RouteLimits {
     let keys = Keys { global: &route.global, client: &route.client, apis: &route.apis };
-    let (own, _) = own(keys, &format!("{name}/"), path, outer, shared);
+    let (own, _) = own(keys, &format!("{name}/"), path, outer, file);
     let outer = &outer.limits;
     RouteLimits {
         global: if route.global.is_set() { own.global } else { outer.global.clone() },
@@ -69,93 +71,90 @@ struct Keys<'a> {
     apis: &'a Key<Option<Vec<Item<Api>>>>,
 }
 
-fn own(
-    keys: Keys<'_>,
+fn own<'a>(
+    keys: Keys<'a>,
     prefix: &str,
     path: &PathMatch,
-    outer: &Limits,
-    shared: &Shared<'_>,
-) -> (RouteLimits, Option<Client>) {
-    let maker = Maker { path, outer, shared };
-    let one = |key: &Key<Option<Box<PolicyKeys>>>, whose| {
+    outer: &Limits<'a>,
+    file: &FileContext<'a>,
+) -> (RouteLimits, Option<Quotas<'a>>) {
+    let reader = LimitReader { path, outer, file };
+    let one = |key: &'a Key<Option<Box<PolicyKeys>>>, whose| {
         let default = format!("{prefix}{}", key.key);
-        maker.everywhere(key.there()?, &default, whose).ok()
+        reader.everywhere(key.there()?, &default, whose).ok()
     };
     let global = one(keys.global, Whose::Everybody);
     let (client, quotas) = one(keys.client, Whose::Client).unzip();
     let quotas = quotas.flatten();
     // A share is one of the nearest `client`.
     let quotas = quotas.or_else(|| outer.client.clone());
-    let apis = apis(keys.apis, &maker, quotas.as_ref());
+    let apis = apis(keys.apis, &reader, quotas.as_ref());
     let global = global.map(|(limit, _)| Arc::new(limit));
     (RouteLimits { global, client: client.map(Arc::new), apis }, quotas)
 }
 
-struct Maker<'a, 'b> {
+struct LimitReader<'a, 'b> {
     /// The paths of the route.
     path: &'b PathMatch,
-    outer: &'b Limits,
-    shared: &'b Shared<'a>,
+    outer: &'b Limits<'a>,
+    file: &'b FileContext<'a>,
 }
 
-impl Maker<'_, '_> {
+impl<'a> LimitReader<'a, '_> {
     fn everywhere(
         &self,
-        keys: &PolicyKeys,
+        keys: &'a PolicyKeys,
         default: &str,
         whose: Whose,
-    ) -> Checked<(LimitPlan, Option<Client>)> {
+    ) -> Checked<(LimitPlan, Option<Quotas<'a>>)> {
         let section = keys.section();
         let name = keys.identifier.there().map_or(default, |name| name);
-        self.shared.names.take(name, &keys.identifier.spot());
+        self.file.names.take(name, &keys.identifier.location());
         if !quotas::is_in(section) {
             let kind = LimitKind { name: Ok(name), whose, algorithm: None };
-            let rest = self.rest(section, kind)?;
-            return Ok((rest.limit(None)?, None));
+            let options = self.options(section, kind)?;
+            return Ok((options.limit(Vec::new())?, None));
         }
-        let algorithm = policy::algorithm_everywhere(section, self.shared);
+        let algorithm = policy::algorithm_everywhere(section, self.file);
         let also = &section.rules.also;
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(section.quota(), also, algorithm));
         let kind = LimitKind { name: Ok(name), whose, algorithm: algorithm.ok() };
-        let rest = self.rest(section, kind);
+        let options = self.options(section, kind);
         let algorithm = algorithm?;
         let tiers = match whose {
-            Whose::Client => quotas::of_tiers(self.shared.limiter, algorithm),
+            Whose::Client => quotas::of_tiers(self.file.limiter, algorithm),
             Whose::Everybody => Ok(Vec::new()),
         };
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
-        let policies = quotas.policies(name, algorithm, None, &self.shared.names);
-        let limit = rest?.limit(Some(policies?))?;
+        let plans = quotas.plans(name, algorithm, None, &self.file.names);
+        let limit = options?.limit(plans?)?;
         self.check_costs(&limit, section, &Methods::default(), self.path);
-        Ok((limit, Some(quotas.client())))
+        Ok((limit, Some(quotas)))
     }
 
-    fn rest(
+    fn options(
         &self,
         section: Section<'_>,
         LimitKind { name, whose, algorithm }: LimitKind<'_>,
-    ) -> Checked<Rest> {
+    ) -> Checked<LimitOptions> {
         let rules = section.rules;
-        if rules.expire_seconds.is_set() {
-            let why = "what is kept of a client expires by itself";
-            no_effect(&rules.expire_seconds, "here", why);
-        }
+        rules.expire_seconds.no_effect("here", "what is kept of a client expires by itself");
         let costs = costs::costs(&rules.costs, self.outer.costs.as_ref());
-        let on_store_error = policy::on_store_error(rules, self.shared);
-        let shed = policy::shed(rules, self.shared);
-        let enforce = !inherited(&rules.shadow, &self.shared.limiter.shadow)?;
+        let on_store_error = policy::on_store_error(rules, self.file);
+        let shed = policy::shed(rules, self.file);
+        let enforce = !inherited(&rules.shadow, &self.file.limiter.shadow)?;
         let (on_store_error, shed) = (on_store_error?, shed?);
-        let can_fail = self.shared.can_fail;
-        let about = About { algorithm, on_store_error, enforce, can_fail };
-        let excess = settling::excess(rules, about);
-        let counts = settling::counts(rules, about);
-        let reserve = settling::reserve(rules, about);
-        let lease = beside::lease(rules, can_fail);
+        let can_fail = self.file.can_fail;
+        let context = PolicyContext { algorithm, on_store_error, enforce, can_fail };
+        let excess = settling::excess(rules, context);
+        let counts = settling::counts(rules, context);
+        let reserve = settling::reserve(rules, context);
+        let lease = options::lease(rules, can_fail);
         let (excess, counts) = (excess?, counts?);
-        let struck = Struck { whose, enforce, excess, counts: counts.as_ref() };
-        let in_flight = beside::in_flight(rules, name?, &self.shared.names);
-        let penalty = beside::penalty(rules, name?, &struck, &self.shared.names);
+        let target = PenaltyTarget { whose, enforce, excess, counts: counts.as_ref() };
+        let in_flight = options::in_flight(rules, name?, &self.file.names);
+        let penalty = options::penalty(rules, name?, &target, &self.file.names);
         let estimate = rules.reserve.there().map(|reserve| reserve.units.value()).transpose()?;
         let costs = match estimate.flatten() {
             Some(units) => Arc::new(CostTable::flat(Cost::new(units))),
@@ -163,9 +162,7 @@ impl Maker<'_, '_> {
         };
         let limit = LimitPlan {
             name: name?.to_owned(),
-            policy: None,
-            tiers: Vec::new(),
-            also: Vec::new(),
+            quotas: Vec::new(),
             whose,
             costs,
             enforce,
@@ -176,7 +173,7 @@ impl Maker<'_, '_> {
             in_flight: in_flight?,
             penalty: penalty?,
         };
-        Ok(Rest { limit, on_store_error, shed, lease: lease? })
+        Ok(LimitOptions { limit, on_store_error, shed, lease: lease? })
     }
 
     /// A request that costs more than the capacity would always be denied.
@@ -189,7 +186,7 @@ impl Maker<'_, '_> {
     ) {
         let (cost, request) = limit.costs.highest(methods, path);
         let cost = cost.get();
-        let tiers = self.shared.limiter.tiers.there().map(|tiers| &tiers.quotas.all[..]);
+        let tiers = self.file.limiter.tiers.there().map(|tiers| &tiers.quotas.all[..]);
         let names = tiers.unwrap_or_default().iter().map(|(name, _)| name);
         let tiers =
             names.enumerate().map(|(tier, name)| (Some(tier), format!(" in tier `{name}`")));
@@ -198,9 +195,10 @@ impl Maker<'_, '_> {
             Some((policy, name))
         });
         let Some((policy, tier)) = low else { return };
-        let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
+        let location =
+            section.capacity().map_or_else(|| (*section.info.location).clone(), Setting::location);
         let key = if policy.algorithm().is_some_and(is_bucket) { "burst" } else { "limit" };
-        spot.error(
+        location.error(
             format!(
                 "policy `{}`{tier} grants at most {} units at the same time, but {request} costs \
                  {cost}, so it would always be denied with 403",
@@ -218,100 +216,106 @@ struct LimitKind<'a> {
     algorithm: Option<Algorithm>,
 }
 
-struct Rest {
+struct LimitOptions {
     limit: LimitPlan,
     on_store_error: OnStoreError,
     shed: Option<OnStoreError>,
-    lease: Option<Leased>,
+    lease: Option<LeaseOption>,
 }
 
-impl Rest {
-    /// The limit with these policies, if it has a quota.
-    fn limit(self, policies: Option<Policies>) -> Checked<LimitPlan> {
+impl LimitOptions {
+    /// The limit with these quotas.
+    fn limit(self, mut quotas: Vec<QuotaPlan>) -> Checked<LimitPlan> {
         let Self { mut limit, on_store_error, shed, lease } = self;
-        let fails = |policy: Policy| {
+        let with_failures = |policy: Policy| {
             let policy = policy.with_on_store_error(on_store_error);
             shed.into_iter().fold(policy, Policy::with_shed)
         };
-        let whole = |policy: Policy| match &lease {
-            Some(lease) => lease.of(fails(policy)),
-            None => Ok(fails(policy)),
-        };
-        limit.in_flight = limit.in_flight.map(fails);
-        limit.penalty =
-            limit.penalty.map(|it| PenaltyPlan { policy: fails(it.policy), failures: it.failures });
-        let Some(Policies { first, tiers, mut also }) = policies else {
-            // A request in flight counts once, whatever it costs.
+        limit.in_flight = limit.in_flight.map(with_failures);
+        limit.penalty = limit.penalty.map(|PenaltyPlan { policy, failures }| PenaltyPlan {
+            policy: with_failures(policy),
+            failures,
+        });
+        if quotas.is_empty() {
+            // A request in flight counts as one unit at any cost.
             limit.costs = Arc::new(CostTable::flat(Cost::ONE));
             limit.counts = None;
             limit.reserve = None;
-            return Ok(limit);
-        };
-        limit.policy = Some(whole(first)?);
-        let tiers = tiers.into_iter().map(|policy| policy.map(whole).transpose());
-        limit.tiers = tiers.collect::<Checked<_>>()?;
-        for quota in &mut also {
+        }
+        for quota in &mut quotas {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
-                *policy = whole(policy.clone())?;
+                let failing = with_failures(policy.clone());
+                *policy = match &lease {
+                    Some(lease) => lease.of(failing)?,
+                    None => failing,
+                };
             }
         }
-        limit.also = also;
+        limit.quotas = quotas;
         Ok(limit)
     }
 }
 
-fn apis(
-    apis: &Key<Option<Vec<Item<Api>>>>,
-    maker: &Maker<'_, '_>,
-    client: Option<&Client>,
+fn apis<'a>(
+    apis: &'a Key<Option<Vec<Item<Api>>>>,
+    reader: &LimitReader<'a, '_>,
+    client: Option<&Quotas<'a>>,
 ) -> Arc<[ApiPlan]> {
-    let mut found: Vec<(ApiPlan, Spot)> = Vec::new();
+    let mut found: Vec<(ApiPlan, Location)> = Vec::new();
     for keys in apis.items().unwrap_or_default().iter().flat_map(Item::get) {
-        if let Ok(api) = api(keys, maker, client) {
-            found.push((api, keys.path.spot()));
+        if let Ok(api) = api(keys, reader, client) {
+            found.push((api, keys.path.location()));
         }
     }
     warn_of_shadowed(&found);
     found.into_iter().map(|(api, _)| api).collect()
 }
 
-fn api(keys: &Api, maker: &Maker<'_, '_>, client: Option<&Client>) -> Checked<ApiPlan> {
+fn api<'a>(
+    keys: &'a Api,
+    reader: &LimitReader<'a, '_>,
+    client: Option<&Quotas<'a>>,
+) -> Checked<ApiPlan> {
     let section = keys.section();
     let name = keys.identifier.get().map(String::as_str);
     if let Ok(name) = name {
-        maker.shared.names.take(name, &keys.identifier.spot());
+        reader.file.names.take(name, &keys.identifier.location());
     }
     let path = keys.path.get();
-    let path = path.and_then(|path| paths::path(path, &keys.path.spot()));
+    let path = path.and_then(|path| paths::path(path, &keys.path.location()));
     let methods = paths::methods(&keys.method);
     let whose = keys.per.value()?;
     if !keys.share.is_set() && !quotas::is_in(section) {
         let kind = LimitKind { name, whose, algorithm: None };
-        let rest = maker.rest(section, kind);
-        let limit = rest?.limit(None)?;
+        let options = reader.options(section, kind);
+        let limit = options?.limit(Vec::new())?;
         return Ok(ApiPlan { methods: methods?, path: path?, limit });
     }
-    let algorithm = policy::algorithm(section.rules, maker.shared);
+    let algorithm = policy::algorithm(section.rules, reader.file);
     let kind = LimitKind { name, whose, algorithm: algorithm.ok() };
-    let rest = maker.rest(section, kind);
+    let options = reader.options(section, kind);
     let quotas = algorithm.and_then(|algorithm| quotas(keys, algorithm, client));
     let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);
     if whose == Whose::Everybody {
         // A quota that all clients share has no tiers.
         quotas.tiers.clear();
     }
-    let policies = quotas.policies(name, algorithm, keys.share.value()?, &maker.shared.names)?;
-    let limit = rest?.limit(Some(policies))?;
+    let plans = quotas.plans(name, algorithm, keys.share.value()?, &reader.file.names)?;
+    let limit = options?.limit(plans)?;
     let (methods, path) = (methods?, path?);
     // The limit is about the paths of both the api and the route.
-    let narrower = if path.covers(maker.path) { maker.path } else { &path };
-    maker.check_costs(&limit, section, &methods, narrower);
+    let narrower = if path.covers(reader.path) { reader.path } else { &path };
+    reader.check_costs(&limit, section, &methods, narrower);
     Ok(ApiPlan { methods, path, limit })
 }
 
 /// The quotas of an api. For a share of the client's quota, these are the whole quotas of the
 /// client and of each tier.
-fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> Checked<Quotas<'a>> {
+fn quotas<'a>(
+    keys: &'a Api,
+    algorithm: Algorithm,
+    client: Option<&Quotas<'a>>,
+) -> Checked<Quotas<'a>> {
     let section = keys.section();
     if !keys.share.is_set() {
         let also = &section.rules.also;
@@ -324,7 +328,7 @@ fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> C
             "write a section `client` with a `limit`, or `limit` and `windowSeconds` here",
         ));
     };
-    if let Some(quota) = client.quotas().find(|quota| quota.calendar().is_some())
+    if let Some(quota) = client.all().find(|quota| quota.calendar().is_some())
         && algorithm != Algorithm::FixedWindowCounter
     {
         return Err(keys.share.error(
@@ -335,7 +339,7 @@ fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> C
             "write `strategy: fixed_window_counter`, or `limit` and `windowSeconds`",
         ));
     }
-    let quotas = Quotas::of_client(client, section.quota(), algorithm);
+    let quotas = client.shared_by(section.quota(), algorithm);
     if quotas.are_several() && is_queue(algorithm) {
         return Err(keys.share.name().error(
             "a queue has one rate, and `client` has several quotas at the same time",
@@ -345,9 +349,9 @@ fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> C
     Ok(quotas)
 }
 
-fn warn_of_shadowed(apis: &[(ApiPlan, Spot)]) {
+fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
     let mut comparisons = 0;
-    for (index, (api, spot)) in apis.iter().enumerate() {
+    for (index, (api, location)) in apis.iter().enumerate() {
         // Thousands of expressions against thousands of paths would take minutes.
         comparisons += index;
         if comparisons > MOST_COMPARISONS {
@@ -357,7 +361,7 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Spot)]) {
             earlier.methods.cover(&api.methods) && earlier.path.covers(&api.path)
         });
         if let Some((earlier, _)) = earlier {
-            spot.warn(
+            location.warn(
                 format!(
                     "this is never reached: `{}` before it takes every such request",
                     earlier.limit.name

@@ -2,10 +2,10 @@
 //!
 //! Reading goes on after a problem, so that one run reports all problems.
 
-mod beside;
 mod costs;
 mod identity;
 mod limits;
+mod options;
 mod paths;
 mod policy;
 mod preflights;
@@ -19,8 +19,6 @@ mod target;
 mod telemetry;
 mod tokens;
 
-use std::time::Duration;
-
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
 use tollgate::headers::HeaderOptions;
@@ -28,11 +26,12 @@ use tollgate::limit::OnMissingKey;
 
 use self::identity::Identity;
 use self::policy::Names;
+use super::problem::{Checked, Reported};
 use super::tables::{File, RateLimiter};
-use super::typed::{Checked, Either, Key, Reported, values};
+use super::typed::{Either, Key, values};
 use crate::plan::{Plan, StorePlan};
 
-struct Shared<'a> {
+struct FileContext<'a> {
     limiter: &'a RateLimiter,
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
@@ -47,15 +46,16 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Ok(StorePlan::Memory { .. }));
     let an_api_queues = policy::an_api_queues(limiter);
-    let shared = Shared { limiter, can_fail, is_cluster, an_api_queues, names: Names::default() };
+    let file =
+        FileContext { limiter, can_fail, is_cluster, an_api_queues, names: Names::default() };
 
     let tiers = tiers(limiter)?;
-    let limits = limits::limits(&shared);
-    let routes = routes::routes(root, &shared, &limits);
+    let limits = limits::limits(&file);
+    let routes = routes::routes(root, &file, &limits);
     let identity = identity::identity(limiter, &tiers);
     let ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
     let exempt = paths::exempt(limiter, ambiguous);
-    let preflights = preflights::preflights(&shared);
+    let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
     let admin = server::admin(limiter);
@@ -103,24 +103,6 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         files: Vec::new(),
     })
 }
-
-/// A duration within these bounds.
-fn within(
-    key: &Key<Duration>,
-    span: Duration,
-    [shortest, longest]: [Duration; 2],
-    cure: &str,
-) -> Checked<Duration> {
-    if (shortest..=longest).contains(&span) {
-        return Ok(span);
-    }
-    let [span, shortest, longest] = [span, shortest, longest].map(humantime::format_duration);
-    let what = format!("`{}` is {span}, but has to be from {shortest} to {longest}", key.key);
-    Err(key.error(what, cure))
-}
-
-const MILLISECOND: Duration = Duration::from_millis(1);
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
     own.value()?.map_or_else(|| outer.value(), Ok)

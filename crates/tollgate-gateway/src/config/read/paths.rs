@@ -1,15 +1,19 @@
 use super::super::format;
+use super::super::problem::Checked;
 use super::super::tables::{self, PathSection, RateLimiter};
-use super::super::typed::{Checked, Either, Item, Key, Kind, Spot, all, values};
+use super::super::typed::{Either, Item, Key, Kind, Location, all, values};
 use crate::plan::{Methods, PathMatch};
 use crate::proxy::path::Ambiguous;
 
-pub(super) fn path(path: &<tables::Path as Kind>::Value, spot: &Spot) -> Checked<PathMatch> {
+pub(super) fn path(
+    path: &<tables::Path as Kind>::Value,
+    location: &Location,
+) -> Checked<PathMatch> {
     let section = match path {
         Either::One(path) => {
             // Routers write parts so. In HTTP the colon is a letter like all others.
             if path.text.contains("/:") && !path.is_from_variable {
-                spot.warn(
+                location.warn(
                     "`:` is a letter in a path, and no placeholder begins with it",
                     format!(
                         "write `expression: regex` and {} if it is the name of a part",
@@ -48,7 +52,7 @@ fn plain(section: &PathSection) -> Checked<PathMatch> {
 }
 
 fn regex(section: &PathSection) -> Checked<PathMatch> {
-    let (value, spot) = (section.value.get()?, section.value.spot());
+    let (value, location) = (section.value.get()?, section.value.location());
     let path = PathMatch::regex(&value.text).map_err(|error| {
         let cure = match &error.0 {
             regex::Error::CompiledTooBig(_) => {
@@ -61,16 +65,16 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
             }
         };
         let what = format!("the regular expression does not build: {}", reason(&error.0));
-        spot.error(what, cure)
+        location.error(what, cure)
     })?;
     if !value.text.starts_with('^') && !value.text.starts_with("(?") {
-        spot.warn(
+        location.warn(
             "the expression is not anchored: it also matches in the middle of a path",
             format!("write `^{}` if it has to match from the start", value.shown),
         );
     }
     if !value.text.is_ascii() {
-        spot.warn(
+        location.warn(
             "paths are percent-encoded when they are matched, so these letters never are",
             "write them as they are sent: `%C3%A9` for `é`",
         );
@@ -100,10 +104,10 @@ pub(super) fn exempt(
 ) -> Checked<Vec<PathMatch>> {
     let mut has_patterns = false;
     let paths = all(limiter.exempt.items()?, |item| {
-        let path = path(item.get()?, &item.spot)?;
+        let path = path(item.get()?, &item.location)?;
         has_patterns |= !matches!(path, PathMatch::Plain(_));
         if path == PathMatch::Any {
-            item.spot.warn(
+            item.location.warn(
                 "every path is exempt, so that nothing is limited",
                 "name the paths that need no limit",
             );

@@ -7,16 +7,17 @@ use tollgate::store::Micros;
 use tollgate::{Policy, Quota};
 
 use super::super::format;
+use super::super::problem::{Checked, Reported};
 use super::super::tables::{
     Api, Bandwidth, Policy as PolicyKeys, RateLimiter, Rules, Tier, Window,
 };
-use super::super::typed::{Checked, Here, Item, Key, Mark, Reported, Spot, Text as _};
+use super::super::typed::{Item, Key, Location, SectionInfo, Setting, Text as _};
 use super::routes::all_routes;
-use super::{Shared, inherited};
+use super::{FileContext, inherited};
 
 #[derive(Clone, Copy)]
 pub(super) struct Section<'a> {
-    pub(super) here: &'a Here,
+    pub(super) info: &'a SectionInfo,
     pub(super) limit: &'a Key<Option<u64>>,
     pub(super) share: Option<&'a Key<Option<(u32, u32)>>>,
     pub(super) window: &'a Window,
@@ -25,42 +26,42 @@ pub(super) struct Section<'a> {
 
 impl PolicyKeys {
     pub(super) const fn section(&self) -> Section<'_> {
-        let Self { here, limit, window, rules, .. } = self;
-        Section { here, limit, share: None, window, rules }
+        let Self { info, limit, window, rules, .. } = self;
+        Section { info, limit, share: None, window, rules }
     }
 }
 
 impl Api {
     pub(super) const fn section(&self) -> Section<'_> {
-        let Self { here, limit, share, window, rules, .. } = self;
-        Section { here, limit, share: Some(share), window, rules }
+        let Self { info, limit, share, window, rules, .. } = self;
+        Section { info, limit, share: Some(share), window, rules }
     }
 }
 
 /// How much per how long, as the file has it.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaKeys<'a> {
-    pub(super) here: &'a Here,
+    pub(super) info: &'a SectionInfo,
     /// `limit`, or `share` in its place.
-    amount: &'a Mark,
+    amount: &'a Setting,
     limit: Checked<u64>,
     window: &'a Window,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn quota(self) -> QuotaKeys<'a> {
-        let Self { here, limit, share, window, .. } = self;
+        let Self { info, limit, share, window, .. } = self;
         let amount = match share {
             Some(share) if !limit.is_set() => share,
             _ => &**limit,
         };
         let limit = limit.value().and_then(|limit| limit.ok_or(Reported));
-        QuotaKeys { here, amount, limit, window }
+        QuotaKeys { info, amount, limit, window }
     }
 
     /// The key that says how much a request may cost.
-    pub(super) fn capacity(self) -> Option<&'a Mark> {
-        let keys: [Option<&Mark>; 3] =
+    pub(super) fn capacity(self) -> Option<&'a Setting> {
+        let keys: [Option<&Setting>; 3] =
             [Some(&self.window.burst), Some(self.limit), self.share.map(|share| &**share)];
         keys.into_iter().flatten().find(|key| key.is_set())
     }
@@ -68,15 +69,15 @@ impl<'a> Section<'a> {
 
 impl Tier {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
-        let Self { here, limit, window, .. } = self;
-        QuotaKeys { here, amount: limit, limit: limit.value(), window }
+        let Self { info, limit, window, .. } = self;
+        QuotaKeys { info, amount: limit, limit: limit.value(), window }
     }
 }
 
 impl Bandwidth {
     pub(super) fn quota(&self) -> QuotaKeys<'_> {
-        let Self { here, limit, window } = self;
-        QuotaKeys { here, amount: limit, limit: limit.value(), window }
+        let Self { info, limit, window } = self;
+        QuotaKeys { info, amount: limit, limit: limit.value(), window }
     }
 }
 
@@ -85,43 +86,41 @@ pub(super) struct Names(RefCell<HashMap<String, String>>);
 
 impl Names {
     /// Takes a name, which two policies cannot share: they would share their counters.
-    pub(super) fn take(&self, name: &str, spot: &Spot) {
-        let path = spot.place.path.clone();
+    pub(super) fn take(&self, name: &str, location: &Location) {
+        let path = location.place.path.clone();
         if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
-            spot.error(
+            location.error(
                 format!("`{}` is the name of another policy ({first})", name.escape_debug()),
                 "give each an `identifier` of its own: counters belong to it",
             );
         }
     }
 
-    pub(super) fn take_derived(&self, name: &str, spot: &Spot) -> Checked<()> {
+    pub(super) fn take_derived(&self, name: &str, location: &Location) -> Checked<()> {
         if name.len() > Policy::MAX_NAME {
             let what =
                 format!("this is the policy `{}`, a name that is too long", name.escape_debug());
             let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
             let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
             let cure = format!("choose an `identifier` of at most {most} characters");
-            return Err(spot.error(what, cure));
+            return Err(location.error(what, cure));
         }
-        self.take(name, spot);
+        self.take(name, location);
         Ok(())
     }
 }
 
-pub(super) fn algorithm(rules: &Rules, shared: &Shared<'_>) -> Checked<Algorithm> {
-    let mut algorithm = inherited(&rules.strategy, &shared.limiter.strategy)?;
+pub(super) fn algorithm(rules: &Rules, file: &FileContext<'_>) -> Checked<Algorithm> {
+    let mut algorithm = inherited(&rules.strategy, &file.limiter.strategy)?;
     let name = algorithm.name();
-    let owned: [(&Mark, _); 4] = [
+    let owned: [(&Setting, _); 4] = [
         (&rules.refill, "token_bucket"),
         (&rules.mode, "leaky_bucket"),
         (&rules.max_wait, "leaky_bucket"),
         (&rules.resolution, "sliding_window_log"),
     ];
-    for (key, owner) in owned {
-        if key.is_set() && owner != name {
-            no_effect(key, &format!("on a {name}"), &format!("it is for {owner}"));
-        }
+    for (key, owner) in owned.into_iter().filter(|(_, owner)| *owner != name) {
+        key.no_effect(format_args!("on a {name}"), &format!("it is for {owner}"));
     }
     match &mut algorithm {
         Algorithm::TokenBucket { refill } => *refill = rules.refill.value()?,
@@ -137,15 +136,15 @@ pub(super) fn algorithm(rules: &Rules, shared: &Shared<'_>) -> Checked<Algorithm
 /// for an older gateway, which name one strategy for everything, run by that.
 pub(super) fn algorithm_everywhere(
     section: Section<'_>,
-    shared: &Shared<'_>,
+    file: &FileContext<'_>,
 ) -> Checked<Algorithm> {
     let rules = section.rules;
-    let algorithm = algorithm(rules, shared)?;
+    let algorithm = algorithm(rules, file)?;
     let says = rules.strategy.is_set() || rules.mode.is_set() || rules.max_wait.is_set();
-    if says || !is_queue(algorithm) || !shared.an_api_queues {
+    if says || !is_queue(algorithm) || !file.an_api_queues {
         return Ok(algorithm);
     }
-    section.here.spot.warn(
+    section.info.location.warn(
         "this only measures, because a request waits in one queue and some `apis` have a queue",
         "write `mode: meter` to say so, or another `strategy`",
     );
@@ -171,15 +170,10 @@ pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
 }
 
 fn leaky_mode(rules: &Rules) -> Checked<LeakyMode> {
-    let max_wait = rules.max_wait.value()?.map(Micros::from);
-    let mode = rules.mode.value()?;
-    if mode != LeakyMode::Meter {
-        return Ok(LeakyMode::Queue { max_wait });
-    }
-    if max_wait.is_some() {
-        no_effect(&rules.max_wait, "in mode meter", "no request waits there");
-    }
-    Ok(mode)
+    Ok(match rules.mode.value()? {
+        LeakyMode::Meter => LeakyMode::Meter,
+        _ => LeakyMode::Queue { max_wait: rules.max_wait.value()?.map(Micros::from) },
+    })
 }
 
 pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota> {
@@ -202,13 +196,9 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
     Ok(burst.value()?.map_or(quota, |burst| quota.burst(burst)))
 }
 
-/// The calendar of the limit, if it has one in place of a time.
+/// The calendar of the limit, if it has one instead of a duration.
 fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     if !keys.calendar.is_set() {
-        if keys.time_zone.is_set() {
-            let why = "a duration is the same in every time zone";
-            no_effect(&keys.time_zone, "without `calendar`", why);
-        }
         return Ok(None);
     }
     if algorithm != Algorithm::FixedWindowCounter {
@@ -219,47 +209,55 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
             "write `strategy: fixed_window_counter`, or a duration such as `window: 24h`",
         ));
     }
-    if keys.refill_seconds.is_set() {
-        let why = "the calendar says when units are refilled";
-        no_effect(&keys.refill_seconds, "beside `calendar`", why);
-    }
+    let why = "the calendar says when units are refilled";
+    keys.refill_seconds.no_effect("beside `calendar`", why);
     let unit = keys.calendar.value()?.ok_or(Reported)?;
     let zone = keys.time_zone.value()?;
     let calendar = tollgate::policy::calendar::calendar(unit, zone.as_deref().unwrap_or("UTC"));
     calendar.map(Some).map_err(|_| Reported)
 }
 
-fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
-    let Window { window, window_seconds, refill_seconds, .. } = keys.window;
-    let seconds = |key: &Key<Option<u64>>| key.value().map(|it| it.map(Duration::from_secs));
-    let given: Option<(&Mark, _)> = if window.is_set() {
-        Some((window, window.value()))
-    } else {
-        window_seconds.is_set().then(|| (&**window_seconds, seconds(window_seconds)))
-    };
-    if refill_seconds.is_set() {
-        let refill = seconds(refill_seconds);
+impl Window {
+    /// The window of the limit and its key, if it is a duration.
+    fn duration(&self) -> Option<(&Setting, Checked<Duration>)> {
+        let Self { window, window_seconds, .. } = self;
+        let spelled: Option<(&Setting, _)> =
+            window.is_set().then(|| (&**window, window.value().and_then(|it| it.ok_or(Reported))));
+        spelled.or_else(|| in_seconds(window_seconds))
+    }
+
+    /// The window of an algorithm: for buckets, the time to refill replaces the window.
+    fn for_algorithm(&self, algorithm: Algorithm) -> Option<(&Setting, Checked<Duration>)> {
+        let (window, refill) = (self.duration(), in_seconds(&self.refill_seconds));
         if !is_bucket(algorithm) {
             let why = "its window says when units are refilled";
-            no_effect(refill_seconds, &format!("on a {algorithm}"), why);
-        } else {
-            // Older files have both, and mostly the same value.
-            if let Some((key, given)) = given
-                && (refill.is_err() || given != refill)
-            {
-                let at = format!("on a {algorithm} with `refillSeconds`");
-                no_effect(key, &at, "`refillSeconds` says how long");
-            }
-            return refill?.ok_or(Reported);
+            self.refill_seconds.no_effect(format_args!("on a {algorithm}"), why);
+            return window;
         }
+        // Older files have both, and mostly the same value.
+        if let (Some((key, window)), Some((_, refill))) = (&window, &refill)
+            && (refill.is_err() || window != refill)
+        {
+            let context = format_args!("on a {algorithm} with `refillSeconds`");
+            key.no_effect(context, "`refillSeconds` says how long");
+        }
+        refill.or(window)
     }
-    match given {
-        Some((_, given)) => given?.ok_or(Reported),
-        None if keys.here.has_unknown => Err(Reported),
-        None => Err(keys
-            .here
-            .spot
-            .error("the limit has no window", "add `windowSeconds: 60`, or `window: 500ms`")),
+}
+
+fn in_seconds(key: &Key<Option<u64>>) -> Option<(&Setting, Checked<Duration>)> {
+    let seconds = || key.value().and_then(|it| it.map(Duration::from_secs).ok_or(Reported));
+    key.is_set().then(|| (&**key, seconds()))
+}
+
+fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
+    match keys.window.for_algorithm(algorithm) {
+        Some((_, window)) => window,
+        None if keys.info.has_unknown => Err(Reported),
+        None => {
+            let cure = "add `windowSeconds: 60`, or `window: 500ms`";
+            Err(keys.info.location.error("the limit has no window", cure))
+        }
     }
 }
 
@@ -278,34 +276,27 @@ pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     if let Some(nearest) = error.nearest_limit() {
         return keys.amount.error(error.to_string(), format!("write {nearest}"));
     }
-    let Window { window, window_seconds, refill_seconds, .. } = keys.window;
-    let spans: [&Mark; 3] = [window, window_seconds, refill_seconds];
-    let key = spans.into_iter().find(|key| key.is_set()).unwrap_or(keys.amount);
-    let cure = "choose a window of 50us to 400days, in whole microseconds";
-    key.error(error.to_string(), cure)
+    let window = keys.window.duration().or_else(|| in_seconds(&keys.window.refill_seconds));
+    let key = window.map_or(keys.amount, |(key, _)| key);
+    key.error(error.to_string(), "choose a window of 50us to 400days, in whole microseconds")
 }
 
-pub(super) fn on_store_error(rules: &Rules, shared: &Shared<'_>) -> Checked<OnStoreError> {
-    let (own, outer) = (&rules.on_store_error, &shared.limiter.on_store_error);
-    let key: &Mark = if own.is_set() { own } else { outer };
-    if key.is_set() && !shared.can_fail {
-        no_effect(key, "in memory", "such a store does not fail");
+pub(super) fn on_store_error(rules: &Rules, file: &FileContext<'_>) -> Checked<OnStoreError> {
+    let (own, outer) = (&rules.on_store_error, &file.limiter.on_store_error);
+    if !file.can_fail {
+        let key: &Setting = if own.is_set() { own } else { outer };
+        key.no_effect("in memory", "such a store does not fail");
     }
     inherited(own, outer)
 }
 
 /// The failure policy for requests that are shed, if it differs.
-pub(super) fn shed(rules: &Rules, shared: &Shared<'_>) -> Checked<Option<OnStoreError>> {
-    let key = if rules.shed.is_set() { &rules.shed } else { &shared.limiter.shed };
-    if key.is_set() && !shared.can_fail {
-        no_effect(key, "in memory", "such a store is never overloaded");
+pub(super) fn shed(rules: &Rules, file: &FileContext<'_>) -> Checked<Option<OnStoreError>> {
+    let key = if rules.shed.is_set() { &rules.shed } else { &file.limiter.shed };
+    if !file.can_fail {
+        key.no_effect("in memory", "such a store is never overloaded");
     }
     key.value()
-}
-
-pub(super) fn no_effect(key: &Mark, at: &str, why: &str) {
-    let what = format!("`{}` has no effect {at}", key.key);
-    key.name().warn(what, format!("remove it: {why}"));
 }
 
 pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {

@@ -5,18 +5,18 @@ use tollgate::policy::Cost;
 use tollgate::{Policy, Quota};
 
 use super::super::format::PreflightWord;
-use super::super::typed::Checked;
-use super::Shared;
-use crate::plan::{CostTable, LimitPlan, Preflights, Whose};
+use super::super::problem::Checked;
+use super::FileContext;
+use crate::plan::{CostTable, LimitPlan, Preflights, QuotaPlan, Whose};
 
-pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
-    let limiter = shared.limiter;
+pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {
+    let limiter = file.limiter;
     let per_minute = match limiter.preflights.value()? {
         PreflightWord::PerMinute(per_minute) => per_minute,
         PreflightWord::Charged => return Ok(Preflights::Charged),
         PreflightWord::Unlimited => return Ok(Preflights::Unlimited),
     };
-    shared.names.take(Preflights::NAME, &limiter.preflights.spot());
+    file.names.take(Preflights::NAME, &limiter.preflights.location());
     let policy = Policy::sliding_window_counter(Preflights::NAME, Quota::per_minute(per_minute));
     let wrong = |error: tollgate::policy::PolicyError| {
         limiter.preflights.error(error.to_string(), "write a number from 1 to 1000000")
@@ -27,9 +27,7 @@ pub(super) fn preflights(shared: &Shared<'_>) -> Checked<Preflights> {
     }
     Ok(Preflights::Limited(Arc::new(LimitPlan {
         name: Preflights::NAME.to_owned(),
-        policy: Some(policy),
-        tiers: Vec::new(),
-        also: Vec::new(),
+        quotas: vec![QuotaPlan::of(policy)],
         whose: Whose::Client,
         costs: Arc::new(CostTable::flat(Cost::ONE)),
         enforce: !limiter.shadow.value()?,

@@ -1,37 +1,23 @@
 //! Quotas that hold at the same time, for everybody and in tiers.
 
+use std::borrow::Cow;
+
+use tollgate::Quota;
 use tollgate::policy::Algorithm;
-use tollgate::{Policy, Quota};
 
+use super::super::problem::{Checked, Reported};
 use super::super::tables::{Bandwidth, RateLimiter};
-use super::super::typed::{Checked, Either, Item, Key, Mark, Reported, all};
-use super::policy::{self, Names, QuotaKeys, Section, is_bucket, is_queue, no_effect};
-use crate::plan;
+use super::super::typed::{Either, Item, Key, Setting, all};
+use super::policy::{self, Names, QuotaKeys, Section, is_bucket, is_queue};
+use crate::plan::QuotaPlan;
 
-pub(super) type Said<'a> = (QuotaKeys<'a>, Quota);
+pub(super) type ConfiguredQuota<'a> = (QuotaKeys<'a>, Quota);
 
-/// The quotas of everybody, and then those of each tier: none where it is unlimited.
-pub(super) struct Quotas<'a> {
-    pub(super) everybody: Vec<Said<'a>>,
-    pub(super) tiers: Vec<Vec<Said<'a>>>,
-}
-
+/// The quotas of everybody, and of each tier: none if the tier is unlimited.
 #[derive(Clone)]
-pub(super) struct Client {
-    everybody: Vec<Quota>,
-    tiers: Vec<Vec<Quota>>,
-}
-
-impl Client {
-    pub(super) fn quotas(&self) -> impl Iterator<Item = &Quota> {
-        self.everybody.iter().chain(self.tiers.iter().flatten())
-    }
-}
-
-pub(super) struct Policies {
-    pub(super) first: Policy,
-    pub(super) tiers: Vec<Option<Policy>>,
-    pub(super) also: Vec<plan::Bandwidth>,
+pub(super) struct Quotas<'a> {
+    pub(super) everybody: Vec<ConfiguredQuota<'a>>,
+    pub(super) tiers: Vec<Vec<ConfiguredQuota<'a>>>,
 }
 
 /// Whether a section without `share` has a quota, or should have one. Keys that are only for
@@ -41,9 +27,9 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         return true;
     }
     let (rules, window) = (section.rules, section.window);
-    let besides: [&Mark; 2] = [&rules.concurrency, &rules.penalty];
+    let besides: [&Setting; 2] = [&rules.concurrency, &rules.penalty];
     let beside = besides.into_iter().find(|key| key.is_set()).map(|key| key.key);
-    let meant: [&Mark; 6] = [
+    let meant: [&Setting; 6] = [
         &window.window,
         &window.window_seconds,
         &window.refill_seconds,
@@ -53,7 +39,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
     ];
     let beside = match (meant.into_iter().find(|key| key.is_set()), beside) {
         (None, Some(beside)) => beside,
-        _ if section.here.has_unknown => return true,
+        _ if section.info.has_unknown => return true,
         (Some(meant), Some(_)) => {
             let cure = format!("add `limit: …`, units per window, or remove `{}`", meant.key);
             meant.name().error("`limit` is missing", cure);
@@ -67,7 +53,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
                 }
                 None => "add `limit: …`, units per window, or `concurrency: …`, requests at once",
             };
-            section.here.spot.error("`limit` is missing", cure);
+            section.info.location.error("`limit` is missing", cure);
             return true;
         }
     };
@@ -75,7 +61,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         .penalty
         .there()
         .is_some_and(|penalty| penalty.of.value() == Ok(true) && !penalty.count_only.is_set());
-    let of_quotas: [&Mark; 9] = [
+    let of_quotas: [&Setting; 9] = [
         &window.time_zone,
         &rules.strategy,
         &rules.refill,
@@ -87,9 +73,9 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
         &rules.count_only,
     ];
     let unused = if says_failures { &of_quotas[..8] } else { &of_quotas };
-    for key in unused.iter().filter(|key| key.is_set()) {
+    for key in unused {
         let why = "it is for a quota, and there is no quota";
-        no_effect(key, &format!("on `{beside}` without `limit`"), why);
+        key.no_effect(format_args!("on `{beside}` without `limit`"), why);
     }
     false
 }
@@ -99,7 +85,7 @@ pub(super) fn of_section<'a>(
     keys: QuotaKeys<'a>,
     also: &'a Key<Option<Vec<Item<Bandwidth>>>>,
     algorithm: Algorithm,
-) -> Checked<Vec<Said<'a>>> {
+) -> Checked<Vec<ConfiguredQuota<'a>>> {
     let items = also.items().unwrap_or_default();
     let sections = items.iter().map(|item| item.get().map(|section| section.quota()));
     let quotas = all(std::iter::once(Ok(keys)).chain(sections), |keys| {
@@ -130,54 +116,52 @@ pub(super) fn of_section<'a>(
 const MOST_AT_A_TIME: usize = 8;
 
 impl<'a> Quotas<'a> {
-    pub(super) fn of_client(client: &Client, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
-        let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
-            (Some(_), false) => (keys, quota.without_burst()),
+    /// The quotas of which these keys are a share.
+    pub(super) fn shared_by(&self, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
+        let fitting = |(_, quota): &ConfiguredQuota<'_>| match quota.burst_units() {
+            Some(_) if !is_bucket(algorithm) => (keys, quota.without_burst()),
             _ => (keys, *quota),
         };
-        let all = |quotas: &Vec<Quota>| quotas.iter().map(fitting).collect();
-        Self { everybody: all(&client.everybody), tiers: client.tiers.iter().map(all).collect() }
+        let all = |quotas: &Vec<ConfiguredQuota<'_>>| quotas.iter().map(fitting).collect();
+        Self { everybody: all(&self.everybody), tiers: self.tiers.iter().map(all).collect() }
     }
 
-    pub(super) fn client(&self) -> Client {
-        let all = |said: &Vec<Said<'_>>| said.iter().map(|(_, quota)| *quota).collect();
-        Client { everybody: all(&self.everybody), tiers: self.tiers.iter().map(all).collect() }
+    pub(super) fn all(&self) -> impl Iterator<Item = &Quota> {
+        self.everybody.iter().chain(self.tiers.iter().flatten()).map(|(_, quota)| quota)
     }
 
     pub(super) fn are_several(&self) -> bool {
         self.everybody.len() > 1 || self.tiers.iter().any(|tier| tier.len() > 1)
     }
 
-    /// The policies of a limit of this name: the first quotas have the name itself, the others
-    /// one with a number.
-    pub(super) fn policies(
+    /// The policies of a limit with this name. The first quota has the name itself, and further
+    /// quotas have a number.
+    pub(super) fn plans(
         &self,
         name: &str,
         algorithm: Algorithm,
         share: Option<(u32, u32)>,
         names: &Names,
-    ) -> Checked<Policies> {
-        let build = |name: &str, quotas: &[Said<'_>], number: usize| {
-            let Some((keys, quota)) = quotas.get(number) else { return Ok(None) };
-            let whole = policy::build(name, *quota, algorithm, *keys)?;
-            let Some((part, of)) = share else { return Ok(Some(whole)) };
-            let part = whole.share(part, of);
-            part.map(Some).map_err(|error| policy::refused(&error, *keys))
-        };
-        let first = build(name, &self.everybody, 0);
-        let tiers = all(&self.tiers, |tier| build(name, tier, 0));
+    ) -> Checked<Vec<QuotaPlan>> {
         let quotas = || std::iter::once(&self.everybody).chain(&self.tiers);
         let most = quotas().map(Vec::len).max().unwrap_or_default();
-        let also = all(1..most, |number| {
-            let name = format!("{name}/{}", number + 1);
-            let said = quotas().find_map(|quotas| quotas.get(number));
-            let (keys, _) = said.ok_or(Reported)?;
-            names.take_derived(&name, &keys.here.spot)?;
-            let everybody = build(&name, &self.everybody, number);
-            let tiers = all(&self.tiers, |tier| build(&name, tier, number));
-            Ok(plan::Bandwidth { everybody: everybody?, tiers: tiers? })
-        });
-        Ok(Policies { first: first?.ok_or(Reported)?, tiers: tiers?, also: also? })
+        all(0..most, |number| {
+            let mut numbered = Cow::Borrowed(name);
+            if number > 0 {
+                numbered = format!("{name}/{}", number + 1).into();
+                let (keys, _) = quotas().find_map(|it| it.get(number)).ok_or(Reported)?;
+                names.take_derived(&numbered, &keys.info.location)?;
+            }
+            let policy = |quotas: &Vec<ConfiguredQuota<'_>>| {
+                let Some((keys, quota)) = quotas.get(number) else { return Ok(None) };
+                let policy = policy::build(&numbered, *quota, algorithm, *keys)?;
+                let Some((part, of)) = share else { return Ok(Some(policy)) };
+                policy.share(part, of).map(Some).map_err(|error| policy::refused(&error, *keys))
+            };
+            let everybody = policy(&self.everybody);
+            let tiers = all(&self.tiers, policy);
+            Ok(QuotaPlan { everybody: everybody?, tiers: tiers? })
+        })
     }
 }
 
@@ -185,7 +169,7 @@ impl<'a> Quotas<'a> {
 pub(super) fn of_tiers<'a>(
     limiter: &'a RateLimiter,
     algorithm: Algorithm,
-) -> Checked<Vec<Vec<Said<'a>>>> {
+) -> Checked<Vec<Vec<ConfiguredQuota<'a>>>> {
     let Some(tiers) = limiter.tiers.there() else { return Ok(Vec::new()) };
     all(&tiers.quotas.all, |(_, item)| match item.get()? {
         Either::One(()) => Ok(Vec::new()),

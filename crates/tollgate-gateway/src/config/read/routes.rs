@@ -4,22 +4,27 @@ use std::sync::Arc;
 use tollgate::Policy;
 use tollgate::limit::OnExceeded;
 
+use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Checked, Spot};
+use super::super::typed::Location;
 use super::limits::{self, Limits};
 use super::server::has_fronts;
 use super::target::target;
-use super::{Shared, paths};
+use super::{FileContext, paths};
 use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
-pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Checked<Vec<Route>> {
-    let limiter = shared.limiter;
-    let mut routes: Vec<(Route, Spot)> = Vec::new();
+pub(super) fn routes(
+    root: &File,
+    file: &FileContext<'_>,
+    limits: &Limits<'_>,
+) -> Checked<Vec<Route>> {
+    let limiter = file.limiter;
+    let mut routes: Vec<(Route, Location)> = Vec::new();
     let mut outcome = limiter.routes.get().map(drop);
     for item in limiter.routes.items().unwrap_or_default() {
         let read = item.get().and_then(|section| {
-            let route = route(section, shared, limits)?;
-            Ok((route, section.name.spot()))
+            let route = route(section, file, limits)?;
+            Ok((route, section.name.location()))
         });
         match read {
             Ok(route) => routes.push(route),
@@ -35,7 +40,7 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
     let decides = limiter.forward_auth.is_set();
     let is_asked = limiter.listen.is_set() || !has_fronts(limiter);
     if is_asked && !limiter.routes.is_set() && !fallback.is_set() {
-        limiter.here.spot.error(
+        limiter.info.location.error(
             "`target` is missing: nothing says where requests go",
             "add `target: http://localhost:3000`",
         );
@@ -49,9 +54,9 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
         let limits = limits.limits.clone();
         let route =
             Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
-        routes.push((route, limiter.target.spot()));
+        routes.push((route, limiter.target.location()));
     }
-    check(&routes, shared);
+    check(&routes, file);
     warn_without_limits(limiter);
     if decides {
         check_fronts(&routes, limiter);
@@ -61,18 +66,18 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
 
 const FALLBACK: &str = "default";
 
-fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checked<Route> {
+fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) -> Checked<Route> {
     let name = section.name.get();
     let known = name.map_or("?", |name| name);
     let path = section.path.get();
-    let path = path.and_then(|path| paths::path(path, &section.path.spot()));
+    let path = path.and_then(|path| paths::path(path, &section.path.location()));
     let any = PathMatch::Any;
-    let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, shared);
+    let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, file);
     let target = match section.target.get()? {
         Some(section) => Some(target(section, path.as_ref().map_err(|reported| *reported)?)?),
-        None if shared.limiter.forward_auth.is_set() => None,
+        None if file.limiter.forward_auth.is_set() => None,
         None => {
-            return Err(section.here.spot.error(
+            return Err(section.info.location.error(
                 "`target` is missing: nothing says where requests of this route go",
                 "add `target: http://localhost:3000`, or `forwardAuth` to decide for another proxy",
             ));
@@ -92,11 +97,11 @@ pub(super) fn all_routes(limiter: &RateLimiter) -> impl Iterator<Item = &tables:
     items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
 }
 
-fn check(routes: &[(Route, Spot)], shared: &Shared<'_>) {
-    for (index, (route, spot)) in routes.iter().enumerate() {
+fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
+    for (index, (route, location)) in routes.iter().enumerate() {
         let earlier = &routes[..index];
         if earlier.iter().any(|(other, _)| other.name == route.name) {
-            spot.error(
+            location.error(
                 format!("two routes are named `{}`", route.name.escape_debug()),
                 if index + 1 == routes.len() && route.name == FALLBACK {
                     "`default` is the route of `target`: give the other one another name"
@@ -109,7 +114,7 @@ fn check(routes: &[(Route, Spot)], shared: &Shared<'_>) {
             (other.host.is_none() || other.host == route.host) && other.path.covers(&route.path)
         });
         if let Some((other, _)) = shadow {
-            spot.warn(
+            location.warn(
                 format!(
                     "no request gets here: the route `{}` before it takes them all",
                     other.name
@@ -117,13 +122,13 @@ fn check(routes: &[(Route, Spot)], shared: &Shared<'_>) {
                 "move the narrower one up, or remove one of them",
             );
         }
-        check_queues(&route.limits, spot);
-        check_penalties(&route.limits, spot);
-        if shared.can_fail {
-            warn_of_leases(&route.limits, spot);
+        check_queues(&route.limits, location);
+        check_penalties(&route.limits, location);
+        if file.can_fail {
+            warn_of_leases(&route.limits, location);
         }
-        if shared.is_cluster {
-            warn_of_slots(&route.limits, spot);
+        if file.is_cluster {
+            warn_of_slots(&route.limits, location);
         }
     }
 }
@@ -137,11 +142,11 @@ fn warn_without_limits(limiter: &RateLimiter) {
         || all_routes(limiter)
             .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
     if !has_limits {
-        limiter.here.spot.warn("nothing is limited", "add `client`, `global` or `apis`");
+        limiter.info.location.warn("nothing is limited", "add `client`, `global` or `apis`");
     }
 }
 
-fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
+fn check_fronts(routes: &[(Route, Location)], limiter: &RateLimiter) {
     let mut told = HashSet::new();
     for limit in routes.iter().flat_map(|(route, _)| route.limits.all()) {
         let penalty = limit.penalty.as_ref().and_then(|penalty| penalty.failures.as_ref());
@@ -167,13 +172,13 @@ fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
 }
 
 /// A request can wait in one queue alone.
-fn check_queues(limits: &RouteLimits, spot: &Spot) {
+fn check_queues(limits: &RouteLimits, location: &Location) {
     let queues =
-        |limit: &&LimitPlan| limit.enforces() && limit.policy.as_ref().is_some_and(Policy::queues);
+        |limit: &&LimitPlan| limit.enforces() && limit.policy().is_some_and(Policy::queues);
     let api = limits.apis.iter().map(|api| &api.limit).find(queues);
     let mut waiting = limits.everywhere().filter(queues).chain(api);
     if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
-        spot.error(
+        location.error(
             format!(
                 "a request would wait in two queues, those of `{}` and `{}`",
                 first.name, second.name
@@ -184,7 +189,7 @@ fn check_queues(limits: &RouteLimits, spot: &Spot) {
 }
 
 /// Who waits is denied at first, which is no offence.
-fn check_penalties(limits: &RouteLimits, spot: &Spot) {
+fn check_penalties(limits: &RouteLimits, location: &Location) {
     let waits =
         |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
     let strikes = |limit: &LimitPlan| {
@@ -194,7 +199,7 @@ fn check_penalties(limits: &RouteLimits, spot: &Spot) {
         let struck = met.iter().find(|limit| strikes(limit));
         let waiting = met.iter().find(|limit| waits(limit));
         if let (Some(struck), Some(waiting)) = (struck, waiting) {
-            spot.error(
+            location.error(
                 format!(
                     "requests wait for `{}`, and the penalty of `{}` would count each wait as a denial",
                     waiting.name, struck.name
@@ -207,13 +212,13 @@ fn check_penalties(limits: &RouteLimits, spot: &Spot) {
 }
 
 /// A request is spared a call if nothing that it meets needs one.
-fn warn_of_leases(limits: &RouteLimits, spot: &Spot) {
+fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     let everywhere: Vec<_> = limits.everywhere().collect();
     let Some(asking) = everywhere.iter().find(|limit| !limit.is_leased()) else {
         return;
     };
     if let Some(leased) = limits.all().find(|limit| limit.is_leased()) {
-        spot.warn(
+        location.warn(
             format!(
                 "the lease of `{}` saves no call to Redis: each of its requests also needs `{}`",
                 leased.name, asking.name
@@ -224,12 +229,12 @@ fn warn_of_leases(limits: &RouteLimits, spot: &Spot) {
 }
 
 /// On a Cluster only what belongs to one subject can be decided in one step.
-fn warn_of_slots(limits: &RouteLimits, spot: &Spot) {
+fn warn_of_slots(limits: &RouteLimits, location: &Location) {
     let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
     let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();
     let of = |whose: Whose| all.iter().find(|limit| limit.whose == whose);
     if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
-        spot.warn(
+        location.warn(
             format!(
                 "`{}` and `{}` are in different slots of the Cluster and are decided one after the \
                  other: a request that one of them denies may count in the other for a moment",

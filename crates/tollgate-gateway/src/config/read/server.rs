@@ -1,15 +1,14 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use tollgate::key::TrustedProxies;
 
-use super::super::files::NamedFile;
+use super::super::files::{FileContents, NamedFiles};
 use super::super::format;
+use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Checked, Either, Item, Key, Mark, Spot, values};
+use super::super::typed::{Either, Item, Key, Location, Setting, values};
 use super::identity::networks;
-use super::{MILLISECOND, MINUTE, routes, within};
+use super::routes;
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 use crate::proxy;
 
@@ -38,10 +37,9 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
     let mut files = Vec::new();
     for item in service.config.get()? {
-        let file = PathBuf::from(item.get()?);
-        let place = item.spot.place.clone();
-        item.spot.names(NamedFile::RateLimits { file: file.clone(), place });
-        files.push(file);
+        let file = item.get()?;
+        item.location.names(file.clone(), FileContents::RateLimits(file.clone()));
+        files.push(file.clone());
     }
     let (on_store_error, shadow) = (limiter.on_store_error.value()?, limiter.shadow.value()?);
     Ok(Some(RateLimitsPlan { files, on_store_error, shadow }))
@@ -53,7 +51,7 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
-    let keys: [&Mark; 22] = [
+    let keys: [&Setting; 22] = [
         &limiter.strategy,
         &limiter.global,
         &limiter.client,
@@ -133,7 +131,7 @@ fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked
             Ok(listen) => {
                 // Port 0 is a free port, another one each time.
                 if listen.addr.port() != 0 && listeners.is_set() {
-                    check_overlap(listen.addr, all, &item.spot);
+                    check_overlap(listen.addr, all, &item.location);
                 }
                 all.push(listen);
             }
@@ -143,7 +141,7 @@ fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked
     outcome
 }
 
-fn check_overlap(addr: SocketAddr, all: &[Listen], spot: &Spot) {
+fn check_overlap(addr: SocketAddr, all: &[Listen], location: &Location) {
     let same_port = all.iter().map(|it| it.addr).filter(|other| other.port() == addr.port());
     for other in same_port {
         let holds = |all: &SocketAddr, one: &SocketAddr| {
@@ -151,12 +149,12 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], spot: &Spot) {
         };
         let (all, one) = if holds(&addr, &other) { (addr, other) } else { (other, addr) };
         if addr == other {
-            spot.error("this address is here twice", "remove one");
+            location.error("this address is here twice", "remove one");
         } else if holds(&all, &one) && all.is_ipv4() == one.is_ipv4() {
             let what = format!("`{all}` is every address, and `{one}` is one of them");
-            spot.error(what, "remove one");
+            location.error(what, "remove one");
         } else if holds(&all, &one) {
-            spot.warn(
+            location.warn(
                 format!("on most systems `{all}` is every IPv4 address too, and so `{one}`"),
                 "remove the IPv4 address, unless this system keeps the two apart",
             );
@@ -165,23 +163,7 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], spot: &Spot) {
 }
 
 fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
-    let tls = match section.tls.get()? {
-        Some(tls) => {
-            let files = TlsFiles {
-                certificate: tls.certificate.value()?.into(),
-                key: tls.key.value()?.into(),
-                client_ca: tls.client_ca.value()?.map(PathBuf::from),
-            };
-            tls.here.spot.names(NamedFile::Tls {
-                files: files.clone(),
-                certificate: tls.certificate.spot().place,
-                key: tls.key.spot().place,
-                client_ca: tls.client_ca.spot().place,
-            });
-            Some(files)
-        }
-        None => None,
-    };
+    let tls = section.tls.get()?.as_deref().map(tls).transpose()?;
     let proxy_protocol = section.proxy_protocol.get()?.as_deref().map(networks).transpose()?;
     Ok(Listen {
         addr: section.address.value()?,
@@ -193,6 +175,23 @@ fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
     })
 }
 
+fn tls(section: &tables::Tls) -> Checked<TlsFiles> {
+    let files = TlsFiles {
+        certificate: section.certificate.value()?,
+        key: section.key.value()?,
+        client_ca: section.client_ca.value()?,
+    };
+    let place = |key: &Setting| key.location().place;
+    let mut named = vec![
+        (files.certificate.clone(), place(&section.certificate)),
+        (files.key.clone(), place(&section.key)),
+    ];
+    named.extend(files.client_ca.clone().map(|file| (file, place(&section.client_ca))));
+    let contents = FileContents::Tls(files.clone());
+    section.info.location.names_all(NamedFiles { files: named, contents });
+    Ok(files)
+}
+
 pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLimiter) {
     let clashes = |public: &Listen| {
         let ip = public.addr.ip();
@@ -202,7 +201,7 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
     };
     if listen.iter().any(clashes) {
         let is_set = limiter.admin.is_set();
-        if is_set { limiter.admin.spot() } else { limiter.listen.spot() }.error(
+        if is_set { limiter.admin.location() } else { limiter.listen.location() }.error(
             format!("the admin address {admin} is also a public address"),
             "give it a port of its own",
         );
@@ -217,32 +216,17 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
 
 pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
     let keys = limiter.timeouts.get()?;
-    let bounds = [MILLISECOND, 24 * 60 * MINUTE];
-    let span = |key: &Key<Duration>| {
-        within(key, key.value()?, bounds, "no timeout at all would let connections pile up")
-    };
-    let [connect, response, idle, tunnel] =
-        [&keys.connect, &keys.response, &keys.idle, &keys.tunnel].map(span);
-    let [pool, request_header, keep_alive, drain] =
-        [&keys.pool, &keys.request_header, &keys.keep_alive, &keys.drain].map(span);
-    let upstream = proxy::Timeouts {
-        connect: connect?,
-        response: response?,
-        body: idle?,
-        tunnel: tunnel?,
-        pool: pool?,
-    };
-    let drain_delay = within(
-        &keys.drain_delay,
-        keys.drain_delay.value()?,
-        [Duration::ZERO, 10 * MINUTE],
-        "the sender of the signal waits for this time and then for `drain`",
-    );
     Ok(Timeouts {
-        upstream,
-        request_header: request_header?,
-        keep_alive: keep_alive?,
-        drain_delay: drain_delay?,
-        drain: drain?,
+        upstream: proxy::Timeouts {
+            connect: keys.connect.value()?,
+            response: keys.response.value()?,
+            body: keys.idle.value()?,
+            tunnel: keys.tunnel.value()?,
+            pool: keys.pool.value()?,
+        },
+        request_header: keys.request_header.value()?,
+        keep_alive: keys.keep_alive.value()?,
+        drain_delay: keys.drain_delay.value()?,
+        drain: keys.drain.value()?,
     })
 }

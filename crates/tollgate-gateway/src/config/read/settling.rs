@@ -6,52 +6,53 @@ use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, OnStoreError};
 use tollgate::store::Receipt;
 
+use super::super::problem::Checked;
 use super::super::tables::{CountOnly, Rules};
-use super::super::typed::{Checked, Either, Mark, values};
-use super::policy::{is_queue, no_effect};
+use super::super::typed::{Either, Setting, values};
+use super::policy::is_queue;
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
 #[derive(Clone, Copy)]
-pub(super) struct About {
+pub(super) struct PolicyContext {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) on_store_error: OnStoreError,
     pub(super) enforce: bool,
     pub(super) can_fail: bool,
 }
 
-impl About {
+impl PolicyContext {
     fn queues(&self) -> bool {
         self.algorithm.is_some_and(is_queue)
     }
 }
 
-pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
-    let key: &Mark = &rules.excess;
+pub(super) fn excess(rules: &Rules, context: PolicyContext) -> Checked<OnExceeded> {
+    let key: &Setting = &rules.excess;
     let section = match rules.excess.get()? {
         Either::Other(section) => section,
         Either::One(word) => {
-            if *word == OnExceeded::Annotate && !about.enforce {
-                no_effect(key, "with `shadow`", "with `shadow` no request gets a header");
+            if *word == OnExceeded::Annotate && !context.enforce {
+                key.no_effect("with `shadow`", "with `shadow` no request gets a header");
             }
             return Ok(*word);
         }
     };
     let max = section.wait.value()?;
     if max.is_zero() {
-        no_effect(key, "with `wait: 0s`", "a request that may not wait is denied");
+        key.no_effect("with `wait: 0s`", "a request that may not wait is denied");
         return Ok(OnExceeded::Reject);
     }
-    if !about.enforce {
-        no_effect(key, "with `shadow`", "with `shadow` no request waits");
+    if !context.enforce {
+        key.no_effect("with `shadow`", "with `shadow` no request waits");
     }
-    if about.queues() {
+    if context.queues() {
         key.name().warn(
             "requests already wait in the queue of a leaky_bucket: with `excess` they would wait \
              twice",
             "write `maxWait` in place of `excess`, or `mode: meter`",
         );
     }
-    if about.can_fail && about.on_store_error == OnStoreError::Closed {
+    if context.can_fail && context.on_store_error == OnStoreError::Closed {
         key.name().warn(
             "with `onStoreError: closed` all waiting requests are denied when the store fails, \
              however long they have waited",
@@ -61,9 +62,9 @@ pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     Ok(OnExceeded::Wait { max })
 }
 
-pub(super) fn counts(rules: &Rules, about: About) -> Checked<Option<Vec<Statuses>>> {
+pub(super) fn counts(rules: &Rules, context: PolicyContext) -> Checked<Option<Vec<Statuses>>> {
     if rules.count_only.is_set() {
-        warn_of_queue(&rules.count_only, about);
+        warn_of_queue(&rules.count_only, context);
     }
     rules.count_only.get()?.as_deref().map(statuses).transpose()
 }
@@ -72,9 +73,9 @@ pub(super) fn statuses(section: &CountOnly) -> Checked<Vec<Statuses>> {
     values(section.status.get()?)
 }
 
-pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan>> {
+pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<ReservePlan>> {
     if rules.reserve.is_set() {
-        warn_of_queue(&rules.reserve, about);
+        warn_of_queue(&rules.reserve, context);
     }
     let Some(section) = rules.reserve.get()? else { return Ok(None) };
     if section.units.is_set() && rules.costs.is_set() {
@@ -104,8 +105,8 @@ pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan
 }
 
 /// A place in a queue can be returned only if no request waits behind it.
-fn warn_of_queue(key: &Mark, about: About) {
-    if about.queues() {
+fn warn_of_queue(key: &Setting, context: PolicyContext) {
+    if context.queues() {
         let what = format!(
             "`{}` has little effect on a leaky_bucket: a place in its queue cannot be returned when \
              a request waits behind it",

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
+use super::super::problem::Checked;
 use super::super::tables::{RateLimiter, Redis};
-use super::super::typed::{Checked, Either};
-use super::{MILLISECOND, MINUTE, within};
+use super::super::typed::Either;
 use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
@@ -13,7 +13,7 @@ pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
         return self::redis(redis);
     }
     let Some(memory) = store.memory.get()? else {
-        return Err(store.here.spot.error(
+        return Err(store.info.location.error(
             "the store is neither `memory` nor `redis`",
             "write `store: memory`, or a section `redis` with a `url`",
         ));
@@ -23,9 +23,7 @@ pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
 }
 
 fn redis(redis: &Redis) -> Checked<StorePlan> {
-    let master = redis.sentinel_master.there().cloned();
-    let is_named = master.is_some();
-    let topology = match (redis.topology.value()?, master) {
+    let topology = match (redis.topology.value()?, redis.sentinel_master.value()?) {
         (Topology::Sentinel { .. }, Some(master)) => Topology::Sentinel { master },
         (Topology::Sentinel { .. }, None) => {
             return Err(redis.topology.error(
@@ -35,22 +33,8 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         }
         (topology, _) => topology,
     };
-    if is_named && !matches!(topology, Topology::Sentinel { .. }) {
-        redis.sentinel_master.name().warn(
-            "`sentinelMaster` has no effect without a Sentinel",
-            "write `topology: sentinel`, or remove it",
-        );
-    }
-    let timeout = match redis.timeout_ms.value()? {
-        Some(milliseconds) => Duration::from_millis(milliseconds),
-        None => redis.timeout.value()?,
-    };
-    let timeout = within(
-        &redis.timeout,
-        timeout,
-        [MILLISECOND, MINUTE],
-        "every request waits up to this time while Redis is down: 50ms is plenty in one data centre",
-    )?;
+    let milliseconds = redis.timeout_ms.value()?.map(Duration::from_millis);
+    let timeout = milliseconds.map_or_else(|| redis.timeout.value(), Ok)?;
     let plan = RedisPlan {
         url: Secret::new(redis.url.value()?),
         timeout,

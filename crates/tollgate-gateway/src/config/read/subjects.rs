@@ -1,6 +1,7 @@
-use super::super::files::NamedFile;
+use super::super::files::FileContents;
+use super::super::problem::Checked;
 use super::super::tables::{RateLimiter, Subjects};
-use super::super::typed::{Checked, Item, Key, Mark, Text, values};
+use super::super::typed::{Item, Key, Setting, Text, values};
 use crate::plan::{IdentitySource, SubjectsPlan};
 
 pub(super) fn lists(
@@ -22,9 +23,9 @@ pub(super) fn lists(
 
 fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<SubjectsPlan> {
     let Some(list) = key.get()? else { return Ok(SubjectsPlan::default()) };
-    let kinds: [&Mark; 4] = [&list.addresses, &list.api_keys, &list.users, &list.file];
-    if !kinds.iter().any(|kind| kind.is_set()) && !list.here.has_unknown {
-        return Err(list.here.spot.error(
+    let kinds: [&Setting; 4] = [&list.addresses, &list.api_keys, &list.users, &list.file];
+    if !kinds.iter().any(|kind| kind.is_set()) && !list.info.has_unknown {
+        return Err(list.info.location.error(
             "this list is empty",
             "add `addresses`, `apiKeys`, `users` or a `file`, or remove it",
         ));
@@ -35,10 +36,9 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
             "add `jwt`, and `user` to `identity`",
         ));
     }
-    let file = list.file.value()?.map(std::path::PathBuf::from);
+    let file = list.file.value()?;
     if let Some(file) = file.clone() {
-        let spot = list.file.spot();
-        spot.names(NamedFile::Subjects { file, place: spot.place.clone() });
+        list.file.location().names(file.clone(), FileContents::Subjects(file));
     }
     let keys = list.api_keys.items()?.iter().map(|item| item.get()?.sha256.value());
     Ok(SubjectsPlan {
@@ -56,7 +56,7 @@ fn warn_of_both<T: Text<Value = String>>(
     let denied: Vec<_> = deny.items().into_iter().flatten().flat_map(Item::get).collect();
     for item in allow.items().into_iter().flatten() {
         if item.get().is_ok_and(|text| denied.contains(&text)) {
-            item.spot.warn(
+            item.location.warn(
                 "this is in `deny` as well, which comes first: its requests are rejected",
                 "remove it from one of the two",
             );

@@ -1,5 +1,6 @@
+use super::super::problem::{Checked, Reported};
 use super::super::tables::{self, HeaderEdits, TargetSection};
-use super::super::typed::{Checked, Either, Key, Kind, Mark, Reported, values};
+use super::super::typed::{Either, Key, Kind, Setting, values};
 use crate::plan::PathMatch;
 use crate::proxy::{Active, Balance, Edits, Host, Passive, Protocol, Servers, Upstream};
 
@@ -49,10 +50,10 @@ fn servers(section: &TargetSection) -> Checked<Servers> {
     }
     for (index, item) in items.iter().enumerate() {
         if addresses[..index].contains(&addresses[index]) {
-            item.spot.warn("this URL is in the list twice", "remove one");
+            item.location.warn("this URL is in the list twice", "remove one");
         }
     }
-    let of_several: [&Mark; 3] = [&section.balance, &section.max_failures, &section.retry_after];
+    let of_several: [&Setting; 3] = [&section.balance, &section.max_failures, &section.retry_after];
     for key in of_several.into_iter().filter(|key| addresses.len() == 1 && key.is_set()) {
         key.name().warn(
             format!("`{}` has no effect on a single server", key.key),

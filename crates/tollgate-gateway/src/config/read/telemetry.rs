@@ -1,7 +1,6 @@
 use super::super::format;
+use super::super::problem::{Checked, Reported};
 use super::super::tables::RateLimiter;
-use super::super::typed::{Checked, Reported};
-use super::{MILLISECOND, MINUTE, within};
 use crate::plan::{AccessLogPlan, LogPlan, TracingPlan};
 
 pub(super) fn log(limiter: &RateLimiter) -> Checked<LogPlan> {
@@ -11,19 +10,13 @@ pub(super) fn log(limiter: &RateLimiter) -> Checked<LogPlan> {
 
 pub(super) fn access_log(limiter: &RateLimiter) -> Checked<Option<AccessLogPlan>> {
     let Some(log) = limiter.access_log.get()? else { return Ok(None) };
-    let file = log.file.value()?.map(Into::into);
+    let file = log.file.value()?;
     let (format, sample) = (log.format.value()?, log.sample.value()?);
     Ok(Some(AccessLogPlan { file, format, sample }))
 }
 
 pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
     let Some(tracing) = limiter.tracing.get()? else { return Ok(None) };
-    let timeout = within(
-        &tracing.timeout,
-        tracing.timeout.value()?,
-        [10 * MILLISECOND, MINUTE],
-        "the program waits up to this time for the collector when it stops: 3s is plenty",
-    )?;
     let endpoint = tracing.endpoint.get()?.text.trim_end_matches('/');
     let path = if endpoint.ends_with(TRACES) { "" } else { TRACES };
     Ok(Some(TracingPlan {
@@ -31,7 +24,7 @@ pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
         sample: tracing.sample.value()?,
         headers: tracing.headers.value()?.unwrap_or_default(),
         service_name: tracing.service_name.value()?,
-        timeout,
+        timeout: tracing.timeout.value()?,
     }))
 }
 

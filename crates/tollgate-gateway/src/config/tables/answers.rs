@@ -1,6 +1,6 @@
 use tollgate::denial::Members as Extra;
 
-use super::super::{format, spec, typed};
+use super::super::{format, problem, spec, typed};
 use typed::{Flag, Named, Time, section, texts};
 
 section! {

@@ -1,7 +1,7 @@
 use tollgate::limit::OnMissingKey;
 
-use super::super::{format, spec, typed};
-use typed::{Hidden, List, OneOrMore, Time, Whole, Written, section, words};
+use super::super::{format, problem, spec, typed};
+use typed::{Hidden, List, OneOrMore, Whole, Written, durations, section, words};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum ClientKey {
@@ -37,19 +37,24 @@ section! {
         /// The part of a request that identifies the client.
         required key: IdentityWord,
         /// The name of the header, cookie or query parameter.
-        optional name: Written<format::Header>,
+        optional name: Written<format::Header>
+            where key = ["header" "cookie" "query"]: "it names a header, a cookie or a parameter",
         /// The header in which proxies write the client's address: X-Forwarded-For, Forwarded, or a
         /// header with a single address such as X-Real-IP. The gateway reads it only from
         /// `trustedProxies`, or from loopback if the list is missing.
-        optional header: format::Header,
+        optional header: format::Header
+            where key = ["ip" "ipv4"]: "it is about addresses, `key: ip`",
         /// Overrides `rateLimiter.trustedProxies` for this entry. For addresses, the default
         /// `header` is then X-Forwarded-For. For a header, cookie or parameter, these are the
         /// proxies that verify the value; it is ignored in all other requests.
-        optional trusted_proxies: List<format::Network>,
+        optional trusted_proxies: List<format::Network>
+            where key = ["ip" "ipv4" "header" "cookie" "query"]: "no proxy writes this",
         /// The length of the network prefix that identifies an IPv4 client, in bits.
-        default ipv4_prefix: Whole<1, 32, u8> = "32",
+        default ipv4_prefix: Whole<1, 32, u8> = "32"
+            where key = ["ip" "ipv4"]: "it is about addresses, `key: ip`",
         /// The length of the network prefix that identifies an IPv6 client, in bits.
-        default ipv6_prefix: Whole<1, 128, u8> = "64",
+        default ipv6_prefix: Whole<1, 128, u8> = "64"
+            where key = ["ip" "ipv4"]: "it is about addresses, `key: ip`",
     }
 
     /// Rejects requests without a client with another status.
@@ -65,21 +70,22 @@ section! {
         /// A shared secret of at least 32 bytes for HS256. Use an environment variable.
         optional secret: Hidden<format::Hs256>,
         /// A PEM file with a public key. It requires `algorithm`.
-        optional key_file: format::Text,
+        optional key_file: format::File,
         /// The algorithm of the key in `keyFile`.
-        optional algorithm: KeyAlgorithm,
+        optional algorithm: KeyAlgorithm where key_file:
+            "a key set names the algorithm of each key, and `secret` is for HS256",
         /// A file with a key set. The gateway reloads it when it changes.
-        optional jwks_file: format::Text,
+        optional jwks_file: format::File,
         /// The URL of a key set: https, or http to loopback. The gateway fetches it at startup,
         /// every `maxAge`, and when a token has an unknown key id. It follows no redirects and
         /// reads at most 1 MiB. If a fetch fails, the previous keys remain valid.
         optional jwks_url: format::JwksUrl,
         /// The minimum time between two fetches.
-        default min_refetch: Time = "30s",
+        default min_refetch: MinRefetch = "30s" where jwks_url: "nothing is fetched",
         /// The maximum age of the key set.
-        default max_age: Time = "10m",
+        default max_age: MaxAge = "10m" where jwks_url: "nothing is fetched",
         /// The timeout of a fetch.
-        default fetch_timeout: Time = "5s",
+        default fetch_timeout: FetchTimeout = "5s" where jwks_url: "nothing is fetched",
         /// The required `iss`. By default, `iss` is not checked.
         optional issuer: format::Text,
         /// The accepted values of `aud`. By default, tokens with an audience are invalid.
@@ -120,7 +126,7 @@ section! {
         optional users: List<format::User>,
         /// A file with further entries, one per line: `203.0.113.0/24`, `sha256:DIGEST` or
         /// `user:NAME`, with comments after `#`. The gateway reloads it when it changes.
-        optional file: format::Text,
+        optional file: format::File,
     }
 
     /// An API key.
@@ -128,6 +134,13 @@ section! {
         /// The key's SHA-256, as printed by `printf %s KEY | sha256sum`.
         required sha256: Hidden<format::Sha256>,
     }
+}
+
+durations! {
+    MinRefetch: 1_000 to 3_600_000,
+        "made-up tokens cause a fetch this often, and new keys wait up to this time";
+    MaxAge: 1_000 to 604_800_000, "a key that the issuer has withdrawn is trusted up to this time";
+    FetchTimeout: 1 to 60_000, "the start waits for the first answer";
 }
 
 words! {

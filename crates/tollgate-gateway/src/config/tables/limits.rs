@@ -2,8 +2,8 @@ use tollgate::policy::{LeakyMode, Refill, Resolution, calendar::Unit};
 
 use crate::plan::Whose;
 
-use super::super::{format, spec, typed};
-use super::beside::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
+use super::super::{format, problem, spec, typed};
+use super::options::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
 use super::server::Path;
 use super::{AtOnce, OnError, Strategy, Units};
 use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, words};
@@ -17,7 +17,7 @@ pub(in crate::config) type Costs = Either<ByMethod, CostTable>;
 
 section! {
     /// A policy for each client (`client`) or for all clients together (`global`).
-    Policy = "client" either [window window_seconds calendar] {
+    Policy = "client" {
         /// The policy name in denials. The used units belong to this name. Default: `global` or
         /// `client`.
         optional identifier: format::Identifier,
@@ -29,8 +29,8 @@ section! {
 
     /// A policy for some requests, with a quota per client.
     Api = "apis[]" either
-        [limit share] [window window_seconds calendar share] [refill_seconds share] [burst share]
-        [also share]
+        [limit share] [window share] [window_seconds share] [calendar share]
+        [refill_seconds share] [burst share] [also share]
     {
         /// The unique policy name in denials. The used units belong to this name.
         required identifier: format::Identifier,
@@ -59,7 +59,7 @@ section! {
     }
 
     /// The quota of a tier.
-    Tier = "tiers.NAME" either [window window_seconds calendar] {
+    Tier = "tiers.NAME" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
@@ -90,7 +90,7 @@ section! {
     }
 
     /// The window of a quota, and its burst.
-    Window = "window" {
+    Window = "window" either [window window_seconds calendar] {
         /// The window of the limit: `500ms`, `60s`, `1h`.
         optional window: Time,
         /// The same in seconds.
@@ -101,7 +101,8 @@ section! {
         /// A calendar period that replaces the window. Only for fixed_window_counter.
         optional calendar: Period,
         /// The time zone of `calendar`, such as `Europe/Berlin`. Default: `UTC`.
-        optional time_zone: format::TimeZone,
+        optional time_zone: format::TimeZone
+            where calendar: "a duration is the same in every time zone",
         /// The maximum number of units that can be used immediately, for token_bucket and
         /// leaky_bucket. Default: the limit.
         optional burst: Units,
@@ -116,7 +117,7 @@ section! {
         /// How a leaky_bucket treats an allowed request.
         default mode: BucketMode = "queue",
         /// The maximum wait in the queue of a leaky_bucket. Requests with a longer wait are denied.
-        optional max_wait: Time,
+        optional max_wait: Time where mode = ["queue"]: "no request waits there",
         /// The precision of the timestamps in a sliding_window_log.
         default resolution: Fineness = "auto",
         /// Accepted for compatibility with older files. It has no effect, because the state of a

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `server.rs` | where to listen and where to forward to |
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
-//! | `beside.rs` | options of a policy |
+//! | `options.rs` | options of a policy |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
 //! | `target.rs` | targets, and changes to requests and responses |
 //! | `store.rs` | where quotas are stored |
@@ -13,22 +13,22 @@
 //! | `telemetry.rs` | logs and traces |
 
 mod answers;
-mod beside;
 mod identity;
 mod limits;
+mod options;
 mod server;
 mod store;
 mod target;
 mod telemetry;
 
 pub(super) use self::answers::{Headers, Response};
-pub(super) use self::beside::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
 pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers, Window};
+pub(super) use self::options::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
 pub(super) use self::server::{
-    Admin, ForwardAuth, Listen, Path, PathSection, Paths, RateLimitService, Route, Timeouts,
+    Admin, ForwardAuth, Listen, Path, PathSection, Paths, RateLimitService, Route, Timeouts, Tls,
 };
 pub(super) use self::store::{Redis, Store};
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
@@ -37,7 +37,7 @@ pub(super) use self::telemetry::{AccessLog, Log, Tracing};
 use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 
 use super::spec::{self, Section};
-use super::{format, typed};
+use super::{format, problem, typed};
 use typed::{Either, Flag, List, OneOrMore, Whole, section, words};
 
 /// The table of the file.

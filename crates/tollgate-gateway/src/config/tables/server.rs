@@ -1,7 +1,7 @@
-use super::super::{format, spec, typed};
+use super::super::{format, problem, spec, typed};
 use super::{Api, Policy, Target};
 use crate::proxy::path::Ambiguous;
-use typed::{Either, List, OneOrMore, Time, Whole, Written, section, words};
+use typed::{Either, List, OneOrMore, Whole, Written, durations, section, words};
 
 /// A path, or a section with the kind of pattern.
 pub(in crate::config) type Path = Either<Written<format::Path>, PathSection>;
@@ -32,7 +32,7 @@ section! {
         default listen: OneOrMore<Either<format::Address, Listen>> = "127.0.0.1:8083",
         /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
         /// reloads changed files.
-        required config: OneOrMore<format::Text>,
+        required config: OneOrMore<format::File>,
     }
 
     /// An address that clients connect to.
@@ -57,12 +57,12 @@ section! {
     /// The certificate of the listener.
     Tls = "listen[].tls" {
         /// A PEM file with the certificate chain; the server certificate is first.
-        required certificate: format::Text,
+        required certificate: format::File,
         /// A PEM file with the private key.
-        required key: format::Text,
+        required key: format::File,
         /// A PEM file with certificate authorities. Clients then need a certificate that these
         /// authorities have signed.
-        optional client_ca as "clientCa": format::Text,
+        optional client_ca: format::File,
     }
 
     /// Requests with a separate target. A route without `global`, `client` and `apis` uses these
@@ -106,26 +106,31 @@ section! {
     /// Timeouts of connections, requests and the shutdown.
     Timeouts = "timeouts" {
         /// The time to connect to the target, including TLS.
-        default connect: Time = "5s",
+        default connect: Timeout = "5s",
         /// The time from the end of a request to the head of the target's response.
-        default response: Time = "60s",
+        default response: Timeout = "60s",
         /// The time between two parts of a body, in either direction.
-        default idle: Time = "60s",
+        default idle: Timeout = "60s",
         /// The idle time of an upgraded connection (WebSocket).
-        default tunnel: Time = "1h",
+        default tunnel: Timeout = "1h",
         /// The idle time after which a connection to the target is closed.
-        default pool: Time = "30s",
+        default pool: Timeout = "30s",
         /// The time from the first byte of a request head to its last byte.
-        default request_header: Time = "10s",
+        default request_header: Timeout = "10s",
         /// The idle time between two requests of a client connection.
-        default keep_alive: Time = "75s",
+        default keep_alive: Timeout = "75s",
         /// How long listeners accept new connections after SIGTERM while `/readyz` already returns
         /// 503. Set the time that your load balancer or Kubernetes needs to notice. It does not
         /// apply to Ctrl-C.
-        default drain_delay: Time = "0s",
+        default drain_delay: DrainDelay = "0s",
         /// The time between the close of the listeners and the close of all remaining connections.
-        default drain: Time = "30s",
+        default drain: Timeout = "30s",
     }
+}
+
+durations! {
+    Timeout: 1 to 86_400_000, "no timeout at all would let connections pile up";
+    DrainDelay: 0 to 600_000, "the sender of the signal waits for this time and then for `drain`";
 }
 
 words! {

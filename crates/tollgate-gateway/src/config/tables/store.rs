@@ -1,7 +1,7 @@
 use crate::plan::Topology;
 
-use super::super::{format, spec, typed};
-use typed::{Hidden, Time, Whole, section, words};
+use super::super::{format, problem, spec, typed};
+use typed::{Hidden, Whole, durations, section, words};
 
 section! {
     /// Where quotas are stored: in memory or in Redis.
@@ -26,19 +26,25 @@ section! {
         /// `redis+unix:///run/redis.sock`. Use an environment variable for passwords.
         required url: Hidden<format::RedisUrl>,
         /// The time for a decision.
-        default timeout: Time = "50ms",
+        default timeout: RedisTimeout = "50ms",
         /// The same in milliseconds.
         optional timeout_ms: Whole<1, 60_000>,
         /// The kind of server.
         default topology: Servers = "single",
         /// The name of the server in Sentinel.
-        optional sentinel_master: format::Text,
+        optional sentinel_master: format::Text
+            where topology = ["sentinel"]: "only a Sentinel knows servers by name",
         /// The secret for hashing identities, which is the same on all replicas. If it is missing,
         /// anyone with access to Redis can find out client addresses.
         optional key_secret: Hidden<format::Text>,
         /// The share of each quota that a policy with `onStoreError: local` grants in this process.
         default local_share: format::Share = "1/2",
     }
+}
+
+durations! {
+    RedisTimeout: 1 to 60_000,
+        "every request waits up to this time while Redis is down: 50ms is plenty in one data centre";
 }
 
 words! {

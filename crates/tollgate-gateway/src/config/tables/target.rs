@@ -3,7 +3,7 @@ use std::path::Path;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue};
 
-use super::super::{format, spec, typed};
+use super::super::{format, problem, spec, typed};
 use crate::proxy::path::{Ambiguous, normalise};
 use crate::proxy::{Address, Balance, Edits, Endpoint, Protocol};
 use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, texts, words};

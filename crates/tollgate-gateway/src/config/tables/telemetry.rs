@@ -2,8 +2,8 @@ use tracing::level_filters::LevelFilter;
 
 use crate::plan::{AccessLogFormat, LogFormat};
 
-use super::super::{format, spec, typed};
-use typed::{Hidden, Time, Written, section, words};
+use super::super::{format, problem, spec, typed};
+use typed::{Hidden, Written, durations, section, words};
 
 section! {
     /// The log on standard error. A line about a traced request has its `trace_id`.
@@ -19,7 +19,7 @@ section! {
     AccessLog = "accessLog" {
         /// The log file. It is reopened on SIGHUP and after a rename, which logrotate needs.
         /// Default: standard output.
-        optional file: format::Text,
+        optional file: format::File,
         /// The format of the lines.
         default format: AccessLogForm = "json",
         /// The share of clients to log. The log has all requests of these clients.
@@ -41,8 +41,13 @@ section! {
         /// The service name in traces.
         default service_name: format::Text = "tollgate",
         /// The time to send a batch, including the last batch at shutdown.
-        default timeout: Time = "3s",
+        default timeout: ExportTimeout = "3s",
     }
+}
+
+durations! {
+    ExportTimeout: 10 to 60_000,
+        "the program waits up to this time for the collector when it stops: 3s is plenty";
 }
 
 words! {

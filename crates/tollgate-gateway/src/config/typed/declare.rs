@@ -18,8 +18,10 @@
 //! | `group` | the keys of another section |
 //! | `others` | keys whose names the file chooses |
 //!
-//! The key in the file is the name of the field in camel case, or what follows `as`. The doc
-//! comments are the documentation.
+//! The key in the file is the name of the field in camel case, or the text after `as`. The doc
+//! comments are the documentation. `either` lists keys that exclude each other. A key with
+//! `where other: "reason"` has no effect unless `other` is set, and with
+//! `where other = ["value"]: "reason"` unless `other` has one of these values.
 
 pub(in crate::config) const fn camel_case<const N: usize>(name: &str) -> [u8; N] {
     let name = name.as_bytes();
@@ -59,18 +61,23 @@ macro_rules! section {
     (@type others $kind:ty) => { $kind };
     (@type $mode:ident $kind:ty) => { typed::Key<<$kind as typed::Kind>::Value> };
 
-    (@entry group $kind:ty, $key:expr, $doc:expr,) => { spec::Entry::Group(<$kind>::table) };
-    (@entry others $kind:ty, $key:expr, $doc:expr,) => {
+    (@entry group $kind:ty, $key:expr, $doc:expr, where $needs:expr) => { spec::Entry::Group(<$kind>::table) };
+    (@entry others $kind:ty, $key:expr, $doc:expr, where $needs:expr) => {
         spec::Entry::Others(<$kind>::others($doc))
     };
-    (@entry $mode:ident $kind:ty, $key:expr, $doc:expr, $($default:literal)?) => {
+    (@entry $mode:ident $kind:ty, $key:expr, $doc:expr, $($default:literal)? where $needs:expr) => {
         spec::Entry::Key(spec::Field {
             key: $key,
             shape: <$kind as typed::Kind>::SHAPE,
             presence: section!(@presence $mode $($default)?),
             doc: $doc,
             secret: <$kind as typed::Kind>::IS_SECRET,
+            needs: $needs,
         })
+    };
+    (@needs) => { None };
+    (@needs $other:ident [$($value:literal)*] $why:literal) => {
+        Some(spec::Needs { key: section!(@key $other), values: &[$($value),*], why: $why })
     };
     (@presence required) => { spec::Presence::Required };
     (@presence optional) => { spec::Presence::Optional };
@@ -89,14 +96,15 @@ macro_rules! section {
         $name:ident = $title:literal $(either $([$($either:ident)*])*)? {
             $(
                 $(#[doc = $doc:literal])*
-                $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?,
+                $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?
+                    $(where $other:ident $(= [$($value:literal)*])?: $why:literal)?,
             )*
         }
     )*) => { $(
         $(#[doc = $about])*
         pub(in crate::config) struct $name {
             #[allow(dead_code, reason = "problems of a key need no more than its own place")]
-            pub(in crate::config) here: typed::Here,
+            pub(in crate::config) info: typed::SectionInfo,
             $(
                 $(#[doc = $doc])*
                 pub(in crate::config) $field: section!(@type $mode $kind),
@@ -113,6 +121,7 @@ macro_rules! section {
                         section!(@key $field $($key)?),
                         concat!($($doc),*).trim_ascii_start(),
                         $($default)?
+                        where section!(@needs $($other [$($($value)*)?] $why)?)
                     )),*],
                     either: &[$($(&[$(section!(@key $either)),*]),*)?],
                 };
@@ -121,7 +130,7 @@ macro_rules! section {
 
             pub(in crate::config) fn of(entries: &typed::Entries<'_>) -> Self {
                 Self {
-                    here: entries.here(),
+                    info: entries.info(),
                     $($field: section!(
                         @read $mode $kind, entries, section!(@key $field $($key)?), $($default)?
                     ),)*
@@ -133,8 +142,8 @@ macro_rules! section {
             type Value = Box<Self>;
             const SHAPE: spec::Shape = spec::Shape::Section(Self::table);
 
-            fn read(at: typed::At<'_>) -> typed::Checked<Box<Self>> {
-                Ok(Box::new(Self::of(&typed::Entries::of(at, Self::table())?)))
+            fn read(input: typed::Input<'_>) -> problem::Checked<Box<Self>> {
+                Ok(Box::new(Self::of(&typed::Entries::of(input, Self::table)?)))
             }
         }
     )* };
@@ -158,11 +167,11 @@ macro_rules! words {
                 &[$(($word, concat!($($doc),*).trim_ascii_start())),*]
             );
 
-            fn read(at: typed::At<'_>) -> typed::Checked<$value> {
-                match at.text()? {
+            fn read(input: typed::Input<'_>) -> problem::Checked<$value> {
+                input.scalar(&Self::SHAPE, |scalar| match &*scalar.text {
                     $($word => Ok($of),)*
-                    _ => Err(typed::Reported),
-                }
+                    text => Err(typed::unknown_word(&[$($word),*], text)),
+                })
             }
         }
     )* };
@@ -195,3 +204,25 @@ macro_rules! texts {
     )* };
 }
 pub(in crate::config) use texts;
+
+/// Durations between two bounds in milliseconds, and the reason for the bounds.
+macro_rules! durations {
+    ($($name:ident: $min:literal to $max:literal, $why:literal;)*) => { $(
+        pub(in crate::config) struct $name;
+
+        impl $name {
+            const BOUNDS: [std::time::Duration; 2] =
+                [std::time::Duration::from_millis($min), std::time::Duration::from_millis($max)];
+        }
+
+        impl typed::Kind for $name {
+            type Value = std::time::Duration;
+            const SHAPE: spec::Shape = spec::Shape::Duration { bounds: Some(Self::BOUNDS) };
+
+            fn read(input: typed::Input<'_>) -> problem::Checked<std::time::Duration> {
+                typed::bounded_duration(input, &Self::SHAPE, Self::BOUNDS, $why)
+            }
+        }
+    )* };
+}
+pub(in crate::config) use durations;

@@ -4,11 +4,10 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::super::form::{flag, whole};
-use super::super::format;
-use super::super::spec::Shape;
-use super::super::tree::{self, Node};
-use super::{At, Checked, Item, Kind, Reported, Text};
+use super::super::problem::{Checked, Reported};
+use super::super::spec::{Shape, nearest, one_of};
+use super::super::tree::{Node, Scalar, Value};
+use super::{Input, Item, Kind};
 
 pub(in crate::config) struct Flag;
 
@@ -16,8 +15,16 @@ impl Kind for Flag {
     type Value = bool;
     const SHAPE: Shape = Shape::Flag;
 
-    fn read(at: At<'_>) -> Checked<bool> {
-        flag(at.scalar()?).ok_or(Reported)
+    fn read(input: Input<'_>) -> Checked<bool> {
+        input.scalar(&Self::SHAPE, |scalar| match &*scalar.text {
+            "true" | "True" | "TRUE" if scalar.plain => Ok(true),
+            "false" | "False" | "FALSE" if scalar.plain => Ok(false),
+            text => Err(match text.to_ascii_lowercase().as_str() {
+                "yes" | "on" | "y" | "1" => "write true".to_owned(),
+                "no" | "off" | "n" | "0" => "write false".to_owned(),
+                _ => "write one of the two, without quotes".to_owned(),
+            }),
+        })
     }
 }
 
@@ -27,32 +34,72 @@ impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T
     type Value = T;
     const SHAPE: Shape = Shape::Whole { min: MIN, max: MAX };
 
-    fn read(at: At<'_>) -> Checked<T> {
-        let number = whole(at.scalar()?).filter(|number| (MIN..=MAX).contains(number));
-        number.and_then(|number| number.try_into().ok()).ok_or(Reported)
+    fn read(input: Input<'_>) -> Checked<T> {
+        input.scalar(&Self::SHAPE, |scalar| {
+            let number = whole(scalar, MIN, MAX)?;
+            number.try_into().map_err(|_| format!("the maximum is {MAX}"))
+        })
     }
+}
+
+fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
+    let text = &*scalar.text;
+    let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    Err(match text.parse::<u64>() {
+        Ok(_) if is_digits && !scalar.plain => format!("take off the quotes: {text}"),
+        Ok(number) if is_digits && number < min => format!("the minimum is {min}"),
+        Ok(number) if is_digits && number <= max => return Ok(number),
+        _ if is_digits => format!("the maximum is {max}"),
+        _ if text.parse::<i64>().is_ok_and(|number| number < 0) => format!("the minimum is {min}"),
+        _ if text.contains(['_', ',']) => "write digits alone, without separators".to_owned(),
+        _ if text.parse::<f64>().is_ok() => {
+            "round it, or choose a longer window with a whole number of units".to_owned()
+        }
+        _ => "write digits alone".to_owned(),
+    })
 }
 
 pub(in crate::config) struct Time;
 
 impl Kind for Time {
     type Value = Duration;
-    const SHAPE: Shape = Shape::Span;
+    const SHAPE: Shape = Shape::Duration { bounds: None };
 
-    fn read(at: At<'_>) -> Checked<Duration> {
-        format::span(at.text()?).map_err(|_| Reported)
+    fn read(input: Input<'_>) -> Checked<Duration> {
+        input.scalar(&Self::SHAPE, |scalar| duration(&scalar.text))
     }
 }
 
-impl<T: Text> Kind for T {
-    type Value = T::Value;
-    const SHAPE: Shape = Shape::Text(T::FORMAT);
+pub(in crate::config) fn bounded_duration(
+    input: Input<'_>,
+    shape: &Shape,
+    bounds: [Duration; 2],
+    cure: &str,
+) -> Checked<Duration> {
+    input.scalar(shape, |scalar| {
+        let [min, max] = bounds;
+        let duration = duration(&scalar.text)?;
+        (min..=max).contains(&duration).then_some(duration).ok_or_else(|| cure.to_owned())
+    })
+}
 
-    fn read(at: At<'_>) -> Checked<T::Value> {
-        T::parse(at.text()?).map_err(|_| Reported)
+fn duration(text: &str) -> Result<Duration, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && text != "0" {
+        return Err(format!("it has no unit: write {text}s or {text}ms"));
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| "write numbers with their units: us, ms, s, m, h or days".to_owned())
+}
+
+/// How to correct a text that is none of these words.
+pub(in crate::config) fn unknown_word(words: &[&str], text: &str) -> String {
+    match nearest(words.iter().copied(), text) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => format!("write {}", one_of(words)),
     }
 }
 
+/// A value that no message shows.
 pub(in crate::config) struct Hidden<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for Hidden<K> {
@@ -60,8 +107,8 @@ impl<K: Kind> Kind for Hidden<K> {
     const SHAPE: Shape = K::SHAPE;
     const IS_SECRET: bool = true;
 
-    fn read(at: At<'_>) -> Checked<K::Value> {
-        K::read(at)
+    fn read(input: Input<'_>) -> Checked<K::Value> {
+        K::read(input.secret())
     }
 }
 
@@ -77,10 +124,11 @@ impl<K: Kind> Kind for Written<K> {
     type Value = Written<K::Value>;
     const SHAPE: Shape = K::SHAPE;
 
-    fn read(at: At<'_>) -> Checked<Self::Value> {
-        let scalar = at.scalar()?;
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        let value = K::read(input)?;
+        let Value::Scalar(scalar) = &input.node.value else { return Err(Reported) };
         Ok(Written {
-            value: K::read(at)?,
+            value,
             text: scalar.text.clone(),
             shown: scalar.shown().escape_debug().to_string(),
             is_from_variable: scalar.written.is_some(),
@@ -94,10 +142,15 @@ impl<K: Kind> Kind for List<K> {
     type Value = Vec<Item<K>>;
     const SHAPE: Shape = Shape::List(&K::SHAPE);
 
-    fn read(at: At<'_>) -> Checked<Self::Value> {
-        let tree::Value::List(nodes) = &at.node.value else { return Err(Reported) };
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        let Value::List(nodes) = &input.node.value else {
+            return Err(input.unexpected(&Self::SHAPE));
+        };
+        if nodes.is_empty() {
+            input.error("an empty list", "leave the key out, or list something");
+        }
         let item = |(index, node): (usize, &Rc<Node>)| {
-            Item::read(at.part(node, &format!("{}[{index}]", at.path)))
+            Item::read(input.part(node, &format!("{}[{index}]", input.path)))
         };
         Ok(nodes.iter().enumerate().map(item).collect())
     }
@@ -112,15 +165,16 @@ impl<K: Kind> Kind for OneOrMore<K> {
         _ => &[K::SHAPE, Shape::List(&K::SHAPE)],
     });
 
-    fn read(at: At<'_>) -> Checked<Self::Value> {
-        match at.node.value {
-            tree::Value::List(_) => List::<K>::read(at),
-            _ => Ok(vec![Item::read(at)]),
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        match input.node.value {
+            Value::List(_) => List::<K>::read(input),
+            _ if K::SHAPE.fits(input.node) => Ok(vec![Item::read(input)]),
+            _ => Err(input.unexpected(&Self::SHAPE)),
         }
     }
 }
 
-/// One of two forms, told apart by being a single value, a list or a section.
+/// A value in one of two shapes: a single value, a list or a section.
 pub(in crate::config) enum Either<A, B> {
     One(A),
     Other(B),
@@ -130,11 +184,26 @@ impl<A: Kind, B: Kind> Kind for Either<A, B> {
     type Value = Either<A::Value, B::Value>;
     const SHAPE: Shape = Shape::Either(&[A::SHAPE, B::SHAPE]);
 
-    fn read(at: At<'_>) -> Checked<Self::Value> {
-        if B::SHAPE.fits(at.node) {
-            B::read(at).map(Either::Other)
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        if B::SHAPE.fits(input.node) {
+            B::read(input).map(Either::Other)
+        } else if A::SHAPE.fits(input.node) {
+            A::read(input).map(Either::One)
         } else {
-            A::read(at).map(Either::One)
+            Err(input.unexpected(&Self::SHAPE))
+        }
+    }
+}
+
+impl Shape {
+    /// Whether a node has this shape, even if its value is not valid.
+    fn fits(&self, node: &Node) -> bool {
+        match (self, &node.value) {
+            _ if node.is_null() => false,
+            (Self::Either(shapes), _) => shapes.iter().any(|shape| shape.fits(node)),
+            (Self::List(_), value) => matches!(value, Value::List(_)),
+            (Self::Section(_), value) => matches!(value, Value::Map(_)),
+            (_, value) => matches!(value, Value::Scalar(_)),
         }
     }
 }

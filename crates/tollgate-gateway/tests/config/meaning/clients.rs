@@ -37,17 +37,17 @@ fn tiers_and_shares_follow_the_client() {
         let quota = policy.unwrap().quota();
         (quota.limit(), quota.burst_units())
     };
-    assert_eq!(quota(client.policy_in(None)), (100, Some(20)));
-    assert_eq!(quota(client.policy_in(Some(0))), (1_000, None));
-    assert_eq!(quota(client.policy_in(Some(1))), (100_000, Some(500)));
+    assert_eq!(quota(client.quotas_in(None).next()), (100, Some(20)));
+    assert_eq!(quota(client.quotas_in(Some(0)).next()), (1_000, None));
+    assert_eq!(quota(client.quotas_in(Some(1)).next()), (100_000, Some(500)));
     // State is stored under the policy name, so a client's usage survives a tier change.
-    assert!(client.tiers.iter().flatten().all(|policy| policy.name() == "client"));
+    assert!(client.policies().all(|policy| policy.name() == "client"));
     let ai = &limits.apis[0].limit;
-    assert_eq!(quota(ai.policy_in(None)), (10, Some(2)));
-    assert_eq!(quota(ai.policy_in(Some(0))), (100, None));
-    assert_eq!(quota(ai.policy_in(Some(1))), (10_000, Some(50)));
+    assert_eq!(quota(ai.quotas_in(None).next()), (10, Some(2)));
+    assert_eq!(quota(ai.quotas_in(Some(0)).next()), (100, None));
+    assert_eq!(quota(ai.quotas_in(Some(1)).next()), (10_000, Some(50)));
     let all = &limits.apis[1].limit;
-    assert_eq!((all.whose, quota(all.policy_in(Some(1)))), (Whose::Everybody, (50, None)));
+    assert_eq!((all.whose, quota(all.quotas_in(Some(1)).next())), (Whose::Everybody, (50, None)));
 
     let [IdentitySource::ApiKey(keys), IdentitySource::Ip { .. }] = &*plan.identity else {
         panic!("{:?}", plan.identity)
@@ -90,7 +90,7 @@ fn routes_inherit_unset_keys() {
     assert_eq!(admin.limits.apis[0].limit.name, "export");
     // Inherited limits share the same policy, and therefore the same state.
     let global = |route: &tollgate_gateway::plan::Route| {
-        route.limits.global.as_ref().unwrap().policy.clone().unwrap()
+        route.limits.global.as_ref().unwrap().policy().cloned().unwrap()
     };
     assert!(global(api).is_same(&global(fallback)));
     assert_eq!(api.limits.apis[0].limit.name, "login");

@@ -25,7 +25,7 @@ fn legacy_file_retains_its_meaning() {
     assert_eq!(address(route).endpoint.authority.as_str(), "localhost:3000");
     let client = route.limits.client.as_ref().unwrap();
     assert_eq!(
-        client.policy.as_ref().unwrap().to_string(),
+        client.policy().unwrap().to_string(),
         "client: 60 units per 60 seconds, token_bucket"
     );
     let comment = &route.limits.apis[0];
@@ -106,7 +106,7 @@ fn variables_expand_only_to_values() {
     );
     let [api, literal] = &*plan.routes[0].limits.apis else { panic!() };
     assert_eq!(
-        api.limit.policy.as_ref().unwrap().to_string(),
+        api.limit.policy().unwrap().to_string(),
         "from a default: 7 units per 60 seconds, sliding_window_counter"
     );
     assert!(api.path.matches("/p"));
@@ -135,23 +135,14 @@ fn aliases_expand_to_their_anchor() {
 ",
     );
     let client = plan.routes[0].limits.client.as_ref().unwrap();
-    assert_eq!(client.policy_in(Some(0)).unwrap().quota().limit(), 10);
+    assert_eq!(client.quotas_in(Some(0)).next().unwrap().quota().limit(), 10);
 }
 
 #[test]
 fn byte_order_mark_and_crlf_are_accepted() {
     let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
     assert_eq!(
-        plan(text).routes[0]
-            .limits
-            .client
-            .as_ref()
-            .unwrap()
-            .policy
-            .as_ref()
-            .unwrap()
-            .quota()
-            .limit(),
+        plan(text).routes[0].limits.client.as_ref().unwrap().policy().unwrap().quota().limit(),
         5
     );
     // Positions in messages must match those in an editor.

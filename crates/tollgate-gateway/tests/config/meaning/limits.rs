@@ -22,14 +22,13 @@ fn window_accepts_both_notations() {
         ("windowSeconds: 60", 60_000_000),
     ] {
         let api = api(&format!("limit: 5, {written}"));
-        assert_eq!(api.limit.policy.as_ref().unwrap().window(), Micros::new(micros), "{written}");
+        assert_eq!(api.limit.policy().unwrap().window(), Micros::new(micros), "{written}");
     }
 }
 
 #[test]
 fn algorithms_accept_their_settings() {
-    let algorithm =
-        |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().expect("a limit");
+    let algorithm = |rest: &str| api(rest).limit.policy().unwrap().algorithm().expect("a limit");
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -52,25 +51,26 @@ fn algorithms_accept_their_settings() {
         ));
         let limits = &plan.routes[0].limits;
         assert_eq!(
-            limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm().expect("a limit"),
+            limits.client.as_ref().unwrap().policy().unwrap().algorithm().expect("a limit"),
             algorithm
         );
         assert_eq!(
-            limits.apis[0].limit.policy.as_ref().unwrap().algorithm().expect("a limit"),
+            limits.apis[0].limit.policy().unwrap().algorithm().expect("a limit"),
             Algorithm::FixedWindowCounter
         );
     }
     let bucket = api("strategy: token_bucket, limit: 5, refillSeconds: 30, burst: 20");
     assert_eq!(
-        bucket.limit.policy.as_ref().unwrap().to_string(),
+        bucket.limit.policy().unwrap().to_string(),
         "a: 5 units per 30 seconds, burst 20, token_bucket"
     );
 }
 
 #[test]
 fn calendar_windows_use_the_time_zone() {
-    let policy =
-        |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy.unwrap();
+    let policy = |text: &str| {
+        api(&format!("strategy: fixed_window_counter, {text}")).limit.policy().cloned().unwrap()
+    };
     for (text, words) in [
         ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
         (
@@ -241,15 +241,15 @@ fn extra_quotas_become_policies_per_tier() {
     };
     let second = |name: &str, units| Some((name.to_owned(), units));
     let client = limits.client.as_ref().unwrap();
-    let [also] = &*client.also else { panic!("{:?}", client.also) };
+    let [_, also] = &*client.quotas else { panic!("{:?}", client.quotas) };
     assert_eq!(limit(&also.everybody), None);
     let tiers: Vec<_> = also.tiers.iter().map(limit).collect();
     assert_eq!(tiers, [second("client/2", 20), None]);
     // A share applies to each of the client's quotas.
     let ai = &limits.apis[0].limit;
-    let [also] = &*ai.also else { panic!("{:?}", ai.also) };
+    let [_, also] = &*ai.quotas else { panic!("{:?}", ai.quotas) };
     assert_eq!(limit(&also.tiers[0]), second("ai/2", 2));
-    let daily = &limits.apis[1].limit.also;
+    let daily = &limits.apis[1].limit.quotas[1..];
     let everybody: Vec<_> = daily.iter().map(|it| limit(&it.everybody)).collect();
     assert_eq!(everybody, [second("daily/2", 90), second("daily/3", 900)]);
     assert!(daily.iter().all(|it| it.tiers.is_empty()));
@@ -312,7 +312,7 @@ fn leaky_client_limit_meters_if_an_api_queues() {
         ));
         plan.routes[0].limits.clone()
     };
-    let queues = |limit: &LimitPlan| limit.policy.as_ref().unwrap().queues();
+    let queues = |limit: &LimitPlan| limit.policy().unwrap().queues();
     let client = |limits: RouteLimits| queues(limits.client.as_ref().unwrap());
     let api =
         |rest: &str| format!("apis: [{{identifier: a, path: /a, limit: 9, window: 9s{rest}}}]\n");
@@ -340,7 +340,7 @@ fn concurrency_needs_no_quota() {
         (policy.name().to_owned(), policy.quota().limit(), policy.window())
     };
     let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, lease: 10s}"));
-    assert!(short.policy.is_none() && short.tiers.is_empty());
+    assert!(short.quotas.is_empty());
     assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
     assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
     // A quota and its costs do not affect the concurrency limit.

@@ -2,14 +2,14 @@
 
 use crate::plan::SettleBy;
 
-use super::super::{format, spec, typed};
+use super::super::{format, problem, spec, typed};
 use super::limits::Window;
 use super::{AtOnce, Units};
 use typed::{OneOrMore, Time, Whole, section, words};
 
 section! {
     /// An additional quota of the same policy.
-    Bandwidth = "also[]" either [window window_seconds calendar] {
+    Bandwidth = "also[]" {
         /// The number of units per window. A request costs 1 unit unless `costs` is set.
         required limit: Units,
         group window: Window,
@@ -72,9 +72,9 @@ section! {
         default forget_after: Time = "24h",
         /// The event that counts as a strike.
         default of: StrikeBy = "denials",
-        /// With `of: failures`, the responses that are strikes. Default: the policy's own
-        /// `countOnly`.
-        optional count_only: CountOnly,
+        /// The responses that are strikes. Default: the policy's own `countOnly`.
+        optional count_only: CountOnly
+            where of = ["failures"]: "a denial is a strike at any status",
     }
 
     /// Blocks of units that a gateway takes from Redis in advance. The limit still holds exactly,

@@ -6,13 +6,14 @@ use tollgate::Policy;
 use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
+use super::super::problem::Checked;
 use super::super::tables::{self, Penalty, Rules};
-use super::super::typed::{Checked, Either, Mark, Spot, defaults};
-use super::policy::{Names, no_effect};
+use super::super::typed::{Either, Location, Setting, defaults};
+use super::policy::Names;
 use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
-pub(super) struct Struck<'a> {
+pub(super) struct PenaltyTarget<'a> {
     pub(super) whose: Whose,
     pub(super) enforce: bool,
     pub(super) excess: OnExceeded,
@@ -26,24 +27,24 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
     }
     let name = format!("{name}/inflight");
     names.take_derived(&name, &key.name())?;
-    let (max, lease, spot) = match key.get()? {
+    let (max, lease, location) = match key.get()? {
         Some(Either::Other(section)) => {
-            (section.max.value()?, section.lease.value()?, section.lease.spot())
+            (section.max.value()?, section.lease.value()?, section.lease.location())
         }
         Some(Either::One(max)) => {
-            (*max, defaults::<tables::Concurrency>()?.lease.value()?, key.spot())
+            (*max, defaults::<tables::Concurrency>()?.lease.value()?, key.location())
         }
         None => return Ok(None),
     };
     if lease < SHORT {
-        spot.warn(
+        location.warn(
             format!("each request renews a lease of {lease:?} four times in that time"),
             "30s is enough: the lease matters only after a gateway has died",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
         let cure = "choose 50us to 1h; a request that takes longer renews it";
-        spot.error(error.to_string(), cure)
+        location.error(error.to_string(), cure)
     });
     policy.map(Some)
 }
@@ -54,24 +55,20 @@ const SHORT: Duration = Duration::from_secs(1);
 pub(super) fn penalty(
     rules: &Rules,
     name: &str,
-    struck: &Struck<'_>,
+    target: &PenaltyTarget<'_>,
     names: &Names,
 ) -> Checked<Option<PenaltyPlan>> {
     let key = &rules.penalty;
     let Some(section) = key.get()? else { return Ok(None) };
     let name = format!("{name}/penalty");
     names.take_derived(&name, &key.name())?;
-    warn_of_penalty(key, struck);
+    warn_of_penalty(key, target);
     let of_failures = section.of.value()?;
     let failures = match of_failures {
-        true => Some(failures(section, struck)?),
+        true => Some(failures(section, target)?),
         false => None,
     };
-    if !of_failures && section.count_only.is_set() {
-        let why = "denials are strikes, whatever is answered; or write `of: failures`";
-        no_effect(&section.count_only, "with `of: denials`", why);
-    }
-    if !of_failures && struck.enforce && matches!(struck.excess, OnExceeded::Wait { .. }) {
+    if !of_failures && target.enforce && matches!(target.excess, OnExceeded::Wait { .. }) {
         return Err(key.name().error(
             "a request that waits is denied at first, and that would be a strike",
             "write `of: failures`, or `excess: reject`",
@@ -80,16 +77,16 @@ pub(super) fn penalty(
     let strikes = strikes(section, of_failures)?;
     let policy = Policy::penalty(name, strikes).map_err(|error| {
         let cure = "times are from 50us to 400days, in whole microseconds";
-        section.here.spot.error(error.to_string(), cure)
+        section.info.location.error(error.to_string(), cure)
     });
     Ok(Some(PenaltyPlan { policy: policy?, failures }))
 }
 
-fn failures(section: &Penalty, struck: &Struck<'_>) -> Checked<Vec<Statuses>> {
+fn failures(section: &Penalty, target: &PenaltyTarget<'_>) -> Checked<Vec<Statuses>> {
     if let Some(own) = section.count_only.get()? {
         return statuses(own);
     }
-    struck.counts.cloned().ok_or_else(|| {
+    target.counts.cloned().ok_or_else(|| {
         section.of.error(
             "nothing says which responses are failures",
             "add `countOnly: {status: 401}` to the penalty, or to its policy",
@@ -109,9 +106,8 @@ fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
         ));
     }
     let factor = section.factor.value()?;
-    if block == longest && factor > 1 && section.factor.is_set() {
-        let why = "the first block is as long as the longest";
-        no_effect(&section.factor, "here", why);
+    if block == longest && factor > 1 {
+        section.factor.no_effect("here", "the first block is as long as the longest");
     }
     let strikes = match of_failures {
         true => Strikes::of_failures(count, within),
@@ -123,11 +119,11 @@ fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn warn_of_penalty(key: &Mark, struck: &Struck<'_>) {
-    if !struck.enforce {
-        no_effect(key, "with `shadow`", "with `shadow` no client is blocked");
+fn warn_of_penalty(key: &Setting, target: &PenaltyTarget<'_>) {
+    if !target.enforce {
+        key.no_effect("with `shadow`", "with `shadow` no client is blocked");
     }
-    if struck.whose == Whose::Everybody {
+    if target.whose == Whose::Everybody {
         key.name().warn(
             "one client that is denied often blocks all clients",
             "put it into `client`, or into an api with `per: client`",
@@ -135,31 +131,31 @@ fn warn_of_penalty(key: &Mark, struck: &Struck<'_>) {
     }
 }
 
-pub(super) struct Leased {
+pub(super) struct LeaseOption {
     pub(super) lease: Lease,
-    section: Spot,
-    ttl: Spot,
+    section: Location,
+    ttl: Location,
 }
 
-pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<Leased>> {
+pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<LeaseOption>> {
     let key = &rules.lease;
     let Some(section) = key.get()? else { return Ok(None) };
     if !can_fail {
-        no_effect(key, "in memory", "a single process needs no lease");
+        key.no_effect("in memory", "a single process needs no lease");
     }
-    let called: [&Mark; 2] = [&rules.concurrency, &rules.penalty];
+    let called: [&Setting; 2] = [&rules.concurrency, &rules.penalty];
     if let Some(other) = called.into_iter().find(|key| key.is_set())
         && can_fail
     {
         let why = "what is asked of Redis anyway is asked in one call";
-        no_effect(key, &format!("beside `{}`", other.key), why);
+        key.no_effect(format_args!("beside `{}`", other.key), why);
     }
     let (part, whole) = section.share.value()?;
     let lease = Lease::of(part, whole).ttl(section.ttl.value()?);
-    Ok(Some(Leased { lease, section: key.name(), ttl: section.ttl.spot() }))
+    Ok(Some(LeaseOption { lease, section: key.name(), ttl: section.ttl.location() }))
 }
 
-impl Leased {
+impl LeaseOption {
     pub(super) fn of(&self, policy: Policy) -> Checked<Policy> {
         let ttl = self.lease.time_to_live();
         let (shortest, longest) = (Lease::MIN_TTL.into(), policy.window());
@@ -176,12 +172,12 @@ impl Leased {
             _ => (true, "choose a `ttl` of 10ms up to the shortest window"),
         };
         let in_bounds = (shortest..=longest).contains(&ttl);
-        let spot = if can_be_leased && !in_bounds { &self.ttl } else { &self.section };
+        let location = if can_be_leased && !in_bounds { &self.ttl } else { &self.section };
         policy.with_lease(self.lease).map_err(|error| {
             let error = error.to_string();
             // The rest is the cure for programs.
             let what = error.split(": drop the lease").next().unwrap_or(&error);
-            spot.error(what, cure)
+            location.error(what, cure)
         })
     }
 }

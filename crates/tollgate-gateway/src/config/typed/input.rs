@@ -1,0 +1,101 @@
+use std::rc::Rc;
+
+use super::super::place::Place;
+use super::super::problem::{Checked, Problems, Reported};
+use super::super::spec::Shape;
+use super::super::tree::{Node, Scalar, Value};
+use super::Location;
+
+/// A node that is being read, its path, and where its problems are reported.
+#[derive(Clone, Copy)]
+pub(in crate::config) struct Input<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: &'a str,
+    pub(super) problems: &'a Rc<Problems>,
+    /// Whether messages must not show the value.
+    is_secret: bool,
+}
+
+impl<'a> Input<'a> {
+    pub(in crate::config) const fn root(node: &'a Node, problems: &'a Rc<Problems>) -> Self {
+        Self { node, path: "", problems, is_secret: false }
+    }
+
+    pub(super) const fn part(self, node: &'a Node, path: &'a str) -> Self {
+        Self { node, path, ..self }
+    }
+
+    pub(super) fn secret(self) -> Self {
+        self.problems.hide(self.node.span.clone());
+        Self { is_secret: true, ..self }
+    }
+
+    fn place(self) -> Place {
+        Place { span: self.node.span.clone(), path: self.path.to_owned() }
+    }
+
+    pub(super) fn location(self) -> Location {
+        Location { place: self.place(), problems: Rc::clone(self.problems) }
+    }
+
+    pub(super) fn error(self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
+        self.problems.error(self.place(), what, cure)
+    }
+
+    /// Reads a single value. The error message of `parse` is the cure, and may quote the value.
+    pub(in crate::config) fn scalar<T>(
+        self,
+        shape: &Shape,
+        parse: impl FnOnce(&Scalar) -> Result<T, String>,
+    ) -> Checked<T> {
+        let Value::Scalar(scalar) = &self.node.value else { return Err(self.unexpected(shape)) };
+        if scalar.broken || self.node.is_null() {
+            return Err(self.unexpected(shape));
+        }
+        parse(scalar).map_err(|cure| {
+            let what = match self.is_secret {
+                true => format!("this is not {}", shape.what()),
+                false => format!("`{}` is not {}", scalar.shown().escape_debug(), shape.what()),
+            };
+            match scalar.written {
+                Some(_) => self.error(
+                    what,
+                    "look at what the variable holds; it is not shown, as it may be a secret",
+                ),
+                None => self.error(what, cure),
+            }
+        })
+    }
+
+    /// Reports a list, a section or nothing where another shape belongs.
+    pub(super) fn unexpected(self, shape: &Shape) -> Reported {
+        if holds_secret(shape) {
+            self.problems.hide(self.node.span.clone());
+        }
+        let found = match &self.node.value {
+            Value::Scalar(Scalar { broken: true, .. }) => return Reported,
+            _ if self.node.is_null() => "nothing",
+            Value::Scalar(_) => "a single value",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a section",
+        };
+        let cure = if self.node.is_null() {
+            "write one, indented below the key, or remove the key"
+        } else if matches!(shape, Shape::List(_)) {
+            "begin each item on a line of its own with `- `"
+        } else {
+            "see docs/configuration-reference.md, or `tollgate init`"
+        };
+        self.error(format!("expected {}, found {found}", shape.what()), cure)
+    }
+}
+
+/// Whether a value in the wrong form is likely a secret: a key where its digest belongs.
+fn holds_secret(shape: &Shape) -> bool {
+    match shape {
+        Shape::Section(section) => section().fields().any(|field| field.secret),
+        Shape::List(of) => holds_secret(of),
+        Shape::Either(shapes) => shapes.iter().any(holds_secret),
+        _ => false,
+    }
+}

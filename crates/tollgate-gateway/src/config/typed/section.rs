@@ -1,0 +1,266 @@
+//! Reads the keys of a section.
+
+use std::rc::Rc;
+
+use super::super::place::{Place, join};
+use super::super::problem::{Checked, Problems, Reported};
+use super::super::secrets::looks_secret;
+use super::super::spec::{Others, Presence, Section, Shape, nearest};
+use super::super::tree::{Entry, Node, Value};
+use super::{Input, Key, Kind, Location, SectionInfo, Setting, Text};
+
+pub(in crate::config) struct Entries<'a> {
+    entries: &'a [Entry],
+    table: &'static Section,
+    input: Input<'a>,
+    location: Rc<Location>,
+    /// Known keys that the file probably means by unknown keys.
+    meant: Vec<&'static str>,
+    has_unknown: bool,
+}
+
+impl<'a> Entries<'a> {
+    /// Reports unknown keys, and keys that do not fit together.
+    pub(in crate::config) fn of(
+        input: Input<'a>,
+        table: fn() -> &'static Section,
+    ) -> Checked<Self> {
+        let Value::Map(entries) = &input.node.value else {
+            return Err(input.unexpected(&Shape::Section(table)));
+        };
+        let (table, location) = (table(), Rc::new(input.location()));
+        let mut section =
+            Self { entries, table, input, location, meant: Vec::new(), has_unknown: false };
+        section.check_unknown();
+        section.check_exclusive();
+        section.check_needs();
+        Ok(section)
+    }
+
+    pub(in crate::config) fn info(&self) -> SectionInfo {
+        SectionInfo { location: Rc::clone(&self.location), has_unknown: self.has_unknown }
+    }
+
+    fn entry(&self, key: &str) -> Option<&'a Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    fn place_of(&self, entry: &Entry) -> Place {
+        Place { span: entry.key_span.clone(), path: join(self.input.path, &entry.key) }
+    }
+
+    fn problems(&self) -> &'a Problems {
+        self.input.problems
+    }
+
+    fn check_unknown(&mut self) {
+        let table = self.table;
+        for entry in self.entries {
+            let others = table.others();
+            let is_other = others.is_some_and(|others| (others.key.check)(&entry.key).is_ok());
+            if is_other || table.field(&entry.key).is_some() {
+                continue;
+            }
+            self.has_unknown = true;
+            let meant = nearest(table.fields().map(|field| field.key), &entry.key);
+            self.meant.extend(meant);
+            let is_secret = match meant.and_then(|meant| table.field(meant)) {
+                Some(field) => field.secret,
+                None => table.fields().any(|field| field.secret),
+            };
+            if is_secret || looks_secret(&entry.key) {
+                self.problems().hide(entry.node.span.clone());
+            }
+            let shown: String = entry.key.chars().take(60).collect();
+            let what = format!("there is no key `{}` here", shown.escape_debug());
+            let cure = unknown_key_cure(table, others, &entry.key, meant);
+            self.problems().error(self.place_of(entry), what, cure);
+        }
+    }
+
+    fn check_exclusive(&self) {
+        for keys in self.table.exclusive() {
+            let mut found = keys.iter().filter_map(|key| self.entry(key));
+            if let (Some(first), Some(second)) = (found.next(), found.next()) {
+                self.problems().error(
+                    self.place_of(second),
+                    format!("`{}` and `{}` exclude each other", first.key, second.key),
+                    "keep one of the two",
+                );
+            }
+        }
+    }
+
+    /// Warns about keys that have no effect, because they are for another value of a key, or need a
+    /// key that is missing.
+    fn check_needs(&self) {
+        for field in self.table.fields() {
+            let (Some(needs), Some(entry)) = (field.needs, self.entry(field.key)) else { continue };
+            let Some(other) = self.table.field(needs.key) else { continue };
+            let found = match (self.entry(needs.key).map(|entry| &entry.node.value), other.presence)
+            {
+                (Some(Value::Scalar(scalar)), _) => Some(&*scalar.text),
+                (Some(_), _) => continue,
+                (None, Presence::Default(value)) => Some(value),
+                (None, _) => None,
+            };
+            let context = match found {
+                Some(_) if needs.values.is_empty() => continue,
+                Some(value) if needs.values.contains(&value) || !other.shape.has_word(value) => {
+                    continue;
+                }
+                Some(value) => format!("with `{}: {value}`", needs.key),
+                None => format!("without `{}`", needs.key),
+            };
+            let what = format!("`{}` has no effect {context}", field.key);
+            let cure = match needs.values {
+                [value] => format!("write `{}: {value}`, or remove it: {}", needs.key, needs.why),
+                _ => format!("remove it: {}", needs.why),
+            };
+            self.problems().warn(self.place_of(entry), what, cure);
+        }
+    }
+
+    pub(in crate::config) fn required<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
+        self.key::<K, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
+    }
+
+    pub(in crate::config) fn optional<K: Kind>(&self, key: &'static str) -> Key<Option<K::Value>> {
+        self.key::<K, _>(key, Option::transpose)
+    }
+
+    pub(in crate::config) fn default<K: Kind>(
+        &self,
+        key: &'static str,
+        text: &str,
+    ) -> Key<K::Value> {
+        self.key::<K, _>(key, |value| {
+            value.unwrap_or_else(|| K::read(self.input.part(&Node::plain(text), "")))
+        })
+    }
+
+    /// Reads a section whose defaults apply if the key is not set.
+    pub(in crate::config) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
+        self.key::<K, _>(key, |value| {
+            value.unwrap_or_else(|| K::read(self.input.part(&Node::empty(), "")))
+        })
+    }
+
+    fn key<K: Kind, T>(
+        &self,
+        key: &'static str,
+        value: impl FnOnce(Option<Checked<K::Value>>) -> Checked<T>,
+    ) -> Key<T> {
+        let entry = self.entry(key);
+        let spans = entry.map(|entry| (entry.key_span.clone(), entry.node.span.clone()));
+        let read =
+            |entry: &Entry| K::read(self.input.part(&entry.node, &join(self.input.path, key)));
+        let setting = Setting { key, section: Rc::clone(&self.location), spans };
+        Key { setting, value: value(entry.map(read)) }
+    }
+
+    fn missing(&self, key: &'static str) -> Reported {
+        let field = self.table.field(key).filter(|field| !self.meant.contains(&field.key));
+        let Some(field) = field else { return Reported };
+        let cure = format!("add `{key}: …`: {}", first_sentence(field.doc));
+        self.location.error(format!("`{key}` is missing"), cure)
+    }
+
+    /// The keys that the file chooses.
+    pub(in crate::config) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
+        let own = self.entries.iter().filter(|entry| self.table.field(&entry.key).is_none());
+        let item = |entry: &Entry| {
+            let name = N::parse(&entry.key).ok()?;
+            let path = join(self.input.path, &entry.key);
+            Some((name, Item::read(self.input.part(&entry.node, &path))))
+        };
+        Named { all: own.filter_map(item).collect() }
+    }
+}
+
+fn unknown_key_cure(
+    table: &Section,
+    others: Option<&Others>,
+    key: &str,
+    meant: Option<&str>,
+) -> String {
+    if key == "<<" {
+        return "merge keys are not part of YAML 1.2: write the keys out, or alias a whole section"
+            .to_owned();
+    }
+    if let Some(meant) = meant {
+        return format!("did you mean `{meant}`?");
+    }
+    let required = table.fields().filter(|field| field.presence == Presence::Required);
+    let holder = required.into_iter().find(|field| match field.shape {
+        Shape::Section(section) => section().field(key).is_some(),
+        _ => false,
+    });
+    if let Some(holder) = holder {
+        return format!("move it below `{0}`, indented: `{0}.{key}`", holder.key);
+    }
+    match others {
+        Some(others) => {
+            let wrong = (others.key.check)(key).err().unwrap_or_default();
+            format!("a key here is {}: {wrong}", others.key.what)
+        }
+        None => {
+            let keys: Vec<_> = table.fields().map(|field| field.key).collect();
+            format!("remove it; the keys here are {}", keys.join(", "))
+        }
+    }
+}
+
+/// The first sentence of a description, for the middle of a sentence.
+fn first_sentence(doc: &str) -> String {
+    let sentence = doc.split(". ").next().unwrap_or_default().trim_end_matches('.');
+    let mut letters = sentence.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// A section in which nothing is set.
+pub(in crate::config) fn defaults<K: Kind>() -> Checked<K::Value> {
+    K::read(Input::root(&Node::empty(), &Rc::default()))
+}
+
+pub(in crate::config) struct Item<K: Kind> {
+    pub(in crate::config) location: Location,
+    pub(in crate::config) value: Checked<K::Value>,
+}
+
+impl<K: Kind> Item<K> {
+    pub(super) fn read(input: Input<'_>) -> Self {
+        Self { location: input.location(), value: K::read(input) }
+    }
+
+    pub(in crate::config) fn get(&self) -> Checked<&K::Value> {
+        self.value.as_ref().map_err(|reported| *reported)
+    }
+}
+
+/// Keys that the file chooses, and their values.
+pub(in crate::config) struct Named<N: Text, K: Kind> {
+    pub(in crate::config) all: Vec<(N::Value, Item<K>)>,
+}
+
+impl<N: Text, K: Kind> Named<N, K> {
+    pub(in crate::config) const fn others(doc: &'static str) -> Others {
+        Others { key: N::FORMAT, shape: K::SHAPE, doc }
+    }
+}
+
+/// Reads all items, so that all problems are reported, also those after the first.
+pub(in crate::config) fn all<T, U>(
+    items: impl IntoIterator<Item = T>,
+    read: impl FnMut(T) -> Checked<U>,
+) -> Checked<Vec<U>> {
+    let read: Vec<_> = items.into_iter().map(read).collect();
+    read.into_iter().collect()
+}
+
+pub(in crate::config) fn values<K: Kind<Value: Clone>>(
+    items: &[Item<K>],
+) -> Checked<Vec<K::Value>> {
+    items.iter().map(|item| item.value.clone()).collect()
+}

@@ -13,7 +13,7 @@ struct Made {
     at: u64,
     cost: u64,
     /// When the charge was refunded, if it was.
-    back: Option<u64>,
+    refunded_at: Option<u64>,
 }
 
 /// A policy and its charges for each client.
@@ -27,11 +27,11 @@ const STEP: u64 = 100_000;
 
 impl Oracle {
     /// Returns the request's delay, or `None` if the policy denies it.
-    fn room(&self, client: usize, now: u64, cost: u64) -> Option<u64> {
+    fn decide(&self, client: usize, now: u64, cost: u64) -> Option<u64> {
         let (limit, window) = (self.policy.quota().limit(), self.policy.window().get());
         let capacity = self.policy.capacity();
         let made = &self.made[client];
-        let still = |made: &&Made| made.back.is_none_or(|back| back > now);
+        let still = |made: &&Made| made.refunded_at.is_none_or(|refunded_at| refunded_at > now);
         let sum = |counts: &dyn Fn(&Made) -> bool| -> u64 {
             made.iter().filter(still).filter(|made| counts(made)).map(|made| made.cost).sum()
         };
@@ -102,7 +102,7 @@ fn log() -> impl Strategy<Value = Vec<Recorded>> {
 }
 
 /// For these algorithms, the list of charges is enough to model refunds.
-fn gives_back(policy: &Policy) -> bool {
+fn models_refunds(policy: &Policy) -> bool {
     matches!(
         policy.algorithm().expect("a limit"),
         Algorithm::FixedWindowCounter | Algorithm::SlidingWindowLog { .. }
@@ -126,10 +126,10 @@ proptest! {
             });
             let costs: Vec<_> = costs.collect();
             let asks: Vec<_> = policies.iter().zip(&costs).map(|(policy, cost)| Ask {
-                actual: (gives_back(policy) && !counts).then_some(Cost::ZERO),
+                actual: (models_refunds(policy) && !counts).then_some(Cost::ZERO),
                 ..Ask::new(policy, &keys[client], Cost::new(*cost))
             }).collect();
-            let rooms = oracles.iter().zip(&costs).map(|(it, cost)| it.room(client, now, *cost));
+            let rooms = oracles.iter().zip(&costs).map(|(it, cost)| it.decide(client, now, *cost));
             let delay = rooms.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
             let request = Request::new(Timestamp::from_micros(now), &asks)
                 .of(Client { key: &keys[client], name: &client })
@@ -142,9 +142,10 @@ proptest! {
             prop_assert_eq!(answer, expected);
             match delay {
                 Some(delay) => for (oracle, cost) in oracles.iter_mut().zip(&costs) {
-                    let ends = oracle.policy.is_concurrency() || gives_back(&oracle.policy) && !counts;
-                    let back = ends.then_some(now + delay + duration * STEP);
-                    oracle.made[client].push(Made { at: now, cost: *cost, back });
+                    let ends = oracle.policy.is_concurrency()
+                        || models_refunds(&oracle.policy) && !counts;
+                    let refunded_at = ends.then_some(now + delay + duration * STEP);
+                    oracle.made[client].push(Made { at: now, cost: *cost, refunded_at });
                 },
                 None => (denied, denied_clients[client]) = (denied + 1, true),
             }

@@ -177,7 +177,7 @@ fn worst_minute_and_remaining_shares_are_reported() {
     let worst = report.routes["home"].worst_minute.unwrap();
     assert_eq!((worst.requests, worst.denied), (12, 2));
     let near: Vec<_> = report.nearness.iter().map(|near| near.clients).collect();
-    assert_eq!(near, [1, 0, 0, 0, 0, 0, 0, 1, 0, 0], "d has nothing left, a has 70 percent");
+    assert_eq!(near, [1, 0, 0, 0, 0, 0, 0, 1, 0, 0], "d has used its quota, and a has 70 % left");
     assert_eq!(report.peaks, [(1, 0), (2, 0), (4, 1), (8, 0), (16, 3)]);
     assert_eq!(report.denied_clients.iter().map(|it| &*it.client).collect::<Vec<_>>(), ["b", "c"]);
     let json = serde_json::to_value(&report).unwrap();

@@ -105,7 +105,7 @@ impl Sentinels {
         });
         new.unwrap_or_else(|| {
             let logs: Vec<_> = self.sentinels.iter().map(Redis::log).collect();
-            panic!("in {PATIENCE:?} node {old} was not replaced:\n{}", logs.join("\n\n"))
+            panic!("node {old} was not replaced within {PATIENCE:?}:\n{}", logs.join("\n\n"))
         })
     }
 

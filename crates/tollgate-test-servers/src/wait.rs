@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// If `ask` returns no value within `limit`. The message contains `what`.
 #[track_caller]
 pub fn until<T>(what: &str, limit: Duration, ask: impl FnMut() -> Option<T>) -> T {
-    try_until(limit, ask).unwrap_or_else(|| panic!("waited {limit:?} in vain: {what}"))
+    try_until(limit, ask)
+        .unwrap_or_else(|| panic!("timed out after {limit:?} waiting until {what}"))
 }
 
 /// Like [`until`], for callers that build their own message.
@@ -42,7 +43,7 @@ pub async fn until_async<T>(
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(!is_last, "waited {limit:?} in vain: {what}");
+        assert!(!is_last, "timed out after {limit:?} waiting until {what}");
         tokio::time::sleep(PAUSE).await;
     }
 }

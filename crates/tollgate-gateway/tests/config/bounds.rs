@@ -72,7 +72,7 @@ fn thousands_of_policies_load() {
 }
 
 /// Mutates the corpus: each text is a corpus file with a piece replaced.
-fn nearly_good() -> impl Strategy<Value = String> {
+fn mutated_file() -> impl Strategy<Value = String> {
     let texts: Vec<_> = ["good", "odd", "broken"]
         .into_iter()
         .flat_map(files)
@@ -100,7 +100,7 @@ fn nearly_good() -> impl Strategy<Value = String> {
 }
 
 /// Checks that reading the text returns either a plan or a report with errors.
-fn answers(text: &str) {
+fn check_outcome(text: &str) {
     let outcome = read_text("any", text);
     assert_eq!(outcome.plan.is_none(), outcome.report.errors() > 0, "{text:?}");
     let shown = outcome.report.render(false);
@@ -117,14 +117,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn mutated_files_yield_plan_or_errors(text in nearly_good()) {
+    fn mutated_files_yield_plan_or_errors(text in mutated_file()) {
         // If the mutation moves `hunter2` out of a secret, the report may show it.
         prop_assume!(!text.contains("hunter2"));
-        answers(&text);
+        check_outcome(&text);
     }
 
     #[test]
     fn any_text_yields_plan_or_errors(text in any::<String>()) {
-        answers(&text);
+        check_outcome(&text);
     }
 }

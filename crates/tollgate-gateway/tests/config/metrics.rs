@@ -46,5 +46,5 @@ fn metrics_table_is_current() {
         std::fs::write(file, format!("{}{}{}", &text[..start], table(), &text[end..])).unwrap();
         return;
     }
-    assert_eq!(&text[start..end], table(), "see the comment of this test");
+    assert_eq!(&text[start..end], table(), "the table is outdated; see this test's comment");
 }

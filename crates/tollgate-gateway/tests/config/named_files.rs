@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::support::plan;
 
 /// Runs a command in this folder and returns its exit code and output.
-fn told(folder: &Path, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
+fn run(folder: &Path, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
         .current_dir(folder)
@@ -62,7 +62,7 @@ fn folder() -> TempDir {
 #[test]
 fn file_problems_are_reported_at_their_name() {
     let folder = folder();
-    for (config, path, told_of) in [
+    for (config, path, message) in [
         (
             tls("nowhere.pem", "good.key"),
             "7:20: tls.certificate",
@@ -95,17 +95,17 @@ fn file_problems_are_reported_at_their_name() {
     ] {
         let (place, key) = path.split_once(": ").unwrap();
         for arguments in [["check", "-"].as_slice(), &["serve", "--config", "-"]] {
-            let (code, said) = told(folder.path(), arguments, &config);
+            let (code, said) = run(folder.path(), arguments, &config);
             assert_eq!(code, Some(2), "{config}\n{said}");
             let is_told = said.contains(&format!("--> stdin:{place}\n"))
                 && said.contains(key)
-                && said.contains(told_of)
+                && said.contains(message)
                 && said.contains("help: ");
-            assert!(is_told, "{place} {key}: {told_of}\n{said}");
+            assert!(is_told, "{place} {key}: {message}\n{said}");
             assert!(said.ends_with("stdin: 1 error, 0 warnings\n"), "{said}");
         }
         // `--without-files` checks a configuration on machines that lack the files.
-        let (code, said) = told(folder.path(), &["check", "--without-files", "-"], &config);
+        let (code, said) = run(folder.path(), &["check", "--without-files", "-"], &config);
         assert_eq!((code, &*said), (Some(0), ""), "{config}");
     }
 }
@@ -114,7 +114,7 @@ fn file_problems_are_reported_at_their_name() {
 fn valid_files_produce_no_output() {
     let folder = folder();
     for config in [tls("good.pem", "good.key"), jwt("keyFile: good.pub\n    algorithm: ES256")] {
-        let (code, said) = told(folder.path(), &["check", "--strict", "-"], &config);
+        let (code, said) = run(folder.path(), &["check", "--strict", "-"], &config);
         assert_eq!((code, &*said), (Some(0), ""), "{config}");
     }
 }
@@ -145,8 +145,8 @@ fn relative_paths_start_at_the_working_directory() {
     let config = elsewhere.path().join("limits.yaml");
     fs::write(&config, tls("good.pem", "good.key")).unwrap();
     let arguments = ["check", config.to_str().unwrap()];
-    assert_eq!(told(folder.path(), &arguments, "").0, Some(0));
-    let (code, told) = told(elsewhere.path(), &arguments, "");
+    assert_eq!(run(folder.path(), &arguments, "").0, Some(0));
+    let (code, told) = run(elsewhere.path(), &arguments, "");
     let here = format!("begins at the working directory {}", elsewhere.path().display());
     assert!(code == Some(2) && told.contains(&here), "{told}");
 }

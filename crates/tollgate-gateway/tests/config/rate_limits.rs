@@ -81,7 +81,7 @@ fn optional_keys_may_be_empty() {
 }
 
 /// Runs a command that must fail and returns its error output.
-fn told(folder: &TempDir, arguments: &[&str]) -> String {
+fn errors_of(folder: &TempDir, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
         .current_dir(folder.path())
@@ -98,7 +98,7 @@ fn messages_suggest_a_fix() {
     write("rules.yaml", "descriptors:\n  - key: a\n    rate_limit: {unit: day}\n");
     write("empty.yaml", "");
     write("two.yaml", "domain: a\ndescriptors:\n  - {}\n  - {key: a, value: b, limit: 5}\n");
-    let message = told(&folder, &["check", "rules.yaml"]);
+    let message = errors_of(&folder, &["check", "rules.yaml"]);
     assert!(message.contains("`domain` is missing"), "{message}");
     assert!(!message.contains("rateLimiter") && !message.contains("init"), "{message}");
     for (file, expected) in [
@@ -113,7 +113,7 @@ fn messages_suggest_a_fix() {
     ] {
         write("gateway.yaml", &format!("rateLimiter:\n  rateLimitService: {{config: {file}}}\n"));
         for command in [["check", "gateway.yaml"], ["serve", "gateway.yaml"]] {
-            let message = told(&folder, &command);
+            let message = errors_of(&folder, &command);
             assert!(message.starts_with(&format!("error: {expected}")), "{message}");
             assert!(!message.contains("init") && !message.contains("error: error"), "{message}");
         }

@@ -74,9 +74,9 @@ async fn http_version_is_detected_across_reads() {
     }
 }
 
-/// A configuration that limits the listener to `places` connections.
-fn narrow(upstream: &Upstream, places: usize, timeouts: &str) -> String {
-    let listen = format!("listen: [{{address: '127.0.0.1:0', maxConnections: {places}}}]\n");
+/// A configuration that limits the listener to `max` connections.
+fn with_max_connections(upstream: &Upstream, max: usize, timeouts: &str) -> String {
+    let listen = format!("listen: [{{address: '127.0.0.1:0', maxConnections: {max}}}]\n");
     format!("{listen}{}timeouts: {{{timeouts}}}\n", upstream.target())
 }
 
@@ -85,7 +85,7 @@ async fn excess_connections_wait_for_a_free_slot() {
     let upstream = Upstream::new().await;
     // These timeouts are too long for the gateway to close a connection during the test.
     let timeouts = "keepAlive: 1h, requestHeader: 1h";
-    let gateway = Gateway::start(&narrow(&upstream, 2, timeouts));
+    let gateway = Gateway::start(&with_max_connections(&upstream, 2, timeouts));
     let address = gateway.address;
     let open = || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -110,7 +110,7 @@ async fn excess_connections_wait_for_a_free_slot() {
     is_answered(&mut third);
     // Raising the limit takes effect immediately.
     let mut fourth = open();
-    gateway.rewrite(&narrow(&upstream, 3, timeouts));
+    gateway.rewrite(&with_max_connections(&upstream, 3, timeouts));
     is_answered(&mut fourth);
 }
 
@@ -128,7 +128,8 @@ async fn gateway_raises_its_open_file_limit() {
 async fn idle_connection_yields_to_a_waiting_client() {
     let upstream = Upstream::new().await;
     // `requestHeader` also sets how often the gateway checks its connections.
-    let gateway = Gateway::start(&narrow(&upstream, 1, "keepAlive: 1h, requestHeader: 200ms"));
+    let gateway =
+        Gateway::start(&with_max_connections(&upstream, 1, "keepAlive: 1h, requestHeader: 200ms"));
     let mut idle = TcpStream::connect(gateway.address).unwrap();
     idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -200,7 +201,7 @@ async fn rapid_reset_closes_the_connection() {
     let goodbye = said.iter().find(|(kind, _)| *kind == GOAWAY);
     let goodbye = goodbye.unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!(goodbye.1[7], ENHANCE_YOUR_CALM, "{goodbye:?}");
-    assert!(upstream.seen().len() < 200, "{} requests came through", upstream.seen().len());
+    assert!(upstream.seen().len() < 200, "{} requests reached the upstream", upstream.seen().len());
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 

@@ -19,7 +19,7 @@ const FILES: usize = 300;
 const PATIENT: &str = "timeouts: {requestHeader: 1h, keepAlive: 1h, connect: 1m}\n";
 
 /// An upstream that needs a permit for each response.
-async fn gated() -> (Upstream, Arc<Semaphore>) {
+async fn upstream_with_permits() -> (Upstream, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let wait = Arc::clone(&gate);
     let upstream = Upstream::answering_later(move |_| {
@@ -62,7 +62,7 @@ fn flood(address: SocketAddr) -> Vec<TcpStream> {
 #[tokio::test(flavor = "multi_thread")]
 async fn incomplete_requests_do_not_exhaust_files() {
     const OPEN: usize = 40;
-    let (upstream, gate) = gated().await;
+    let (upstream, gate) = upstream_with_permits().await;
     let lines = format!("{}{PATIENT}", upstream.target());
     let gateway = Gateway::start_with_files(FILES, &lines);
     let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -90,7 +90,7 @@ async fn incomplete_requests_do_not_exhaust_files() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_wait_for_a_free_target_connection() {
     const REQUESTS: usize = 200;
-    let (upstream, gate) = gated().await;
+    let (upstream, gate) = upstream_with_permits().await;
     let lines = |connect: &str| {
         format!("{}timeouts: {{connect: {connect}, response: 1h}}\n", upstream.target())
     };
@@ -172,7 +172,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 4096]) {
         Ok(read) => read == 0,
         Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
-        Err(error) => panic!("neither an answer nor an end: {error}"),
+        Err(error) => panic!("neither data nor a close: {error}"),
     }
 }
 
@@ -193,7 +193,7 @@ async fn connections_per_address_are_limited() {
     open.pop();
     let started = Instant::now();
     while !is_served(&mut connect_from(2, gateway.address)) {
-        assert!(started.elapsed() < PATIENCE, "one of its connections has ended");
+        assert!(started.elapsed() < PATIENCE, "the closed connection still counts");
     }
     // A trusted proxy is exempt because it represents many clients.
     gateway.rewrite(&format!("{lines}trustedProxies: [loopback]\n"));

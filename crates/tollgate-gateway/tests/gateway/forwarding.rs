@@ -202,7 +202,7 @@ async fn slow_reader_does_not_block_other_clients() {
     // Enough requests for the unread responses to fill all buffers.
     for client in clients.iter().cycle().take(500) {
         let answer = timeout(Duration::from_secs(20), client.get("/")).await;
-        assert_eq!(answer.expect("it waits for others").body, "ok");
+        assert_eq!(answer.expect("a slow reader blocks other clients").body, "ok");
     }
     // Each thread opens at most a single connection.
     let threads = std::thread::available_parallelism().unwrap().get();

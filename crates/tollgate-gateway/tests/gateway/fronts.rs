@@ -28,7 +28,7 @@ apis:
 deny: {addresses: [127.0.0.9]}
 ";
 
-fn deciding() -> (Gateway, SocketAddr) {
+fn deciding_gateway() -> (Gateway, SocketAddr) {
     let gateway = Gateway::start(LIMITS);
     let address = gateway.fronts["forwardAuth"];
     (gateway, address)
@@ -67,9 +67,9 @@ fn proxy(
 }
 
 /// Checks that a proxy follows the gateway's decisions. Returns a client that has used its quota.
-async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
+async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
     let service = Upstream::new().await;
-    let (gateway, decisions) = deciding();
+    let (gateway, decisions) = deciding_gateway();
     let (process, folder, port) = proxy(program, args, files, decisions, service.address);
     let log = || fs::read_to_string(folder.path().join(format!("{program}.log")));
     let listens = || TcpStream::connect(port.address()).ok();
@@ -108,11 +108,11 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> Checked {
     let listed = ask_from([127, 0, 0, 9], port.address());
     assert!(listed.starts_with("HTTP/1.1 403"), "{listed}");
     assert_eq!(service.seen().len(), 5);
-    Checked { client, _running: (process, gateway, folder) }
+    RunningProxy { client, _running: (process, gateway, folder) }
 }
 
 /// A running proxy and its client.
-struct Checked {
+struct RunningProxy {
     client: Client,
     _running: (Process, Gateway, TempDir),
 }
@@ -147,7 +147,7 @@ const TRAEFIK: [(&str, &str); 5] = [
 
 #[tokio::test]
 async fn traefik_and_envoy_share_quotas() {
-    let (_gateway, decisions) = deciding();
+    let (_gateway, decisions) = deciding_gateway();
     let client = Client::new(decisions);
     let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
@@ -174,7 +174,7 @@ async fn only_trusted_hops_are_skipped() {
         client.send("GET", "/forward-auth", &headers, "").await.unwrap().status.as_u16()
     };
     assert_eq!(ask("198.51.100.1, 203.0.113.8").await, 200);
-    assert_eq!(ask("198.51.100.2, 203.0.113.8").await, 429, "the client wrote the first");
+    assert_eq!(ask("198.51.100.2, 203.0.113.8").await, 429, "the first address may be forged");
     assert_eq!(ask("198.51.100.1, 203.0.113.7").await, 200);
     assert_eq!(ask("198.51.100.2, 203.0.113.7:4711").await, 200);
     assert_eq!(ask("198.51.100.2, 203.0.113.7").await, 429);
@@ -186,7 +186,7 @@ async fn only_trusted_hops_are_skipped() {
 
 #[tokio::test]
 async fn invalid_auth_request_suggests_a_fix() {
-    let (_gateway, decisions) = deciding();
+    let (_gateway, decisions) = deciding_gateway();
     let client = Client::new(decisions);
     let ask = async |path: &str, headers: &[(&str, &str)]| {
         let answer = client.send("GET", path, headers, "").await.unwrap();
@@ -285,7 +285,7 @@ async fn envoy_follows_decisions() {
 }
 
 /// Envoy, its upstream service, and a gateway with the example files.
-struct Asking {
+struct EnvoySetup {
     client: Client,
     service: Upstream,
     gateway: Gateway,
@@ -293,7 +293,7 @@ struct Asking {
     _folder: TempDir,
 }
 
-impl Asking {
+impl EnvoySetup {
     /// Starts Envoy and the gateway. `rules` are replacements in the example files. With years as
     /// units, no window expires during a test.
     async fn start(file: &str, service: Upstream, rules: &[(&str, &str)]) -> Self {
@@ -322,7 +322,7 @@ async fn envoy_sends_descriptors() {
         return;
     }
     let rules = [("minute", "year"), ("second", "year"), ("100}", "3}"), ("20}", "1}")];
-    let asking = Asking::start("envoy-ratelimit.yaml", Upstream::new().await, &rules).await;
+    let asking = EnvoySetup::start("envoy-ratelimit.yaml", Upstream::new().await, &rules).await;
     let send = async |method: &str, path: &str, headers: &[(&str, &str)]| {
         asking.client.send(method, path, headers, "").await.unwrap()
     };
@@ -355,7 +355,7 @@ async fn envoy_reports_response_tokens() {
     });
     let rules =
         [("{unit: day, requests_per_unit: 100000}", "{unit: year, requests_per_unit: 100}")];
-    let asking = Asking::start("envoy-tokens.yaml", service.await, &rules).await;
+    let asking = EnvoySetup::start("envoy-tokens.yaml", service.await, &rules).await;
     let send = async |user: &str, tokens: &str| {
         let headers = [("x-user", user)];
         asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()

@@ -127,7 +127,7 @@ async fn each_check_opens_a_connection() {
 }
 
 /// An upstream with ten streams per connection, which answers after it has received 40 requests.
-async fn crowd() -> (SocketAddr, Arc<AtomicUsize>) {
+async fn crowded_upstream() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (together, connections) = (Arc::new(Barrier::new(40)), Arc::new(AtomicUsize::new(0)));
@@ -153,7 +153,7 @@ async fn crowd() -> (SocketAddr, Arc<AtomicUsize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn used_up_streams_open_further_connections() {
-    let (address, connections) = crowd().await;
+    let (address, connections) = crowded_upstream().await;
     let gateway = Gateway::start(&target(&[address], ""));
     let client = Client::new(gateway.address);
     let mut requests = JoinSet::new();

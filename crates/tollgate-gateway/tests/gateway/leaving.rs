@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use crate::support::{Client, Gateway, Upstream, pause};
 
 /// An upstream that needs a permit for each response to `/slow`, until the semaphore is closed.
-async fn slow() -> (Upstream, Arc<Semaphore>) {
+async fn slow_upstream() -> (Upstream, Arc<Semaphore>) {
     let go_on = Arc::new(Semaphore::new(0));
     let wait = Arc::clone(&go_on);
     let upstream = Upstream::answering_later(move |seen| {
@@ -28,7 +28,7 @@ async fn slow() -> (Upstream, Arc<Semaphore>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_finishes_requests_and_refuses_connections() {
-    let (upstream, go_on) = slow().await;
+    let (upstream, go_on) = slow_upstream().await;
     let mut gateway = Gateway::start(&upstream.target());
     let mut under_way = tokio::task::JoinSet::new();
     for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
@@ -65,7 +65,7 @@ async fn shutdown_finishes_requests_and_refuses_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_event_streams() {
-    let (upstream, go_on) = slow().await;
+    let (upstream, go_on) = slow_upstream().await;
     let mut gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
     let under_way = tokio::spawn(async move { client.get("/slow").await });
@@ -78,7 +78,7 @@ async fn shutdown_closes_event_streams() {
     while !String::from_utf8_lossy(&read).contains("\"uptime\"") {
         let mut more = [0; 4096];
         let length = stream.read(&mut more).unwrap();
-        assert!(length > 0, "it ended early: {}", String::from_utf8_lossy(&read));
+        assert!(length > 0, "the stream closed early: {}", String::from_utf8_lossy(&read));
         read.extend_from_slice(&more[..length]);
     }
     gateway.signal("TERM");
@@ -86,7 +86,7 @@ async fn shutdown_closes_event_streams() {
     while !read.ends_with(b"\r\n0\r\n\r\n") {
         let mut more = [0; 4096];
         let length = stream.read(&mut more).unwrap();
-        assert!(length > 0, "it was cut off");
+        assert!(length > 0, "the stream was cut");
         read.extend_from_slice(&more[..length]);
     }
     // The process must wait for the request in flight.
@@ -117,7 +117,7 @@ async fn listeners_accept_connections_during_the_drain_delay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_timeout_aborts_requests() {
-    let (upstream, go_on) = slow().await;
+    let (upstream, go_on) = slow_upstream().await;
     let mut gateway = Gateway::start(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
     let client = Client::new(gateway.address);
     let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
@@ -136,7 +136,7 @@ async fn drain_timeout_aborts_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_skips_draining() {
-    let (upstream, go_on) = slow().await;
+    let (upstream, go_on) = slow_upstream().await;
     let mut gateway = Gateway::start(&upstream.target());
     let client = Client::new(gateway.address);
     tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
@@ -212,7 +212,7 @@ async fn unwarned_client_gets_another_request() {
         let mut answer = String::new();
         while !answer.ends_with(end) {
             let mut byte = [0];
-            assert_eq!(stream.read(&mut byte).unwrap(), 1, "it ended early: {answer}");
+            assert_eq!(stream.read(&mut byte).unwrap(), 1, "the connection closed early: {answer}");
             answer.push(char::from(byte[0]));
         }
         answer
@@ -304,11 +304,11 @@ async fn connection_of_unknown_protocol_is_drained() {
             break;
         }
         number += 2;
-        assert!(started.elapsed() < Duration::from_secs(20), "it goes on being served");
+        assert!(started.elapsed() < Duration::from_secs(20), "the connection is still served");
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
     assert!(gateway.wait().success());
-    assert!(upstream.seen().len() > 1, "nothing came through");
+    assert!(upstream.seen().len() > 1, "no request reached the upstream");
 }
 
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -152,7 +152,7 @@ fn log_format_flag_overrides_variable() {
 }
 
 /// The log lines about this upstream, and the number of failed requests that they report.
-fn told_of(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
+fn lines_about(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
     let name = upstream.to_string();
     let lines: Vec<_> = log.lines().filter(|line| line.contains(&name)).collect();
     let failed = |line: &&str| match line.split_once(" more request") {
@@ -164,7 +164,7 @@ fn told_of(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
 }
 
 /// At most three lines per ten seconds: a failure, a recovery, and a count.
-fn most(started: Instant) -> usize {
+fn max_lines(started: Instant) -> usize {
     3 * (started.elapsed().as_secs() as usize / 10 + 2)
 }
 
@@ -190,10 +190,10 @@ async fn upstream_failures_are_summarized() {
     assert!(gateway.wait().success());
     gateway.until_logged("stopped");
     let log = gateway.log();
-    let (lines, failed) = told_of(&log, address);
+    let (lines, failed) = lines_about(&log, address);
     assert!(lines[0].contains(" WARN ") && lines[0].contains("Connection refused"), "{log}");
     assert!(lines.last().unwrap().contains(" INFO "), "{log}");
-    assert!(lines.len() <= most(started), "{} lines: {log}", lines.len());
+    assert!(lines.len() <= max_lines(started), "{} lines: {log}", lines.len());
     assert_eq!(failed, 500, "{log}");
 }
 
@@ -219,8 +219,8 @@ async fn flapping_upstream_does_not_flood_the_log() {
     assert!(gateway.wait().success());
     gateway.until_logged("stopped");
     let log = gateway.log();
-    let (lines, failed) = told_of(&log, upstream.address);
-    assert!(lines.len() <= most(started), "{} lines: {log}", lines.len());
+    let (lines, failed) = lines_about(&log, upstream.address);
+    assert!(lines.len() <= max_lines(started), "{} lines: {log}", lines.len());
     assert_eq!(failed, 200, "{log}");
 }
 

@@ -63,8 +63,8 @@ async fn unread_streams_are_reset() {
             // The test never releases flow-control capacity, so the stream is reset once its window
             // is full.
             let error = loop {
-                let data = timeout(PATIENCE, body.data()).await.expect("it is still open");
-                match data.expect("it is not whole") {
+                let data = timeout(PATIENCE, body.data()).await.expect("the stream is still open");
+                match data.expect("the response is incomplete") {
                     Ok(_) => {}
                     Err(error) => break error,
                 }

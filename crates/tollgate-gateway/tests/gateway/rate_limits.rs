@@ -215,7 +215,7 @@ async fn descriptors_are_decided_together() {
 
     let replacing: [&[(&str, &str)]; 2] =
         [&[("user", "ann")], &[("kind", "marketing"), ("user", "ann")]];
-    assert_eq!(service.codes(&replacing).await, [Allowed; 3], "ann alone has no units left");
+    assert_eq!(service.codes(&replacing).await, [Allowed; 3], "the specific rule applies");
     assert_eq!(service.codes(&replacing).await, [OverLimit, Allowed, OverLimit]);
 }
 

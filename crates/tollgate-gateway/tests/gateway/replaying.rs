@@ -64,7 +64,7 @@ async fn replay_decides_like_serve() {
         let line = json!({ "t": sent, "ip": address, "m": method, "u": path, "s": status });
         writeln!(log, "{line}").unwrap();
     }
-    assert!(violated.len() == 4, "each limit denies some: {violated:?}");
+    assert!(violated.len() == 4, "every limit must deny some requests: {violated:?}");
 
     let report = replayed(&format!("{}{LIMITS}", upstream.target()), &log);
     assert_eq!(denied_lines(&report), denied);
@@ -144,7 +144,7 @@ async fn replay_follows_log_time() {
                         return (strategy, name, sent);
                     }
                 }
-                panic!("{strategy}: no attempt was fast enough for its times to be known");
+                panic!("{strategy}: every attempt was too slow");
             })
         })
         .collect();
@@ -167,7 +167,7 @@ async fn replay_follows_log_time() {
             denied.insert(number);
         }
     }
-    assert_eq!(denied.len(), BURSTS * STRATEGIES.len(), "the third request of each burst: {log}");
+    assert_eq!(denied.len(), BURSTS * STRATEGIES.len(), "each burst must have one denial: {log}");
     let report = replayed(&limits(&upstream.target(), WINDOW * SCALE / 1_000_000), &log);
     assert_eq!(denied_lines(&report), denied);
 }

@@ -61,12 +61,12 @@ async fn policies_choose_their_failure_policy() {
     for path in ["/local"; 4] {
         local.push(client.get(path).await.status.as_u16());
     }
-    assert_eq!(local, [200, 200, 429, 429], "half of four");
+    assert_eq!(local, [200, 200, 429, 429], "the local limit is half of four");
 
     redis.restart();
     let began = Instant::now();
     while client.get("/closed").await.status != 200 {
-        assert!(began.elapsed() < Duration::from_secs(10), "Redis is back");
+        assert!(began.elapsed() < Duration::from_secs(10), "still failing");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

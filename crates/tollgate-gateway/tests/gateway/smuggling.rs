@@ -7,12 +7,12 @@ use tollgate_test_servers::until;
 use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
 /// A gateway and an upstream that records the requests it receives.
-struct Scene {
+struct Setup {
     upstream: RawUpstream,
     gateway: Gateway,
 }
 
-impl Scene {
+impl Setup {
     fn start() -> Self {
         let upstream = RawUpstream::new();
         let gateway = Gateway::start(&upstream.target());
@@ -27,7 +27,7 @@ impl Scene {
         (answer.lines().next().unwrap_or_default().to_owned(), requests)
     }
 
-    fn refuses(&self, request: &str) {
+    fn rejects(&self, request: &str) {
         let (status, requests) = self.send(request);
         assert!(status.starts_with("HTTP/1.1 400"), "{request:?}: {status}");
         assert_eq!(requests, Vec::<String>::new(), "{request:?}");
@@ -36,7 +36,7 @@ impl Scene {
 
 #[test]
 fn ambiguous_framing_is_rejected() {
-    let scene = Scene::start();
+    let setup = Setup::start();
     let post = "POST / HTTP/1.1\r\nHost: a\r\n";
     for fields in [
         "Content-Length: 5\r\nContent-Length: 6\r\n",
@@ -54,14 +54,14 @@ fn ambiguous_framing_is_rejected() {
         "Transfer-Encoding : chunked\r\n",
         "Transfer-Encoding:\x0bchunked\r\n",
     ] {
-        scene.refuses(&format!("{post}{fields}\r\nhello"));
+        setup.rejects(&format!("{post}{fields}\r\nhello"));
     }
-    scene.refuses("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    setup.rejects("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
 }
 
 #[test]
 fn malformed_head_is_rejected() {
-    let scene = Scene::start();
+    let setup = Setup::start();
     for head in [
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -76,7 +76,7 @@ fn malformed_head_is_rejected() {
         "GET a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
         "GET /a\\b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     ] {
-        scene.refuses(head);
+        setup.rejects(head);
     }
 }
 
@@ -293,7 +293,7 @@ fn wrong_length_in_http2_is_not_smuggled() {
 /// RFC 9112 §6.3 allows a server to reject such a request or to ignore the length.
 #[test]
 fn length_beside_an_encoding_is_dropped() {
-    let scene = Scene::start();
+    let setup = Setup::start();
     for fields in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -302,7 +302,7 @@ fn length_beside_an_encoding_is_dropped() {
         let body = "2\r\nhi\r\n0\r\n\r\n";
         let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
         let (status, requests) =
-            scene.send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
+            setup.send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
         assert!(status.starts_with("HTTP/1.1 200"), "{fields:?}: {status}");
         // The connection is closed, so the bytes that follow are not parsed as a request.
         let [request] = &requests[..] else { panic!("{fields:?}: {requests:?}") };
@@ -316,14 +316,14 @@ fn length_beside_an_encoding_is_dropped() {
 /// The gateway removes `Transfer-Encoding`, so the upstream could not decode the body.
 #[test]
 fn other_transfer_codings_are_rejected() {
-    let scene = Scene::start();
+    let setup = Setup::start();
     for fields in [
         "Transfer-Encoding: gzip, chunked\r\n",
         "Transfer-Encoding: chunked, chunked\r\n",
         "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
     ] {
         let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
-        let (status, requests) = scene
+        let (status, requests) = setup
             .send(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n2\r\nhi\r\n0\r\n\r\n{next}"));
         assert!(status.starts_with("HTTP/1.1 501"), "{fields:?}: {status}");
         assert_eq!(requests, Vec::<String>::new(), "{fields:?}");
@@ -332,7 +332,7 @@ fn other_transfer_codings_are_rejected() {
 
 #[test]
 fn equal_lengths_are_merged() {
-    let (_, requests) = Scene::start().send(
+    let (_, requests) = Setup::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\
          Connection: close\r\n\r\nhello",
     );
@@ -342,7 +342,7 @@ fn equal_lengths_are_merged() {
 
 #[test]
 fn chunks_are_reencoded() {
-    let (_, requests) = Scene::start().send(
+    let (_, requests) = Setup::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
          005;ext=\"x\"\r\nhello\r\n0\r\n\r\n",
     );
@@ -352,10 +352,10 @@ fn chunks_are_reencoded() {
 
 #[test]
 fn malformed_chunk_aborts_the_request() {
-    let scene = Scene::start();
+    let setup = Setup::start();
     for body in ["5\r\nhelloX\r\n0\r\n\r\n", "G\r\nhello\r\n0\r\n\r\n", "5 5\r\nhello\r\n0\r\n\r\n"]
     {
-        let (status, requests) = scene.send(&format!(
+        let (status, requests) = setup.send(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}\
              GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
         ));
@@ -366,7 +366,7 @@ fn malformed_chunk_aborts_the_request() {
 
 #[test]
 fn connection_cannot_remove_essential_headers() {
-    let (_, requests) = Scene::start().send(
+    let (_, requests) = Setup::start().send(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nX-Secret: 1\r\n\
          Connection: close, Content-Length, Host, X-Secret, X-Forwarded-For\r\n\r\nhi",
     );

@@ -53,7 +53,7 @@ fn memory_stops_growing() {
         }
     }
     let growth = last.saturating_sub(settled);
-    assert!(growth < MOST, "{growth} KiB more than after half of the requests");
+    assert!(growth < MOST, "memory grew by {growth} KiB in the second half");
 }
 
 /// The maximum growth in the second half, in KiB. That is 40 bytes per request in the heavy

@@ -3,7 +3,7 @@
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
 /// Headers that services trust because their proxies set them.
-const OF_PROXIES: [&str; 20] = [
+const PROXY_HEADERS: [&str; 20] = [
     "Forwarded",
     "Forwarded-For",
     "X-Forwarded",
@@ -31,8 +31,8 @@ fn forged_proxy_headers_are_removed() {
     const FORGED: &str = "198.51.100.66";
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
-    let underscored = OF_PROXIES.map(|name| name.replace('-', "_"));
-    let names = || OF_PROXIES.into_iter().chain(underscored.iter().map(String::as_str));
+    let underscored = PROXY_HEADERS.map(|name| name.replace('-', "_"));
+    let names = || PROXY_HEADERS.into_iter().chain(underscored.iter().map(String::as_str));
     let forged: String = names().map(|name| format!("{name}: {FORGED}\r\n")).collect();
     let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{forged}\r\n");
     assert!(exchange(gateway.address, &request).starts_with("HTTP/1.1 200"));
@@ -103,7 +103,7 @@ async fn forged_address_does_not_change_the_client() {
         let gateway = Gateway::start(&format!("{}{limit}{header}", upstream.target()));
         let client = Client::new(gateway.address);
         assert_eq!(client.get("/").await.status, 200);
-        for (number, name) in OF_PROXIES.into_iter().enumerate() {
+        for (number, name) in PROXY_HEADERS.into_iter().enumerate() {
             let forged = format!("198.51.100.{number}");
             let answer = client.send("GET", "/", &[(name, &forged)], "").await.unwrap();
             assert_eq!(answer.status, 429, "{name}");

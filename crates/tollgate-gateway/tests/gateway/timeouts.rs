@@ -12,7 +12,7 @@ use crate::encryption::certificate;
 use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
 /// A server that answers each connection with these bytes and then remains silent.
-fn says(answer: &'static str) -> SocketAddr {
+fn answers_then_hangs(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -27,7 +27,7 @@ fn says(answer: &'static str) -> SocketAddr {
 }
 
 /// A server that answers each connection with these bytes and closes it.
-fn breaks_off(answer: &'static str) -> SocketAddr {
+fn answers_then_closes(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -39,23 +39,35 @@ fn breaks_off(answer: &'static str) -> SocketAddr {
     address
 }
 
-fn port_of_nobody() -> SocketAddr {
+fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_failures_have_distinct_errors() {
     for (target, status, code) in [
-        (format!("http://{}", port_of_nobody()), 502, "upstream-unreachable"),
+        (format!("http://{}", unused_address()), 502, "upstream-unreachable"),
         ("http://name.invalid".to_owned(), 502, "upstream-unreachable"),
         // The server does not respond to the TLS handshake.
-        (format!("https://{}", says("")), 504, "upstream-connect-timeout"),
-        (format!("https://{}", breaks_off("HTTP/1.1 400 No\r\n\r\n")), 502, "upstream-unreachable"),
-        (format!("http://{}", says("")), 504, "upstream-timeout"),
-        (format!("http://{}", says("HTTP/1.1 20")), 504, "upstream-timeout"),
-        (format!("http://{}", breaks_off("")), 502, "upstream-invalid"),
-        (format!("http://{}", breaks_off("HTTP/1.1 200 OK\r\nContent-")), 502, "upstream-invalid"),
-        (format!("http://{}", says("SSH-2.0-OpenSSH\r\n\r\n")), 502, "upstream-invalid"),
+        (format!("https://{}", answers_then_hangs("")), 504, "upstream-connect-timeout"),
+        (
+            format!("https://{}", answers_then_closes("HTTP/1.1 400 No\r\n\r\n")),
+            502,
+            "upstream-unreachable",
+        ),
+        (format!("http://{}", answers_then_hangs("")), 504, "upstream-timeout"),
+        (format!("http://{}", answers_then_hangs("HTTP/1.1 20")), 504, "upstream-timeout"),
+        (format!("http://{}", answers_then_closes("")), 502, "upstream-invalid"),
+        (
+            format!("http://{}", answers_then_closes("HTTP/1.1 200 OK\r\nContent-")),
+            502,
+            "upstream-invalid",
+        ),
+        (
+            format!("http://{}", answers_then_hangs("SSH-2.0-OpenSSH\r\n\r\n")),
+            502,
+            "upstream-invalid",
+        ),
     ] {
         // Looking up a nonexistent name may be slow.
         let connect = if status == 504 { "300ms" } else { "10s" };
@@ -76,7 +88,7 @@ async fn upstream_failures_have_distinct_errors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn truncated_response_is_not_completed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
-    for upstream in [says(head), breaks_off(head)] {
+    for upstream in [answers_then_hangs(head), answers_then_closes(head)] {
         let gateway =
             Gateway::start(&format!("target: http://{upstream}\ntimeouts: {{idle: 200ms}}\n"));
         let answer =
@@ -97,7 +109,7 @@ fn truncated_response_keeps_its_header() {
         "HTTP/1.1 201 Created\r\nX-Id: 7\r\nTransfer-Encoding: chunked\r\n\r\n",
         "HTTP/1.1 201 Created\r\nX-Id: 7\r\nTransfer-Encoding: chunked\r\n\r\nnonsense",
     ] {
-        let gateway = Gateway::start(&format!("target: http://{}\n", breaks_off(answer)));
+        let gateway = Gateway::start(&format!("target: http://{}\n", answers_then_closes(answer)));
         for _ in 0..5 {
             let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
             let answer = exchange(gateway.address, request);
@@ -117,7 +129,7 @@ fn truncated_response_keeps_its_header() {
 }
 
 /// A server with a full backlog, so connection attempts get no response.
-async fn takes_nobody() -> (SocketAddr, impl Sized) {
+async fn full_backlog() -> (SocketAddr, impl Sized) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -125,14 +137,14 @@ async fn takes_nobody() -> (SocketAddr, impl Sized) {
     let mut queue = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
         queue.push(stream);
-        assert!(queue.len() < 100, "the queue of a listener has no end here");
+        assert!(queue.len() < 100, "the listen backlog does not fill up");
     }
     (address, (listener, queue))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connect_timeout_precedes_response_timeout() {
-    let (address, _queue) = takes_nobody().await;
+    let (address, _queue) = full_backlog().await;
     for protocol in ["http1", "http2"] {
         // The response timeout starts only after the connection is established.
         let gateway = Gateway::start(&format!(
@@ -149,7 +161,7 @@ async fn connect_timeout_precedes_response_timeout() {
 }
 
 /// A proxy that delays the server's first bytes.
-fn pausing(server: SocketAddr, pause: Duration) -> SocketAddr {
+fn delaying_proxy(server: SocketAddr, pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -177,7 +189,7 @@ async fn response_timeout_excludes_connecting() {
     let server = Gateway::start_in(folder, &format!("listen: [{tls}]\n{}", upstream.target()));
     for body in ["", "hello"] {
         // Connecting takes longer than the response timeout.
-        let port = pausing(server.address, Duration::from_secs(3)).port();
+        let port = delaying_proxy(server.address, Duration::from_secs(3)).port();
         let folder = TempDir::new().unwrap();
         let lines =
             format!("target: https://localhost:{port}\ntimeouts: {{connect: 20s, response: 2s}}\n");
@@ -242,7 +254,7 @@ async fn response_timeout_excludes_the_upload() {
 }
 
 /// Sends the bytes individually and returns how long the gateway holds the connection open.
-fn kept(gateway: &Gateway, bytes: &[u8]) -> Duration {
+fn time_until_closed(gateway: &Gateway, bytes: &[u8]) -> Duration {
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let started = Instant::now();
@@ -292,7 +304,7 @@ async fn slow_header_times_out() {
         );
         let gateway = Gateway::start_in(folder, &lines);
         for bytes in openings {
-            let kept = kept(&gateway, bytes);
+            let kept = time_until_closed(&gateway, bytes);
             assert!(kept >= Duration::from_millis(300), "{}: {kept:?}", bytes.escape_ascii());
         }
     }
@@ -327,5 +339,5 @@ async fn client_that_does_not_read_is_disconnected() {
     thread::sleep(Duration::from_secs(3));
     let mut read = Vec::new();
     let ended = stream.read_to_end(&mut read);
-    assert!(ended.is_err() || read.len() < 64 << 20, "{} bytes came", read.len());
+    assert!(ended.is_err() || read.len() < 64 << 20, "{} bytes arrived", read.len());
 }

@@ -33,27 +33,27 @@ impl Pair {
     }
 
     /// Sends a GET request to a gateway.
-    async fn ask(&self, gateway: usize, path: &str, fields: &[(&str, &str)]) -> Told {
+    async fn ask(&self, gateway: usize, path: &str, fields: &[(&str, &str)]) -> Reply {
         let answer = self.clients[gateway].send("GET", path, fields, "").await.unwrap();
         let violated = match answer.status.as_u16() {
             429 => answer.json()["violated-policies"].to_string(),
             _ => String::new(),
         };
         let left = answer.header("x-ratelimit-remaining").to_owned();
-        Told { status: answer.status.as_u16(), left, violated }
+        Reply { status: answer.status.as_u16(), left, violated }
     }
 
     /// Sends requests to a path. `asked` contains the gateway and the expected status.
     async fn statuses(&self, path: &str, asked: &[(usize, u16)]) {
         for (number, (gateway, status)) in asked.iter().enumerate() {
-            let told = self.ask(*gateway, path, &[]).await;
-            assert_eq!(told.status, *status, "{path}, request {number}: {told:?}");
+            let reply = self.ask(*gateway, path, &[]).await;
+            assert_eq!(reply.status, *status, "{path}, request {number}: {reply:?}");
         }
     }
 }
 
 #[derive(Debug)]
-struct Told {
+struct Reply {
     status: u16,
     left: String,
     violated: String,
@@ -115,8 +115,8 @@ async fn settled_costs_are_shared() {
     for (gateway, path, spent) in
         [(0, "/ai/400", 400), (1, "/ai/30", 430), (0, "/ai/0", 430), (1, "/ai/500", 930)]
     {
-        let told = pair.ask(gateway, path, &[]).await;
-        assert_eq!((told.status, told.left), (200, (1_000 - spent).to_string()), "{path}");
+        let reply = pair.ask(gateway, path, &[]).await;
+        assert_eq!((reply.status, reply.left), (200, (1_000 - spent).to_string()), "{path}");
         // The other gateway sees the cost as soon as Redis has it.
         let name = "/status/tokens/ip:127.0.0.1";
         let started = Instant::now();
@@ -275,8 +275,8 @@ async fn tier_quotas_are_shared() {
         (1, "/", "[\"client/2\"]"),
         (0, "/", "[\"client/2\"]"),
     ] {
-        let told = pair.ask(gateway, path, &[("x-api-key", "free-key")]).await;
-        assert_eq!(told.violated, violated, "{gateway} {path} {told:?}");
+        let reply = pair.ask(gateway, path, &[("x-api-key", "free-key")]).await;
+        assert_eq!(reply.violated, violated, "{gateway} {path} {reply:?}");
     }
     pair.statuses("/", &[(1, 200), (0, 429)]).await;
 }

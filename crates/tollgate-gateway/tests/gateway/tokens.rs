@@ -50,47 +50,47 @@ fn set(keys: &[&Key]) -> String {
 
 /// The issuer's response to a request for its keys.
 #[derive(Clone, Debug)]
-enum Says {
+enum Reply {
     Keys(String),
     Status(u16),
-    Elsewhere(&'static str),
+    Redirect(&'static str),
     /// No response until the value changes.
-    Nothing,
+    Hang,
 }
 
 struct Issuer {
     upstream: Upstream,
-    says: watch::Sender<Says>,
+    reply: watch::Sender<Reply>,
 }
 
 impl Issuer {
-    async fn new(says: Says) -> Self {
-        let (says, heard) = watch::channel(says);
+    async fn new(reply: Reply) -> Self {
+        let (reply, heard) = watch::channel(reply);
         let answer = move || {
             let mut heard = heard.clone();
             async move {
-                let says = heard.wait_for(|says| !matches!(says, Says::Nothing)).await;
-                let says = says.map_or(Says::Status(500), |says| says.clone());
+                let reply = heard.wait_for(|reply| !matches!(reply, Reply::Hang)).await;
+                let reply = reply.map_or(Reply::Status(500), |reply| reply.clone());
                 let answer = Response::builder();
-                let (answer, body) = match says {
-                    Says::Keys(keys) => (answer, keys),
-                    Says::Status(status) => (answer.status(status), String::new()),
-                    Says::Elsewhere(url) => {
+                let (answer, body) = match reply {
+                    Reply::Keys(keys) => (answer, keys),
+                    Reply::Status(status) => (answer.status(status), String::new()),
+                    Reply::Redirect(url) => {
                         (answer.status(302).header("location", url), String::new())
                     }
-                    Says::Nothing => unreachable!("it is waited for something else"),
+                    Reply::Hang => unreachable!("waited for another reply"),
                 };
                 answer.body(Full::from(body).boxed()).unwrap()
             }
         };
-        Self { upstream: Upstream::answering_later(move |_| answer()).await, says }
+        Self { upstream: Upstream::answering_later(move |_| answer()).await, reply }
     }
 
-    fn says(&self, says: Says) {
-        self.says.send_replace(says);
+    fn set_reply(&self, reply: Reply) {
+        self.reply.send_replace(reply);
     }
 
-    fn asked(&self) -> usize {
+    fn fetches(&self) -> usize {
         self.upstream.seen().len()
     }
 
@@ -112,10 +112,10 @@ async fn ask(client: &Client, token: &str) -> u16 {
 }
 
 /// Sends requests with this token until they return the expected status.
-async fn ask_until(client: &Client, token: &str, status: u16) {
+async fn until_status(client: &Client, token: &str, status: u16) {
     let started = Instant::now();
     while ask(client, token).await != status {
-        assert!(started.elapsed() < PATIENCE, "it is never {status}");
+        assert!(started.elapsed() < PATIENCE, "no response has status {status}");
         pause().await;
     }
 }
@@ -123,16 +123,16 @@ async fn ask_until(client: &Client, token: &str, status: u16) {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_kid_fetches_rotated_keys() {
     let (old, new) = (Key::new("old"), Key::new("new"));
-    let issuer = Issuer::new(Says::Keys(set(&[&old]))).await;
+    let issuer = Issuer::new(Reply::Keys(set(&[&old]))).await;
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     let client = Client::new(gateway.address);
     assert_eq!(ask(&client, &old.token()).await, 200);
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
-    issuer.says(Says::Keys(set(&[&new])));
+    issuer.set_reply(Reply::Keys(set(&[&new])));
     assert_eq!(ask(&client, &old.token()).await, 200);
     assert_eq!(ask(&client, &new.token()).await, 403);
-    ask_until(&client, &new.token(), 200).await;
+    until_status(&client, &new.token(), 200).await;
     assert_eq!(ask(&client, &old.token()).await, 403);
     let config = gateway.admin("/config").await.json();
     assert_eq!(config["keySets"][0]["kids"], json!(["new"]));
@@ -143,21 +143,21 @@ async fn unknown_kid_fetches_rotated_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_tokens_cause_one_fetch_per_interval() {
     let (key, unknown) = (Key::new("known"), Key::new("made up").token());
-    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let issuer = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
     let patient = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
     let client = Client::new(patient.address);
     for _ in 0..500 {
         assert_eq!(ask(&client, &unknown).await, 403);
     }
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.fetches(), 1);
 
     let started = Instant::now();
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     let client = Client::new(gateway.address);
-    while issuer.asked() < 4 {
+    while issuer.fetches() < 4 {
         assert_eq!(ask(&client, &unknown).await, 403);
-        assert!(started.elapsed() < PATIENCE, "it is not fetched again");
+        assert!(started.elapsed() < PATIENCE, "the key set was not fetched again");
         pause().await;
     }
     // After the initial fetch there must be at least a second between fetches.
@@ -168,12 +168,12 @@ async fn forged_tokens_cause_one_fetch_per_interval() {
 #[tokio::test(flavor = "multi_thread")]
 async fn expired_key_set_is_refreshed() {
     let key = Key::new("key");
-    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let issuer = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
     let started = Instant::now();
     let _gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s, maxAge: 1s")));
-    while issuer.asked() < 3 {
-        assert!(started.elapsed() < PATIENCE, "it is not fetched again");
+    while issuer.fetches() < 3 {
+        assert!(started.elapsed() < PATIENCE, "the key set was not fetched again");
         pause().await;
     }
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
@@ -183,7 +183,7 @@ async fn expired_key_set_is_refreshed() {
 async fn invalid_key_set_is_reported_but_not_used() {
     let (key, unknown) = (Key::new("good"), Key::new("unknown"));
     let good = set(&[&key]);
-    let issuer = Issuer::new(Says::Keys(good.clone())).await;
+    let issuer = Issuer::new(Reply::Keys(good.clone())).await;
     let upstream = Upstream::new().await;
     let times = "minRefetch: 1s, fetchTimeout: 300ms";
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines(times)));
@@ -192,16 +192,16 @@ async fn invalid_key_set_is_reported_but_not_used() {
     let oversize = format!("{good}{}", " ".repeat(1 << 20));
     let secret = r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}"#;
     // Consecutive messages differ, so each must belong to its own response.
-    for (says, message) in [
-        (Says::Keys("<html>down for maintenance</html>".to_owned()), "not a JSON Web Key Set"),
-        (Says::Keys(r#"{"keys": []}"#.to_owned()), "no usable key"),
-        (Says::Keys(oversize), "larger than 1024 KiB"),
-        (Says::Status(500), "500 Internal Server Error"),
-        (Says::Keys(secret.to_owned()), "no usable key"),
-        (Says::Elsewhere("/moved"), "a redirect to \"/moved\", which is not followed"),
-        (Says::Nothing, "no whole answer within 300ms"),
+    for (reply, message) in [
+        (Reply::Keys("<html>down for maintenance</html>".to_owned()), "not a JSON Web Key Set"),
+        (Reply::Keys(r#"{"keys": []}"#.to_owned()), "no usable key"),
+        (Reply::Keys(oversize), "larger than 1024 KiB"),
+        (Reply::Status(500), "500 Internal Server Error"),
+        (Reply::Keys(secret.to_owned()), "no usable key"),
+        (Reply::Redirect("/moved"), "a redirect to \"/moved\", which is not followed"),
+        (Reply::Hang, "no whole answer within 300ms"),
     ] {
-        issuer.says(says.clone());
+        issuer.set_reply(reply.clone());
         let told = async || {
             let config = gateway.admin("/config").await.json();
             let error = &config["keySets"][0]["lastError"]["message"];
@@ -210,9 +210,9 @@ async fn invalid_key_set_is_reported_but_not_used() {
         let started = Instant::now();
         while !told().await {
             assert_eq!(ask(&client, &unknown.token()).await, 403);
-            assert!(started.elapsed() < PATIENCE, "{says:?}: {message:?} is not told");
+            assert!(started.elapsed() < PATIENCE, "{reply:?}: {message:?} is not reported");
         }
-        assert_eq!(ask(&client, &key.token()).await, 200, "{says:?}");
+        assert_eq!(ask(&client, &key.token()).await, 200, "{reply:?}");
     }
     assert!(issuer.upstream.seen().iter().all(|seen| seen.uri.path() == "/keys"));
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
@@ -228,7 +228,7 @@ async fn invalid_key_set_is_reported_but_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn gateway_starts_without_keys() {
     let key = Key::new("late");
-    let issuer = Issuer::new(Says::Status(503)).await;
+    let issuer = Issuer::new(Reply::Status(503)).await;
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     let client = Client::new(gateway.address);
@@ -246,15 +246,15 @@ async fn gateway_starts_without_keys() {
     let named = admin.send("GET", "/config", &[("host", "rebound.example")], "").await.unwrap();
     assert_eq!(named.status, 421);
     gateway.until_logged("tokens identify no client");
-    issuer.says(Says::Keys(set(&[&key])));
-    ask_until(&client, &key.token(), 200).await;
+    issuer.set_reply(Reply::Keys(set(&[&key])));
+    until_status(&client, &key.token(), 200).await;
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_wait_for_the_first_keys() {
     let key = Key::new("slow");
-    let issuer = Issuer::new(Says::Nothing).await;
+    let issuer = Issuer::new(Reply::Hang).await;
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("fetchTimeout: 20s")));
     let client = Client::new(gateway.address);
@@ -262,15 +262,15 @@ async fn clients_wait_for_the_first_keys() {
     let early = tokio::spawn(async move { ask(&client, &token).await });
     let ready = gateway.admin("/readyz").await;
     assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"fetching keys".into()));
-    issuer.says(Says::Keys(set(&[&key])));
+    issuer.set_reply(Reply::Keys(set(&[&key])));
     assert_eq!(early.await.unwrap(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_reuses_fetched_keys() {
     let key = Key::new("kept");
-    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
-    let other = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let issuer = Issuer::new(Reply::Keys(set(&[&key]))).await;
+    let other = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
     let client = Client::new(gateway.address);
@@ -283,18 +283,18 @@ async fn reload_reuses_fetched_keys() {
         gateway.until_config(|config| config["version"] == version).await;
     }
     assert_eq!(ask(&client, &key.token()).await, 200);
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.fetches(), 1);
     // A new set replaces the old set only when its keys have been fetched.
     gateway.rewrite(&lines(&upstream, &other.lines("minRefetch: 30m, maxAge: 3h")));
     gateway.until_config(|config| config["version"] == 4).await;
     assert_eq!(ask(&client, &key.token()).await, 200);
-    assert_eq!((issuer.asked(), other.asked()), (1, 1));
+    assert_eq!((issuer.fetches(), other.fetches()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn key_fetch_requires_a_trusted_certificate() {
     let key = Key::new("key");
-    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let issuer = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let folder = TempDir::new().unwrap();
     certificate(&folder, "tls");
     let tls = "listen: [{address: '127.0.0.1:0', tls: {certificate: tls.pem, key: tls.key}}]\n";

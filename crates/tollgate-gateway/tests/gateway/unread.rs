@@ -34,7 +34,7 @@ struct Flood {
 
 impl Flood {
     fn new(chunk: usize) -> Self {
-        let socket = shallow();
+        let socket = small_socket();
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let listener = socket.listen(1_024).unwrap();
         let address = listener.local_addr().unwrap();
@@ -70,7 +70,7 @@ async fn flood(mut stream: TcpStream, many: Vec<u8>, sent: Arc<AtomicU64>) -> io
 
 /// A socket with small buffers. With loopback's large segments, the kernel would buffer megabytes
 /// before any bytes wait in the gateway.
-fn shallow() -> TcpSocket {
+fn small_socket() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -97,7 +97,7 @@ fn over_http2(streams: u32, path: &[u8]) -> Vec<u8> {
 }
 
 /// Waits until the gateway uses no processor time and the target sends no bytes.
-async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
+async fn until_idle(gateway: &Gateway, sent: &AtomicU64) {
     let started = Instant::now();
     let (mut before, mut same) = ((0, 0), 0);
     while same < 10 {
@@ -105,7 +105,7 @@ async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
         let now = (sent.load(Ordering::Relaxed), gateway.processor_time());
         same = if now == before { same + 1 } else { 0 };
         before = now;
-        assert!(started.elapsed() < PATIENCE, "bytes still move: {now:?}");
+        assert!(started.elapsed() < PATIENCE, "the gateway is still busy: {now:?}");
     }
 }
 
@@ -137,11 +137,11 @@ async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -
     for round in [1, times] {
         before = gateway.resident();
         for _ in 0..round {
-            let mut stream = shallow().connect(gateway.address).await.unwrap();
+            let mut stream = small_socket().connect(gateway.address).await.unwrap();
             stream.write_all(request).await.unwrap();
             unread.push(stream);
         }
-        until_still(gateway, sent).await;
+        until_idle(gateway, sent).await;
     }
     (gateway.resident() - before) / times
 }

@@ -11,7 +11,7 @@ use tungstenite::Message;
 use crate::support::{Gateway, RawClient, RawUpstream, exchange};
 
 /// A WebSocket echo server.
-fn echo() -> String {
+fn echo_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -32,7 +32,7 @@ fn echo() -> String {
 #[test]
 fn websocket_is_tunneled_both_ways() {
     let limit = "client: {limit: 2, windowSeconds: 3600}\n";
-    let gateway = Gateway::start(&format!("{}{limit}", echo()));
+    let gateway = Gateway::start(&format!("{}{limit}", echo_server()));
     let url = format!("ws://{}/socket", gateway.address);
     let (mut socket, answer) = tungstenite::connect(&url).unwrap();
     assert_eq!(answer.status(), 101);
@@ -55,7 +55,7 @@ fn websocket_is_tunneled_both_ways() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnels_are_limited() {
-    let gateway = Gateway::start(&format!("{}maxTunnels: 1\n", echo()));
+    let gateway = Gateway::start(&format!("{}maxTunnels: 1\n", echo_server()));
     let url = format!("ws://{}/socket", gateway.address);
     let (mut socket, _) = tungstenite::connect(&url).unwrap();
     match tungstenite::connect(&url) {
@@ -76,13 +76,13 @@ async fn tunnels_are_limited() {
     let started = Instant::now();
     let plain = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade, close\r\nUpgrade: x\r\n\r\n";
     while exchange(gateway.address, plain).starts_with("HTTP/1.1 503") {
-        assert!(started.elapsed() < Duration::from_secs(20), "the tunnel never ends");
+        assert!(started.elapsed() < Duration::from_secs(20), "the tunnel is still open");
     }
     assert!(tungstenite::connect(&url).is_ok());
 }
 
 /// A server that switches to a protocol in which it reads until EOF and then repeats its input.
-fn reader() -> String {
+fn reader_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -112,7 +112,7 @@ const UPGRADE: &str =
 
 #[test]
 fn half_closed_tunnel_still_receives() {
-    let gateway = Gateway::start(&reader());
+    let gateway = Gateway::start(&reader_server());
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     // The client may send the new protocol's first bytes along with the request.
     stream.write_all(format!("{UPGRADE}one ").as_bytes()).unwrap();
@@ -127,7 +127,7 @@ fn half_closed_tunnel_still_receives() {
 
 #[test]
 fn idle_tunnel_is_closed() {
-    let gateway = Gateway::start(&format!("{}timeouts: {{tunnel: 200ms}}\n", reader()));
+    let gateway = Gateway::start(&format!("{}timeouts: {{tunnel: 200ms}}\n", reader_server()));
     let answer = exchange(gateway.address, UPGRADE);
     assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n"), "{answer}");
@@ -232,7 +232,7 @@ fn upgrade_connection_is_not_reused() {
 }
 
 /// A server that sends this response to any request. The channel reports closed connections.
-fn changes_to(answer: &'static str) -> (String, mpsc::Receiver<()>) {
+fn switching_server(answer: &'static str) -> (String, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("target: http://{}\n", listener.local_addr().unwrap());
     let (ended, end) = mpsc::channel();
@@ -256,7 +256,7 @@ fn upgrade_to_unrequested_protocol_is_invalid() {
         ("HTTP/1.1 101 S\r\nConnection: upgrade\r\n\r\n", "502"),
         ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: Reader/1\r\n\r\n", "101"),
     ] {
-        let (target, end) = changes_to(answer);
+        let (target, end) = switching_server(answer);
         let gateway = Gateway::start(&target);
         let mut client = RawClient::new(gateway.address);
         let said = client.ask(&UPGRADE.replace("reader/1", "first/1, reader/1"));

@@ -167,7 +167,7 @@ async fn oversized_header_receives_a_response() {
 }
 
 /// An HTTP/2 target that responds when a body fills the first window, and reads the rest later.
-async fn answers_early(listener: TcpListener, goes_on: oneshot::Receiver<()>) {
+async fn early_responder(listener: TcpListener, goes_on: oneshot::Receiver<()>) {
     let (stream, _) = listener.accept().await.unwrap();
     let mut connection = h2::server::handshake(stream).await.unwrap();
     let (request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -194,7 +194,7 @@ async fn early_response_does_not_stop_the_upload() {
     let target = format!("{{url: 'http://{}', protocol: http2}}", listener.local_addr().unwrap());
     let gateway = Gateway::start(&format!("target: {target}\n"));
     let (go_on, goes_on) = oneshot::channel();
-    tokio::spawn(answers_early(listener, goes_on));
+    tokio::spawn(early_responder(listener, goes_on));
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     // The last part of the body does not fit into the window.
@@ -203,7 +203,7 @@ async fn early_response_does_not_stop_the_upload() {
     stream.write_all(&[head.as_bytes(), &vec![b'x'; length]].concat()).unwrap();
     let mut answer = BufReader::new(stream).lines().map(Result::unwrap);
     assert_eq!(answer.next().unwrap(), "HTTP/1.1 200 OK");
-    assert!(answer.any(|line| line.is_empty()), "the head has an end");
+    assert!(answer.any(|line| line.is_empty()), "the header is incomplete");
     go_on.send(()).unwrap();
     // The chunk length precedes it.
     assert_eq!(answer.nth(1), Some(format!("{length} bytes")));

@@ -149,7 +149,7 @@ async fn until_served_by(client: &Client, is_so: impl Fn(&[String]) -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the servers of requests did not change");
+    panic!("requests still reach the wrong servers");
 }
 
 async fn until_served_by_all(client: &Client, names: &[&str]) {
@@ -296,7 +296,7 @@ async fn prefix_is_stripped_after_limits_match() {
         let answer = exchange(gateway.address, &request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
     }
-    assert_eq!(upstream.seen().len(), count, "none of them was forwarded");
+    assert_eq!(upstream.seen().len(), count, "a rejected request was forwarded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -462,7 +462,7 @@ async fn oversized_body_is_rejected() {
         let answer = RawClient::new(gateway.address).ask(&format!("{head}{body}0\r\n\r\n"));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
     }
-    assert_eq!(upstream.seen().len(), 1, "no part of the third body is taken for a whole one");
+    assert_eq!(upstream.seen().len(), 1, "the oversized body must not arrive truncated");
     for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
         for (length, status) in [(1_000, 200), (1_001, 413), (0, 200)] {
             let answer = client.send("POST", "/", &[], &"x".repeat(length)).await.unwrap();

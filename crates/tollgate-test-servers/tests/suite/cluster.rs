@@ -83,7 +83,7 @@ fn replica_takes_over() {
     // Killing a master loses the writes that have not reached its replica.
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let key = keys.into_iter().find(|key| cluster.master_of(cluster.slot_of(key)) == 0);
-    let key = key.expect("one of eight");
+    let key = key.expect("no key belongs to node 0");
     let slot = cluster.slot_of(key);
     // WAIT only covers writes made on its own connection.
     let mut master = cluster.node(0).connect().expect("a connection");

@@ -71,7 +71,7 @@ fn killed_test_kills_server() {
     let folder = Path::new(folder.list()[1].text());
     assert!(folder.exists());
 
-    test.kill().expect("still there");
+    test.kill().expect("still running");
     test.wait().expect("a child");
     until("the server ends", LIMIT, || Client::tcp(address).is_err().then_some(()));
     until("its folder is removed", LIMIT, || (!folder.exists()).then_some(()));
@@ -133,7 +133,7 @@ fn writes_fail_at_the_memory_limit() {
         let answer = redis.cmd(&["SET", &format!("key:{key}"), &big]);
         answer.error().map(str::to_owned)
     });
-    assert!(refusal.expect("the fourth at last").starts_with("OOM"));
+    assert!(refusal.expect("no write failed").starts_with("OOM"));
     assert_eq!(redis.cmd(&["SELECT", "1"]).text(), "OK");
     assert!(redis.cmd(&["SELECT", "2"]).error().is_some());
 }
@@ -145,7 +145,7 @@ fn stopped_server_replies_after_cont() {
     redis.stop();
     assert!(!redis.is_up());
     client.say(&["INCR", "count"]);
-    client.send().expect("the system takes it");
+    client.send().expect("buffered by the kernel");
     // The kernel still accepts connections.
     assert!(Client::tcp(redis.address()).is_ok());
     redis.cont();

@@ -97,7 +97,7 @@ impl Gateway {
         while !fronts.contains_key("admin") {
             let mut line = String::new();
             let length = banner.read_line(&mut line).unwrap_or(0);
-            assert!(length > 0, "it ended early: {}", log.lock().unwrap());
+            assert!(length > 0, "the gateway exited early: {}", log.lock().unwrap());
             let (name, url) = line.split_once("http").unwrap();
             let address = url.split_once("://").unwrap().1.trim_end().parse().unwrap();
             fronts.entry(name.trim().to_owned()).or_insert(address);

@@ -1,9 +1,9 @@
 # sh leash.sh FOLDER PROGRAM ARGUMENT...
 #
-# Replaces itself by the program. Before that it starts a second process, which reads standard
-# input; the test holds the other end of that pipe. On a line the second process exits. If the
-# pipe closes without a line, the test was killed: the second process then kills the program and
-# removes its folder.
+# Replaces itself with the program. Before that it starts a second process, which reads standard
+# input; the test holds the other end of that pipe. When the second process reads a line, it exits.
+# If the pipe closes without a line, the test was killed, so the second process kills the program
+# and removes its folder.
 folder=$1
 shift
 exec 3<&0 </dev/null

@@ -119,9 +119,9 @@ fn valid_files_produce_no_output() {
     }
 }
 
-/// A file that is missing in this list would never be reloaded.
+/// A file missing from this list would never be reloaded.
 #[test]
-fn the_plan_lists_all_named_files() {
+fn plan_lists_all_named_files() {
     let yaml = "rateLimiter:
   target: http://localhost
   listen: {address: '127.0.0.1:0', tls: {certificate: a.pem, key: a.key, clientCa: ca.pem}}

@@ -84,7 +84,7 @@ counts for its api_key, in tier pro
     assert!(said.ends_with("is not limited: it is a CORS preflight\n"), "{said}");
     let said = explained(&format!("{TIERS}  preflights: charged\n"), &preflight).unwrap();
     assert!(said.contains("this request takes 1"), "{said}");
-    // The limit of preflights applies only where other requests have a limit.
+    // The preflight limit only applies where other requests are limited.
     let said = explained("rateLimiter: {target: http://localhost:3000}\n", &preflight).unwrap();
     assert!(said.ends_with("  no limit applies\n"), "{said}");
     let listed = format!(
@@ -202,7 +202,7 @@ fn explains_store_state_without_charging() {
     assert!(said.ends_with("; check `store.redis`, or leave it alone (`--dry`)"), "{said}");
 }
 
-/// Charges a sliding window log of 10 units an hour.
+/// Charges a sliding window log with 10 units per hour.
 fn charge(redis: &Redis, policy: &str, key: &Key, units: u64) {
     let policy = Policy::sliding_window_log(policy, Quota::per_hour(10)).unwrap();
     tokio::runtime::Runtime::new().unwrap().block_on(async {

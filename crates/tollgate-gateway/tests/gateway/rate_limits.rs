@@ -307,7 +307,7 @@ async fn denied_checks_charge_nothing_else() {
         assert_eq!(answer.statuses[1].limit_remaining, 3);
         assert_eq!(headers(&answer)["ratelimit-limit"], "10");
     }
-    // Another descriptor's denial does not lose a report.
+    // A report is charged even if another descriptor is denied.
     let mut both = request(&[&[("user", "banned")], &[("tokens", "other")]]);
     both.descriptors[1].hits_addend = Some(UInt64Value { value: 4 });
     assert_eq!(codes(&service.send(both).await.unwrap()), [OverLimit, OverLimit, Allowed]);

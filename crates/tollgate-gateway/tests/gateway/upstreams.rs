@@ -358,7 +358,7 @@ async fn reload_keeps_connections_and_health() {
         "target: {{url: ['http://{}', 'http://127.0.0.1:{}'], maxFailures: 1, retryAfter: 1h}}\n",
         upstream.address, gone.port
     );
-    // With so few files, each additional target lowers the bound of all targets.
+    // With so few files, each additional target lowers the connection limit for all targets.
     let gateway = Gateway::start_with_files(300, &target);
     let client = Client::new(gateway.address);
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! The charts. Their size fits a phone, and a wide screen shows two charts per row.
+//! The charts. They fit a phone screen, and a wide screen shows two charts per row.
 
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
@@ -10,7 +10,7 @@ use crate::Instant;
 use crate::report::Series;
 use tollgate_core::Timestamp;
 
-// Placeholders that are replaced with variables of the style sheet.
+// Placeholders that are replaced with CSS variables.
 const TEXT: RGBColor = RGBColor(1, 1, 1);
 const FAINT: RGBColor = RGBColor(2, 2, 2);
 const ALLOWED: RGBColor = RGBColor(3, 3, 3);
@@ -25,7 +25,7 @@ const COLOURS: [(&str, &str); 4] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-/// Stacks denied requests on allowed requests.
+/// Stacks denied requests on top of allowed requests.
 pub(super) fn over_time(series: &Series) -> String {
     drawing(220, |area| {
         let steps: Vec<_> = (0_u64..).zip(&series.steps).collect();

@@ -1,7 +1,7 @@
 //! The report as a self-contained HTML file.
 //!
-//! The charts use placeholder colours that are replaced with variables of the style sheet, so each
-//! chart fits light and dark mode.
+//! The charts use placeholder colours that are replaced with CSS variables, so they work in both
+//! light and dark mode.
 
 mod charts;
 
@@ -88,7 +88,7 @@ const ALLOWED: &str = "<span class=\"allowed\">\u{25a0}</span>";
 const DENIED: &str = "<span class=\"denied\">\u{25a0}</span>";
 const LIMIT: &str = "<span class=\"denied\">\u{2502}</span>";
 
-/// Draws all requests, and then each policy with a different chart.
+/// Draws all requests, and then each policy if its chart is different.
 fn over_time(out: &mut String, report: &Report) -> fmt::Result {
     let mut policies: Vec<_> = report.policies.iter().collect();
     policies.sort_by_key(|(name, policy)| (Reverse(policy.totals.counts.denied), *name));

@@ -144,7 +144,7 @@ mod tests {
         *2\r\n*1\r\n:1\r\n*2\r\n+a\r\n$1\r\nb\r\n%1\r\n+a\r\n:1\r\n";
 
     #[test]
-    fn read_sizes_do_not_affect_message_counts() {
+    fn message_counts_ignore_read_sizes() {
         for size in 1..TALK.len() {
             let (mut reader, mut tally) = (Reader::of_requests(), Tally::default());
             TALK.chunks(size).for_each(|part| reader.read(part, &mut tally));

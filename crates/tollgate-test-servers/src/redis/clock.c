@@ -1,5 +1,5 @@
 /*
- * Shifts the wall clock of a program by AHEAD_MICROS, if the program loads this with LD_PRELOAD.
+ * Shifts a program's wall clock by AHEAD_MICROS when loaded with LD_PRELOAD.
  *
  * libfaketime does the same, but redis-server hangs in it: libfaketime allocates memory when the
  * clock is first read, and jemalloc reads the clock when memory is first allocated.

@@ -185,7 +185,7 @@ impl Gateway {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Sends a GET without a token to the admin address.
+    /// Sends a GET request without the operator token to the admin address.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
         Client::new(self.admin).get(path).await
     }

@@ -16,7 +16,7 @@ pub(crate) use self::gateway::{Answer, Client, Gateway, pause, whole};
 pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::Upstream;
 
-/// Whether the tests may take much memory and some minutes.
+/// Whether tests may use a lot of memory and take several minutes.
 pub(crate) fn is_heavy() -> bool {
     env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1")
 }

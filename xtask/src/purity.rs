@@ -70,6 +70,13 @@ const BOUNDARIES: &[Boundary] = &[
         reason: "time zones are those built in, so that replicas agree whatever their machines have",
     },
     Boundary {
+        package: "tollgate-llm",
+        features: "--all-features",
+        direct: Some(&["memchr", "serde", "serde_json", "thiserror"]),
+        forbidden: &["http", "hyper", "tokio", "tollgate-core", "tower"],
+        reason: "usage is read from bytes, by a proxy of any framework",
+    },
+    Boundary {
         package: "tollgate-replay",
         features: "--all-features",
         direct: None,

@@ -1,0 +1,172 @@
+//! Laws of the reader: chunking has no effect, JSON is read as serde_json reads it, and memory is
+//! bounded.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+use tollgate_llm::{Usage, UsageReader};
+
+/// Texts that matter to the reader, in any order, with arbitrary bytes between them.
+fn responses() -> impl Strategy<Value = Vec<u8>> {
+    let known = prop::sample::select(vec![
+        "data:",
+        "data: ",
+        "\n",
+        "\r",
+        "\r\n",
+        "\n\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"",
+        "\\",
+        "\\u00e9",
+        "{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":9}}",
+        "\"usage\":",
+        "\"response\":",
+        "\"message\":",
+        "\"choices\":[{\"delta\":{\"content\":\"",
+        "\"delta\":\"",
+        "{\"input_tokens\":",
+        "\"output_tokens\":",
+        "18446744073709551615",
+        "null",
+        "[DONE]",
+    ]);
+    let bytes = vec(any::<u8>(), 0..6);
+    let piece = prop_oneof![4 => known.prop_map(|it| it.as_bytes().to_vec()), 1 => bytes];
+    vec(piece, 0..60).prop_map(|pieces| pieces.concat())
+}
+
+fn state(reader: &UsageReader) -> (Option<Usage>, u64) {
+    (reader.reported(), reader.text_bytes())
+}
+
+/// Any JSON value, often with the names of responses.
+fn values() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![Just("한\"\n".to_owned()), "[a-z \\\\]{0,6}"];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0_u64..100).prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    let names = prop::sample::select(vec![
+        "usage",
+        "response",
+        "message",
+        "choices",
+        "delta",
+        "text",
+        "content",
+        "output",
+        "role",
+        "id",
+        "prompt_tokens",
+        "completion_tokens",
+        "a name that is longer than others",
+    ]);
+    leaf.prop_recursive(6, 60, 5, move |inner| {
+        let object = vec((names.clone(), inner.clone()), 0..5).prop_map(|members| {
+            members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>()
+        });
+        prop_oneof![3 => object.prop_map(Value::Object), 1 => vec(inner, 0..4).prop_map(Value::from)]
+    })
+}
+
+/// The bytes of the model's text, by the definition.
+fn text_of(value: &Value) -> u64 {
+    fn all(value: &Value) -> u64 {
+        match value {
+            Value::String(text) => text.len() as u64,
+            Value::Array(values) => values.iter().map(all).sum(),
+            Value::Object(members) => {
+                let text = members.iter().filter(|(name, _)| !["role", "id"].contains(&&***name));
+                text.map(|(_, value)| all(value)).sum()
+            }
+            _ => 0,
+        }
+    }
+    fn among(value: &Value, names: &[&str]) -> u64 {
+        match value {
+            Value::Array(values) => values.iter().map(|value| among(value, names)).sum(),
+            Value::Object(members) => {
+                names.iter().filter_map(|name| members.get(*name)).map(all).sum()
+            }
+            _ => 0,
+        }
+    }
+    let choices = value.get("choices").map_or(0, |it| among(it, &["delta", "message", "text"]));
+    among(value, &["delta", "output", "content"]) + choices
+}
+
+proptest! {
+    #[test]
+    fn any_chunking_equals_the_whole(
+        response in responses(),
+        cuts in vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        for new in [UsageReader::json, UsageReader::sse] {
+            let [mut whole, mut chunked, mut single] = [new(), new(), new()];
+            whole.read(&response);
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(response.len() + 1)).collect();
+            cuts.sort_unstable();
+            let mut start = 0;
+            for cut in cuts.into_iter().chain([response.len()]) {
+                chunked.read(&response[start..cut]);
+                start = cut;
+            }
+            for byte in &response {
+                single.read(&[*byte]);
+            }
+            prop_assert_eq!(state(&chunked), state(&whole));
+            prop_assert_eq!(state(&single), state(&whole));
+        }
+    }
+
+    #[test]
+    fn text_is_that_of_the_json_value(value in values()) {
+        // An array of documents is no response.
+        prop_assume!(value.is_object());
+        let event = serde_json::to_string_pretty(&value).unwrap();
+        let mut json = UsageReader::json();
+        json.read(event.as_bytes());
+        let expected = text_of(&value);
+        prop_assert_eq!(json.text_bytes(), expected, "{}", event);
+        let mut sse = UsageReader::sse();
+        for line in event.lines() {
+            sse.read(format!("data: {line}\n").as_bytes());
+        }
+        prop_assert_eq!(state(&sse), state(&json));
+    }
+}
+
+/// A megabyte each of names, text, numbers, arrays and usage, in a single line.
+#[test]
+fn memory_does_not_depend_on_the_response() {
+    let long = [
+        "x".repeat(1 << 20),
+        format!("{{\"{}", "x".repeat(1 << 20)),
+        format!("{{\"choices\": [{{\"delta\": \"{}", "x".repeat(1 << 20)),
+        format!("{{\"data\": [{}", "1,".repeat(1 << 19)),
+        "[".repeat(1 << 20),
+        "{\"a\":".repeat(1 << 18),
+        format!("{{\"usage\": {{\"{}", "x".repeat(1 << 20)),
+        format!("{{\"usage\": {{{}", "\"a\": 1,".repeat(1 << 17)),
+    ];
+    for response in long {
+        for (new, prefix) in [(UsageReader::json as fn() -> _, ""), (UsageReader::sse, "data: ")] {
+            let used = allocation_counter::measure(|| {
+                let mut reader: UsageReader = new();
+                reader.read(prefix.as_bytes());
+                for chunk in response.as_bytes().chunks(1000) {
+                    reader.read(chunk);
+                }
+            });
+            assert!(used.bytes_max < 16 * 1024, "{used:?}: {}", &response[..20]);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The parsers, through their public API.
+
+mod chunks;
+mod prices;
+mod requests;
+mod responses;
+
+use tollgate_llm::{DOLLAR, Model, Price, UsageReader};
+
+/// A model with 300 tokens per 1000 bytes, which are the default.
+fn model() -> Model {
+    Model::new(Price::per_million(DOLLAR, 4 * DOLLAR))
+}
+
+fn read(mut reader: UsageReader, response: &str) -> UsageReader {
+    reader.read(response.as_bytes());
+    reader
+}

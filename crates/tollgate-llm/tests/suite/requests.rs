@@ -1,0 +1,143 @@
+//! Requests of each API, written from its public reference.
+
+use serde_json::{Value, json};
+use tollgate_llm::{Model, Price, Request};
+
+use crate::model;
+
+fn parse(body: &Value) -> Request {
+    Request::parse(body.to_string().as_bytes()).expect("a valid request")
+}
+
+#[test]
+fn requests_of_each_api() {
+    let chat = parse(&json!({
+        "model": "gpt-5-mini",
+        "messages": [
+            {"role": "developer", "content": "Answer briefly."},
+            {"role": "user", "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+            ]},
+        ],
+        "max_completion_tokens": 200,
+        "n": 3,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    }));
+    assert_eq!((&*chat.model, chat.max_output, chat.streams), ("gpt-5-mini", Some(600), true));
+    assert!(chat.includes_usage);
+    assert_eq!(chat.attachments, 1);
+
+    let responses = parse(&json!({
+        "model": "gpt-5",
+        "instructions": "You are a pirate.",
+        "input": [{"role": "user", "content": [
+            {"type": "input_text", "text": "Where is the treasure?"},
+            {"type": "input_image", "image_url": "https://example.com/map.png"},
+            {"type": "input_file", "filename": "a.pdf", "file_data": "JVBERi0="},
+        ]}],
+        "max_output_tokens": 90,
+        "stream": null,
+    }));
+    assert_eq!((responses.max_output, responses.streams), (Some(90), false));
+    assert_eq!(responses.attachments, 2);
+
+    let embeddings =
+        parse(&json!({"model": "text-embedding-3-small", "input": [[9906, 1917], [0]]}));
+    assert_eq!((embeddings.max_output, embeddings.numbers), (None, 3));
+
+    let anthropic = parse(&json!({
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 1024,
+        "system": "Be kind.",
+        "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/4AA="}},
+            {"type": "text", "text": "What is in this image?"},
+        ]}],
+    }));
+    assert_eq!((&*anthropic.model, anthropic.max_output), ("claude-sonnet-4-5", Some(1024)));
+    assert_eq!((anthropic.attachments, anthropic.includes_usage), (1, false));
+}
+
+#[test]
+fn text_and_names_count() {
+    let bytes = |body| parse(&body).text_bytes;
+    assert_eq!(bytes(json!({"model": "m", "stream": false, "n": 1})), 0);
+    assert_eq!(bytes(json!({"prompt": "four", "system": "한국어"})), 6 + 4 + 6 + 9);
+    assert_eq!(bytes(json!({"messages": [{"role": "user", "content": "hi"}]})), 8 + 4 + 4 + 7 + 2);
+    // Prose is no attachment, wherever it is.
+    assert_eq!(bytes(json!({"url": "not an image"})), 3 + 12);
+    assert_eq!(bytes(json!({"text": "data:image/png;base64,AAAA"})), 4 + 26);
+}
+
+#[test]
+fn estimates_use_the_model() {
+    let request = parse(&json!({"input": ["x".repeat(995), {"data": "AAAA"}], "seed": 7}));
+    assert_eq!(request.text_bytes, 5 + 995 + 4 + 4);
+    let estimate = request.estimate(&model());
+    assert_eq!((estimate.total_input(), estimate.output), (303 + 1 + 1500, 4096));
+    let dense = Model::new(Price::per_million(0, 0))
+        .tokens_per_kilobyte(1000)
+        .tokens_per_attachment(10)
+        .max_output(5);
+    let estimate = request.estimate(&dense);
+    assert_eq!((estimate.total_input(), estimate.output), (1008 + 1 + 10, 5));
+    let stated = parse(&json!({"max_tokens": 0}));
+    assert_eq!(stated.estimate(&dense).output, 0);
+}
+
+#[test]
+fn higher_maximum_counts_and_saturates() {
+    let maximum = |body| parse(&body).max_output;
+    assert_eq!(maximum(json!({"max_tokens": 1, "max_completion_tokens": 9})), Some(9));
+    assert_eq!(maximum(json!({"max_tokens": null})), None);
+    assert_eq!(maximum(json!({"max_tokens": u64::MAX, "n": u64::MAX})), Some(u64::MAX));
+    assert_eq!(maximum(json!({"max_tokens": 7, "n": 0})), Some(7));
+}
+
+#[test]
+fn other_bodies_are_errors_without_their_text() {
+    let deep = "[".repeat(100_000);
+    let deep = format!("{{\"messages\": {deep}");
+    for (body, line) in [
+        (&b""[..], 1),
+        (b"\x1f\x8b\x08secret", 1),
+        (b"[]", 1),
+        (b"{\"model\": \"secret", 1),
+        (b"{\"model\": \"a\",\n \"model\": \"secret\"}", 2),
+        (b"{\"max_tokens\": 1,\n\n\"max_tokens\": 2}", 3),
+        (b"{\"max_tokens\": \"secret\"}", 1),
+        (b"{\"max_tokens\": -1}", 1),
+        (b"{\"max_tokens\": 1.5}", 1),
+        (b"{\"stream\": \"secret\"}", 1),
+        (b"{\"input\": \"\xff\"}", 1),
+        (deep.as_bytes(), 1),
+    ] {
+        let error = Request::parse(body).unwrap_err();
+        assert_eq!(error.line, line, "{}", body.escape_ascii());
+        let text = format!("{error} {error:?}");
+        assert!(
+            text.contains(&format!("line {line} column")) && !text.contains("secret"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn usage_is_asked_for_once() {
+    let asked = |body: &str| {
+        let request = Request::parse(body.as_bytes()).unwrap();
+        request.ask_for_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
+    };
+    let body = " {\"temperature\": 0.10, \"stream\": true}";
+    let asking = asked(body).unwrap();
+    assert_eq!(
+        asking,
+        " {\"stream_options\":{\"include_usage\":true},\"temperature\": 0.10, \"stream\": true}"
+    );
+    assert!(Request::parse(asking.as_bytes()).unwrap().includes_usage);
+    assert_eq!(asked(&asking), None);
+    assert_eq!(asked("{\"stream\": false}"), None);
+    assert_eq!(asked("{\"stream\": true, \"stream_options\": null}"), None);
+}

@@ -187,6 +187,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
             charges: charges.iter().map(Owned::of).collect(),
             local: self.local.clone(),
             shares: Arc::clone(&self.shares),
+            may_have_charged: false,
         }
     }
 }
@@ -214,6 +215,8 @@ struct Request<L> {
     charges: SmallVec<[Owned; 4]>,
     local: L,
     shares: Arc<Shares>,
+    /// Whether the first store may have charged it.
+    may_have_charged: bool,
 }
 
 /// A charge that outlives its caller.
@@ -247,6 +250,7 @@ impl<L: Store> Request<L> {
 
     /// Calls the local store, unless a policy rejects the request or no policy is local.
     fn call_local(&mut self, error: StoreError) -> Result<Reply<L::Future<Verdict>>, StoreError> {
+        self.may_have_charged = error.may_have_charged();
         let mut is_closed = !error.is_outage();
         for charge in &mut self.charges {
             let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
@@ -284,7 +288,11 @@ impl<L: Store> Request<L> {
         };
         if local.zip(verdict.decisions()).any(exceeds_only_share) {
             let reason = "the request costs more than the local share of the quota";
-            return Err(StoreError::not_charged(NAME, reason));
+            return Err(if self.may_have_charged {
+                StoreError::maybe_charged(NAME, reason)
+            } else {
+                StoreError::not_charged(NAME, reason)
+            });
         }
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
@@ -500,7 +508,7 @@ mod tests {
         let fallback = Stub::Down.or_local(Stub::Exceeding);
         let charge = |cost| now(fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(cost)));
         let error = charge(10).unwrap_err();
-        assert!(error.is_outage() && !error.may_have_charged(), "{error}");
+        assert!(error.is_outage() && error.may_have_charged(), "{error}");
         assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::ExceedsCapacity);
     }
 

@@ -11,6 +11,7 @@ use crate::address::{Address, Servers};
 use crate::check::About;
 use crate::clock::Clock;
 use crate::combiner::Combiner;
+use crate::connection::Network;
 use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
@@ -20,6 +21,7 @@ use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
 use crate::pace::Bounds;
+use crate::random::Random;
 use crate::stats::Counters;
 use crate::topology::{Connect, Place, Topology};
 use crate::{Inner, RedisStore, TlsError, UrlError, tls};
@@ -56,6 +58,7 @@ pub struct RedisStoreBuilder {
     time: Option<Arc<AtomicU64>>,
     clock: Clock,
     seed: Option<u64>,
+    network: Option<Network>,
 }
 
 /// The error of a [`RedisStore`] that cannot be made. A Redis that is down is not an error: the
@@ -100,6 +103,7 @@ impl RedisStoreBuilder {
             time: None,
             clock: Clock::default(),
             seed: None,
+            network: None,
         })
     }
 
@@ -209,6 +213,20 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets a simulated network, and makes tokio's clock plus `asleep` microseconds the store's
+    /// clock.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn simulated(
+        mut self,
+        network: Arc<dyn crate::simulation::Network>,
+        asleep: Arc<AtomicU64>,
+    ) -> Self {
+        self.network = Some(Network::Simulated(network));
+        self.clock = Clock::of_timers(asleep);
+        self
+    }
+
     /// Returns the address of Redis without credentials, for people to read.
     pub fn address(&self) -> impl fmt::Display {
         self.address.clone()
@@ -221,21 +239,28 @@ impl RedisStoreBuilder {
         if self.namespace.contains(['{', '}']) {
             return Err(ConnectError::Namespace(self.namespace));
         }
-        let tls =
-            self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
-        let counters = Arc::<Counters>::default();
         let (address, bounds, has_breaker) = (self.address, self.bounds, self.has_breaker);
+        let network = match self.network {
+            Some(network) => network,
+            None => {
+                let tls = address.uses_tls.then(|| tls::config(self.authorities.as_deref()));
+                Network::Fred { address: address.clone(), tls: tls.transpose()? }
+            }
+        };
+        let counters = Arc::<Counters>::default();
+        let random = Arc::new(self.seed.map_or_else(Random::default, Random::new));
+        let ids = Ids::new(random.next());
         let names = Names::new(&self.namespace, &self.secret);
         let is_member = matches!(address.servers, Servers::Cluster(_));
-        let about = About { names: names.clone(), is_member, counters: Arc::clone(&counters) };
+        let about =
+            About { names: names.clone(), is_member, counters: Arc::clone(&counters), random };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
-            let connect = Connect { address: address.clone(), tls, bounds, has_breaker, about };
-            Topology::cluster(seeds, connect)
+            Topology::cluster(seeds, Connect { network, bounds, has_breaker, about })
         } else {
             let guard = Guard::new(bounds.timeout, has_breaker);
-            let node = Node::connect(address.config(tls), bounds.timeout, guard, about)
-                .map_err(|error| ConnectError::Client(error.to_string()))?;
+            let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
+            let node = Node::new(connection, bounds.timeout, guard, about);
             let place = Place { host: address.to_string(), port: 0 };
             Topology::single(place, node, bounds)
         };
@@ -248,7 +273,7 @@ impl RedisStoreBuilder {
             deniers: Deniers::default(),
             clock: self.clock,
             counters,
-            ids: self.seed.map_or_else(Ids::default, Ids::new),
+            ids,
             time: self.time,
         });
         Ok(RedisStore(Arc::new(Inner { address, names, combiner, leases })))

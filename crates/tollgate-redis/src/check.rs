@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface};
-use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use tollgate_core::{Cost, Key, Policy, Quota};
 
+use crate::connection::Value;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal};
 use crate::names::Names;
 use crate::node::Node;
+use crate::random::Random;
 use crate::stats::Counters;
 
 /// The properties of a Redis server at the last connection, for operators.
@@ -95,25 +94,24 @@ pub(crate) struct About {
     /// Whether the server is meant to be a node of a Cluster.
     pub(crate) is_member: bool,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) random: Arc<Random>,
 }
 
 /// Checks a server after each connection to it, while the store has the server.
 pub(crate) fn watch(node: &Arc<Node>, about: About) {
-    let mut connected = node.client().reconnect_rx();
+    let mut connected = node.reconnects();
     let runtime = node.runtime().clone();
     let node = Arc::downgrade(node);
     runtime.spawn(async move {
         // The first connection may have been made before this task listened.
         let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
-        // Of that one, there may be an event nevertheless.
-        while is_known && connected.try_recv().is_ok() {}
+        // Discard its queued event, if there is one.
+        if is_known {
+            connected.skip();
+        }
         loop {
-            if !std::mem::take(&mut is_known) {
-                match connected.recv().await {
-                    // Some were missed; what counts is the last.
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
-                }
+            if !std::mem::take(&mut is_known) && !connected.next().await {
+                return;
             }
             let Some(node) = node.upgrade() else { return };
             about.counters.count_connection();
@@ -132,15 +130,13 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 
 /// Checks a server. Properties that the server does not report are left open; nothing here fails.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
-    let client = node.client();
     // It may be another server than before.
     node.set_cross_slot(false);
     let mut report = RedisReport {
-        is_cluster: field(&info(client, InfoKind::Cluster).await, "cluster_enabled")
-            .map(|it| it == "1"),
+        is_cluster: field(&info(node, "cluster").await, "cluster_enabled").map(|it| it == "1"),
         ..RedisReport::default()
     };
-    let about_server = info(client, InfoKind::Server).await;
+    let about_server = info(node, "server").await;
     if let Some((name, version)) = own_version(&about_server) {
         (report.name, report.version) = (Some(name), Some(version.to_owned()));
     }
@@ -152,7 +148,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     if report.is_cluster == Some(true) && !about.is_member {
         report.warnings.push(RedisWarning::Cluster);
     }
-    match maxmemory_policy(client).await {
+    match maxmemory_policy(node).await {
         Ok(policy) => {
             if policy != "noeviction" {
                 report.warnings.push(RedisWarning::Eviction(policy.clone()));
@@ -162,8 +158,8 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
     }
     let is_able = major.is_some_and(|major| major >= 7) && about.is_member;
-    node.set_cross_slot(is_able && takes_cross_slot(node, &about.names).await);
-    match rehearse(node, &about.names).await {
+    node.set_cross_slot(is_able && takes_cross_slot(node, about).await);
+    match rehearse(node, about).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
         // The server is one of a Cluster and the slot another's, or a replica: well enough.
         Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
@@ -179,7 +175,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         Err(Failure::Lost(_)) => {}
     }
     let is_known = report.warnings.iter().any(|it| matches!(it, RedisWarning::Rights(_)));
-    if let Some(reason) = missing_right(client, &about.names).await.filter(|_| !is_known) {
+    if let Some(reason) = missing_right(node, about).await.filter(|_| !is_known) {
         report.warnings.push(RedisWarning::Rights(reason));
     }
     report
@@ -192,8 +188,9 @@ fn is_about_rights(reason: &str) -> bool {
 }
 
 /// A section of INFO; nothing if the user may not read it.
-async fn info(client: &Client, section: InfoKind) -> String {
-    client.info(Some(section)).await.unwrap_or_default()
+async fn info(node: &Node, section: &'static str) -> String {
+    let info = node.command("INFO", vec![Bytes::from_static(section.as_bytes())]).await;
+    info.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -208,24 +205,26 @@ fn own_version(info: &str) -> Option<(&'static str, &str)> {
     fields.into_iter().find_map(|(name, version)| Some((name, field(info, version)?)))
 }
 
-async fn maxmemory_policy(client: &Client) -> Result<String, String> {
-    let command = CustomCommand::new_static("CONFIG", ClusterHash::Random, false);
-    let answer: Result<Vec<String>, _> =
-        client.custom(command, vec!["GET", "maxmemory-policy"]).await;
-    match answer {
-        Ok(pair) => pair.into_iter().nth(1).ok_or_else(|| "no answer".to_owned()),
-        Err(error) => Err(error.details().to_owned()),
+async fn maxmemory_policy(node: &Node) -> Result<String, String> {
+    let arguments = ["GET", "maxmemory-policy"].map(|it| Bytes::from_static(it.as_bytes()));
+    match node.command("CONFIG", arguments.to_vec()).await {
+        Ok(Value::List(pair)) => {
+            let policy = pair.get(1).and_then(Value::as_str);
+            policy.map(str::to_owned).ok_or_else(|| "no answer".to_owned())
+        }
+        Ok(_) => Err("no answer".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 /// Charges and forgets a key that only this call uses. The script runs each of its commands, and
 /// leaves nothing behind. Returns how far the server's clock is ahead.
-async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
-    let nonce = rand();
+async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
+    let nonce = about.random.next();
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1));
     let policy = policy.map_err(|error| lost(&error))?;
-    let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let state = about.names.state(&policy, &Key::new(nonce.to_be_bytes()));
     let mut batch = Batch::new(nonce);
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
     batch.decide(&[line]).map_err(|error| lost(&error))?;
@@ -244,12 +243,12 @@ async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
 
 /// Asks about a key, in a call that may have keys of several slots. The answer says whether the
 /// server takes such calls, and a proxy in front of it too.
-async fn takes_cross_slot(node: &Arc<Node>, names: &Names) -> bool {
-    let nonce = rand();
+async fn takes_cross_slot(node: &Arc<Node>, about: &About) -> bool {
+    let nonce = about.random.next();
     let Ok(policy) = Policy::fixed_window_counter("self-check", Quota::per_second(1)) else {
         return false;
     };
-    let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let state = about.names.state(&policy, &Key::new(nonce.to_be_bytes()));
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
     let mut batch = Batch::new(nonce);
     batch.set_cross_slot();
@@ -273,25 +272,20 @@ const NOT_REHEARSED: [(&str, &[&str]); 6] = [
 ];
 
 /// The error of the server for the first command that the user may not call.
-async fn missing_right(client: &Client, names: &Names) -> Option<String> {
+async fn missing_right(node: &Node, about: &About) -> Option<String> {
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
-    let key = names.state(&policy, &Key::new(rand().to_be_bytes()));
+    let key = about.names.state(&policy, &Key::new(about.random.next().to_be_bytes()));
     for (name, rest) in NOT_REHEARSED {
-        let mut args = vec![Value::Bytes(Bytes::copy_from_slice(&key))];
-        args.extend(rest.iter().map(|arg| Value::from_static_str(arg)));
-        let command = CustomCommand::new_static(name, None::<u16>, false);
-        if let Err(error) = client.custom::<Value, Value>(command, args).await
-            && is_about_rights(error.details())
+        let mut arguments = vec![Bytes::copy_from_slice(&key)];
+        arguments.extend(rest.iter().map(|it| Bytes::from_static(it.as_bytes())));
+        if let Err(error) = node.command(name, arguments).await
+            && let reason = error.to_string()
+            && is_about_rights(&reason)
         {
-            return Some(error.details().to_owned());
+            return Some(reason);
         }
     }
     None
-}
-
-fn rand() -> u64 {
-    use std::hash::BuildHasher;
-    foldhash::fast::RandomState::default().hash_one(Instant::now())
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::ticket::Leased;
 
@@ -24,19 +26,31 @@ pub(crate) struct Clock {
     by_hand: Option<Arc<AtomicU64>>,
     /// Whether Redis goes by that one too, so that nothing lies between the two clocks.
     is_redis: bool,
+    /// In simulations, the clock above is added to the time since this instant.
+    runs_since: Option<Instant>,
 }
 
 impl Clock {
     /// A clock that a test moves.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn by_hand(time: Arc<AtomicU64>, is_redis: bool) -> Self {
-        Self { by_hand: Some(time), is_redis }
+        Self { by_hand: Some(time), is_redis, runs_since: None }
+    }
+
+    /// A clock that runs with tokio's, and also counts the time in which the machine was `asleep`.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn of_timers(asleep: Arc<AtomicU64>) -> Self {
+        Self { by_hand: Some(asleep), is_redis: false, runs_since: Some(Instant::now()) }
     }
 
     pub(crate) fn now(&self) -> Moment {
         match &self.by_hand {
             None => machine::now(),
-            Some(time) => time.load(Ordering::SeqCst),
+            Some(time) => {
+                let runs_for = self.runs_since.map(|since| since.elapsed().as_micros());
+                let runs_for = u64::try_from(runs_for.unwrap_or_default()).unwrap_or(u64::MAX);
+                time.load(Ordering::SeqCst).saturating_add(runs_for)
+            }
         }
     }
 
@@ -55,12 +69,10 @@ impl Clock {
     /// The instant of a moment, for timers. `None` for a clock that a test moves. A timer is late
     /// after the machine was suspended, so read the clock again after it.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
-        match self.by_hand {
-            None => {
-                Instant::now().checked_add(Duration::from_micros(moment.saturating_sub(self.now())))
-            }
-            Some(_) => None,
+        if self.by_hand.is_some() && self.runs_since.is_none() {
+            return None;
         }
+        Instant::now().checked_add(Duration::from_micros(moment.saturating_sub(self.now())))
     }
 }
 

@@ -10,10 +10,10 @@
 //! that settle.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
@@ -236,7 +236,7 @@ impl CrossSlot {
         let store = self.store.clone();
         let giving = async move { give_back(&store, receipts).await };
         let giving = self.store.0.combiner.runtime.spawn(giving);
-        matches!(timeout_at(self.deadline.into(), giving).await, Ok(Ok(true)))
+        matches!(timeout_at(self.deadline, giving).await, Ok(Ok(true)))
     }
 
     fn is_last(&self, group: &Arc<Group>) -> bool {
@@ -247,7 +247,7 @@ impl CrossSlot {
     /// from its head, where others may stand who came later and can wait for longer.
     async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, lines, self.deadline);
-        match timeout_at(self.deadline.into(), &mut answer).await {
+        match timeout_at(self.deadline, &mut answer).await {
             Ok(answer) => answer,
             Err(_) => {
                 answer.expire();

@@ -1,11 +1,12 @@
 //! Which keys denied requests lately.
 
 use std::hash::BuildHasher;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::ticket::Line;
 

@@ -347,8 +347,8 @@ fn has_twins(lines: &[Line]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
 
+    use tokio::time::Instant;
     use tollgate_core::Quota;
 
     use super::*;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use fred::error::{Error, ErrorKind};
 use tollgate_core::StoreError;
+
+use crate::connection::CommandError;
 
 /// The name of this store in errors.
 pub(crate) const STORE: &str = "redis";
@@ -34,24 +35,17 @@ pub(crate) enum Refusal {
     Other(String),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error.kind() {
-            // The client checks its bound before it accepts a command.
-            ErrorKind::Backpressure => Self::Refused(said_by(&error)),
-            ErrorKind::Cluster | ErrorKind::Unknown => answered(error.details()),
-            // An error of a connection, such as a failed login, also reaches the calls that were
-            // written to it.
-            _ => Self::Lost(error.to_string()),
+impl From<CommandError> for Failure {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Server(text) => answered(&text),
+            CommandError::Unsent(reason) => Self::Refused(Refusal::Other(reason)),
+            CommandError::Lost(reason) => Self::Lost(reason),
         }
     }
 }
 
-fn said_by(error: &Error) -> Refusal {
-    Refusal::Other(error.to_string())
-}
-
-/// The meaning of an error text: texts of the server, and some of fred.
+/// The meaning of an error of the server.
 fn answered(text: &str) -> Failure {
     let said = unwrapped(text);
     let code = said.split_whitespace().next().unwrap_or_default();
@@ -67,15 +61,7 @@ fn answered(text: &str) -> Failure {
         // and decided everything before it writes.
         "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CROSSSLOT" | "MISCONF" | "NOREPLICAS"
         | "NOPERM" | "UNKILLABLE" => Refusal::Other(said.to_owned()),
-        // The client had no connection. A command with its only attempt left was never written.
-        //
-        // "Too many failed write attempts" looks alike and is not: the client also says it of
-        // commands that it wrote to a connection and lost with it.
-        _ if text.starts_with("Failed to route command")
-            || text.starts_with("ERR unknown command") =>
-        {
-            Refusal::Other(text.to_owned())
-        }
+        _ if text.starts_with("ERR unknown command") => Refusal::Other(text.to_owned()),
         // CLUSTERDOWN is not among them, though said before a script starts too: the client
         // ends the connection on it, and says it to all who wait there for an answer.
         //
@@ -86,28 +72,16 @@ fn answered(text: &str) -> Failure {
     Failure::Refused(refusal)
 }
 
-/// Whether the server did not answer: the client gave up on the answer, or sent nothing.
-pub(crate) fn is_silence(error: &Error) -> bool {
-    match error.kind() {
-        // An error of the server begins with a code in capitals, for example `OOM`. An error of the
-        // client is a sentence.
-        ErrorKind::Cluster | ErrorKind::Unknown => {
-            let code = error.details().split_whitespace().next().unwrap_or_default();
-            !code.bytes().all(|byte| byte.is_ascii_uppercase())
-        }
-        ErrorKind::Auth
-        | ErrorKind::InvalidArgument
-        | ErrorKind::InvalidCommand
-        | ErrorKind::NotFound
-        | ErrorKind::Parse
-        | ErrorKind::Protocol => false,
-        _ => true,
+impl CommandError {
+    /// Whether the server did not answer.
+    pub(crate) const fn is_silence(&self) -> bool {
+        !matches!(self, Self::Server(_))
     }
-}
 
-/// Whether the server does not know the script.
-pub(crate) fn is_no_script(error: &Error) -> bool {
-    Failure::from(error.clone()) == Failure::Refused(Refusal::NoScript)
+    /// Whether the server does not know the script.
+    pub(crate) fn is_no_script(&self) -> bool {
+        Failure::from(self.clone()) == Failure::Refused(Refusal::NoScript)
+    }
 }
 
 /// The error of a command of a script, without the text that Redis before version 7 puts around it:
@@ -169,58 +143,8 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
-    fn failure(kind: ErrorKind, details: &str) -> Failure {
-        Error::new(kind, details.to_owned()).into()
-    }
-
-    #[test]
-    fn what_never_ran_is_told_from_what_may_have() {
-        let refused = [
-            (ErrorKind::Backpressure, "Max in-flight commands reached."),
-            (ErrorKind::Unknown, "Failed to route command."),
-            (ErrorKind::Unknown, "ERR unknown command 'EVALSHA', with args beginning with: 'a'"),
-            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'."),
-            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory"),
-            (
-                ErrorKind::Unknown,
-                "NOPERM this user has no permissions to run the 'evalsha' command",
-            ),
-            (
-                ErrorKind::Unknown,
-                "NOREPLICAS Not enough good replicas to write. script: a, on @user_script:1.",
-            ),
-        ];
-        for (kind, details) in refused {
-            let failure = failure(kind, details);
-            assert!(
-                matches!(failure, Failure::Refused(Refusal::Other(_))),
-                "{details}: {failure:?}"
-            );
-            assert!(!failure.to_store_error().may_have_charged());
-        }
-        let lost = [
-            (ErrorKind::Timeout, "Request timed out."),
-            (ErrorKind::IO, "Connection reset by peer"),
-            (ErrorKind::Canceled, "Canceled."),
-            (ErrorKind::Canceled, "Connection closed unexpectedly."),
-            (ErrorKind::Unknown, "Too many failed write attempts."),
-            (ErrorKind::Auth, "NOAUTH Authentication required."),
-            (ErrorKind::InvalidArgument, "WRONGTYPE Operation against a key script: a"),
-            (ErrorKind::Unknown, "channel closed"),
-            (ErrorKind::Parse, "Could not convert to tuple."),
-            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value script: a"),
-            (
-                ErrorKind::Unknown,
-                "ERR The user executing the script can't run this command or subcommand script: a",
-            ),
-            (ErrorKind::Cluster, "MOVED nowhere"),
-            (ErrorKind::Cluster, "CLUSTERDOWN The cluster is down"),
-        ];
-        for (kind, details) in lost {
-            let failure = failure(kind, details);
-            assert!(matches!(failure, Failure::Lost(_)), "{details}: {failure:?}");
-            assert!(failure.to_store_error().may_have_charged());
-        }
+    fn failure(text: &str) -> Failure {
+        CommandError::Server(text.to_owned()).into()
     }
 
     /// Texts of Redis 6.0 and 6.2.
@@ -228,7 +152,7 @@ mod tests {
     fn errors_that_redis_6_wraps_mean_the_same_as_later_ones() {
         const CALL: &str = "ERR Error running script (call to \
                             f_a36971068c52e658f47e17e100d6d368493df826): @user_script:1737: ";
-        let wrapped = |text: &str| failure(ErrorKind::Unknown, &format!("{CALL}{text}"));
+        let wrapped = |text: &str| failure(&format!("{CALL}{text}"));
         let read_only =
             "@user_script: 1737: -READONLY You can't write against a read only replica.";
         assert_eq!(wrapped(read_only), Failure::Refused(Refusal::ReadOnly));
@@ -254,41 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_server_is_an_answer() {
-        for (kind, details, is_silence) in [
-            (ErrorKind::Timeout, "Request timed out.", true),
-            (ErrorKind::IO, "Connection reset by peer", true),
-            (ErrorKind::Canceled, "Connection closed unexpectedly.", true),
-            (ErrorKind::Backpressure, "Max in-flight commands reached.", true),
-            (ErrorKind::Unknown, "Too many failed write attempts.", true),
-            (ErrorKind::Unknown, "channel closed", true),
-            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'.", false),
-            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory", false),
-            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value", false),
-            (ErrorKind::Cluster, "MOVED 3999 127.0.0.1:6381", false),
-            (ErrorKind::Auth, "NOAUTH Authentication required.", false),
-        ] {
-            let error = Error::new(kind, details.to_owned());
-            assert_eq!(super::is_silence(&error), is_silence, "{details}");
-        }
-    }
-
-    #[test]
     fn redirections_name_the_node() {
         assert_eq!(
-            failure(ErrorKind::Cluster, "MOVED 3999 127.0.0.1:6381"),
+            failure("MOVED 3999 127.0.0.1:6381"),
             Failure::Refused(Refusal::Moved { slot: 3999, to: "127.0.0.1:6381".into() })
         );
         assert_eq!(
-            failure(ErrorKind::Cluster, "ASK 3999 127.0.0.1:6381"),
+            failure("ASK 3999 127.0.0.1:6381"),
             Failure::Refused(Refusal::Ask { to: "127.0.0.1:6381".into() })
         );
         assert_eq!(
-            failure(ErrorKind::Unknown, "TRYAGAIN Multiple keys request during rehashing of slot"),
+            failure("TRYAGAIN Multiple keys request during rehashing of slot"),
             Failure::Refused(Refusal::TryAgain)
         );
         assert_eq!(
-            failure(ErrorKind::Unknown, "NOSCRIPT No matching script. Please use EVAL."),
+            failure("NOSCRIPT No matching script. Please use EVAL."),
             Failure::Refused(Refusal::NoScript)
         );
     }

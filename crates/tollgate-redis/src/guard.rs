@@ -2,9 +2,10 @@
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollgate_core::{Micros, StoreError, Timestamp};
 
 use crate::breaker::{Breaker, BreakerState};

@@ -1,7 +1,5 @@
 //! Names that no other process gives, even if its memory is a copy of this one's.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{ReceiptId, Timestamp};
@@ -46,13 +44,6 @@ impl Ids {
     }
 }
 
-/// Bits of the operating system.
-impl Default for Ids {
-    fn default() -> Self {
-        Self::new(RandomState::new().hash_one(0))
-    }
-}
-
 fn next(count: &AtomicU64) -> u64 {
     count.fetch_add(1, Ordering::Relaxed)
 }
@@ -67,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_process_gives_no_name_twice() {
-        let ids = Ids::default();
+        let ids = Ids::new(7);
         let at = Timestamp::from_micros(5);
         let receipts: Vec<_> = (0..100).map(|_| ids.receipt(at)).collect();
         let tags: Vec<_> = (0..100).map(|_| ids.tag()).collect();

@@ -69,6 +69,7 @@ mod bytes;
 mod check;
 mod clock;
 mod combiner;
+mod connection;
 mod cross_slot;
 mod deniers;
 mod deny_cache;
@@ -83,10 +84,13 @@ mod lease;
 mod names;
 mod node;
 mod pace;
+mod random;
 mod replay;
 mod reply;
 mod script;
 mod server_clock;
+#[doc(hidden)]
+pub mod simulation;
 mod stats;
 mod ticket;
 mod tls;
@@ -94,9 +98,9 @@ mod topology;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{
     Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };

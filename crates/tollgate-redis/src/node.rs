@@ -1,38 +1,29 @@
 //! One server.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use fred::clients::{Client, Pipeline};
-use fred::error::{Error, ErrorKind};
-use fred::interfaces::ClientLike;
-use fred::types::config::{Config, Options, ReconnectPolicy};
-use fred::types::{Builder, ConnectHandle, CustomCommand, Value};
 use parking_lot::Mutex;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tollgate_core::Timestamp;
 
 use crate::check::{self, About, RedisReport};
+use crate::connection::{Answer, Answers, Command, CommandError, Connection, Reconnects, Value};
 use crate::encode::Batch;
-use crate::failure::{self, Failure, Refusal};
+use crate::failure::{Failure, Refusal};
 use crate::guard::{self, Guard};
 use crate::script;
 use crate::server_clock::ServerClock;
 
-/// A connection to one server that is made anew whenever it breaks, and what is known of
-/// the server's clock.
+/// A server with its connection, clock offset and warnings.
 #[derive(Debug)]
 pub(crate) struct Node {
-    client: Client,
+    connection: Connection,
     runtime: Handle,
-    supervisor: AbortHandle,
     clock: ServerClock,
     /// Held by who asks for the time, so that one does for all.
     asking: tokio::sync::Mutex<()>,
@@ -58,32 +49,26 @@ const SILENCE: Duration = Duration::from_millis(500);
 const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Begins to connect, and never stops trying. Must be called in a tokio runtime.
-    pub(crate) fn connect(
-        config: Config,
+    /// Must be called in a tokio runtime.
+    pub(crate) fn new(
+        connection: Connection,
         timeout: Duration,
         guard: Guard,
         about: About,
-    ) -> Result<Arc<Self>, Error> {
-        let client = client(config, timeout)?;
-        let runtime = Handle::current();
-        let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
-        let (clock, health, report) = (ServerClock::new(), Mutex::default(), Mutex::default());
-        let asking = tokio::sync::Mutex::default();
+    ) -> Arc<Self> {
         let node = Arc::new(Self {
-            client,
-            runtime,
-            supervisor,
-            clock,
-            asking,
-            health,
+            connection,
+            runtime: Handle::current(),
+            clock: ServerClock::new(),
+            asking: tokio::sync::Mutex::default(),
+            health: Mutex::default(),
             guard,
             timeout,
-            report,
+            report: Mutex::default(),
             allows_cross_slot: AtomicBool::new(false),
         });
         check::watch(&node, about);
-        Ok(node)
+        node
     }
 
     /// Carries out calls that are written together, and gives up at the deadline. While a slot
@@ -98,7 +83,8 @@ impl Node {
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
         let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
-        let is_unknown = |sent: &Sent| sent.as_ref().err().is_some_and(failure::is_no_script);
+        let is_unknown =
+            |sent: &Answer| sent.as_ref().err().is_some_and(CommandError::is_no_script);
         if sent.iter().any(is_unknown) {
             let unknown = batches.iter().zip(&sent).filter(|(_, sent)| is_unknown(sent));
             let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
@@ -120,52 +106,51 @@ impl Node {
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
-    ) -> SmallVec<[Sent; 1]> {
-        // Only fred's own timeout keeps it from sending commands whose callers have given up, and
-        // only commands that it does not know have one.
-        let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
-        let options = Options { timeout: Some(timeout), ..Options::default() };
-        let client = self.client.with_options(&options);
-        if let ([batch], false) = (batches, is_asking) {
-            return smallvec![client.custom(command(name), arguments(name, batch, time)).await];
-        }
-        // The commands of a pipeline are written one right after the other, with no
-        // command of others between them, and ASKING holds for the next one alone.
-        let pipeline = Pipeline::from(client);
+    ) -> Answers {
+        let mut commands = SmallVec::new();
         for (index, batch) in batches.iter().enumerate() {
             if is_asking {
-                let _ = pipeline.custom::<Value, Value>(command(ASKING), Vec::new()).await;
+                commands.push(Command { name: ASKING, arguments: Vec::new() });
             }
             // The server knows a script once it was sent whole.
             let is_same = |other: &&Batch| other.is_cross_slot() == batch.is_cross_slot();
             let name = if batches[..index].iter().any(is_same) { EVALSHA } else { name };
-            let arguments = arguments(name, batch, time);
-            let _ = pipeline.custom::<Value, Value>(command(name), arguments).await;
+            commands.push(Command { name, arguments: arguments(name, batch, time) });
         }
-        let commands = 1 + usize::from(is_asking);
-        let answers = pipeline.try_all::<Value>().await;
-        if answers.len() == batches.len() * commands {
-            return answers.into_iter().skip(commands - 1).step_by(commands).collect();
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let answers = self.connection.send(commands, timeout).await;
+        if !is_asking {
+            return answers;
         }
-        // One error for all of them. Some may have been carried out, whatever it says.
-        let error = answers.into_iter().find_map(Result::err);
-        let error = error.unwrap_or_else(|| Error::new(ErrorKind::IO, "too few answers"));
-        let is_timeout = *error.kind() == ErrorKind::Timeout;
-        let kind = if is_timeout { ErrorKind::Timeout } else { ErrorKind::IO };
-        let error = Error::new(kind, error.details().to_owned());
-        batches.iter().map(|_| Err(error.clone())).collect()
+        // ASKING holds for the next command alone, and its answer does not matter.
+        answers.into_iter().skip(1).step_by(2).collect()
+    }
+
+    /// Sends a command that is no call.
+    pub(crate) async fn command(&self, name: &'static str, arguments: Vec<Bytes>) -> Answer {
+        self.command_within(self.timeout, name, arguments).await
+    }
+
+    async fn command_within(
+        &self,
+        timeout: Duration,
+        name: &'static str,
+        arguments: Vec<Bytes>,
+    ) -> Answer {
+        let command = SmallVec::from([Command { name, arguments }]);
+        let answer = self.connection.send(command, timeout).await.pop();
+        answer.unwrap_or_else(|| Err(CommandError::Lost("no answer".to_owned())))
     }
 
     /// Which nodes of its Cluster have which slots.
-    pub(crate) async fn cluster_slots(&self) -> Result<Value, Error> {
-        self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
+    pub(crate) async fn cluster_slots(&self) -> Answer {
+        self.command("CLUSTER", vec![Bytes::from_static(b"SLOTS")]).await
     }
 
     /// The epoch of the map that the server has of its Cluster.
     pub(crate) async fn cluster_epoch(&self) -> Option<u64> {
-        let info = vec![Value::from_static_str("INFO")];
-        let info: String = self.client.custom(command("CLUSTER"), info).await.ok()?;
-        let mut lines = info.lines();
+        let info = self.command("CLUSTER", vec![Bytes::from_static(b"INFO")]).await.ok()?;
+        let mut lines = info.as_str()?.lines();
         lines.find_map(|line| line.strip_prefix("cluster_current_epoch:")?.trim().parse().ok())
     }
 
@@ -196,13 +181,16 @@ impl Node {
         Ok(())
     }
 
-    async fn time(&self, timeout: Duration) -> Result<Timestamp, Error> {
-        let options = Options { timeout: Some(timeout.max(LEAST)), ..Options::default() };
-        let client = self.client.with_options(&options);
-        let said = client.custom::<(u64, u64), Value>(command(TIME), Vec::new()).await;
-        let (seconds, micros) = said?;
-        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        Ok(Timestamp::from_micros(now))
+    async fn time(&self, timeout: Duration) -> Result<Timestamp, CommandError> {
+        let said = self.command_within(timeout, TIME, Vec::new()).await?;
+        let parts = match &said {
+            Value::List(parts) => parts.iter().map(Value::as_u64).collect::<Option<Vec<_>>>(),
+            _ => None,
+        };
+        let Some([seconds, micros]) = parts.as_deref() else {
+            return Err(CommandError::Server(format!("TIME answered {said:?}")));
+        };
+        Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(*micros)))
     }
 
     /// Sends a probe and returns how long the server took to answer; `None` without an answer
@@ -214,14 +202,14 @@ impl Node {
         // The answer does not set the clock estimate, because it may be too old.
         let said = self.time(patience).await;
         let took = sent.elapsed();
-        let is_silence = said.as_ref().err().is_some_and(failure::is_silence);
+        let is_silence = said.as_ref().err().is_some_and(CommandError::is_silence);
         self.observe(said.map_err(Failure::from).err().as_ref());
         (!is_silence).then_some(took)
     }
 
     /// Tells the breaker what came of a call, and begins to probe the server if it opens.
-    fn judge(self: &Arc<Self>, error: Option<&Error>) {
-        if self.guard.learn(!error.is_some_and(failure::is_silence)) {
+    fn judge(self: &Arc<Self>, error: Option<&CommandError>) {
+        if self.guard.learn(!error.is_some_and(CommandError::is_silence)) {
             self.runtime.spawn(guard::probe(Arc::downgrade(self)));
         }
     }
@@ -249,17 +237,16 @@ impl Node {
     /// Replies no longer belong to the calls they follow: another connection is needed.
     pub(crate) fn distrust(&self) {
         tracing::warn!(target: "tollgate", "a reply from redis is not one to its call: reconnecting");
-        self.reconnect();
+        self.connection.reconnect();
     }
 
     /// Waits until there is a connection.
     pub(crate) async fn connected(&self) {
-        // It fails when a first attempt does, and another follows.
-        while self.client.wait_for_connect().await.is_err() {}
+        self.connection.connected().await;
     }
 
-    pub(crate) const fn client(&self) -> &Client {
-        &self.client
+    pub(crate) fn reconnects(&self) -> Reconnects {
+        self.connection.reconnects()
     }
 
     pub(crate) const fn runtime(&self) -> &Handle {
@@ -277,7 +264,7 @@ impl Node {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.client.is_connected()
+        self.connection.is_connected()
     }
 
     /// The properties of the server at the last connection.
@@ -312,67 +299,10 @@ impl Node {
         if (is_led_elsewhere || is_silent) && is_due {
             health.reconnected_at = Some(now);
             drop(health);
-            self.reconnect();
+            self.connection.reconnect();
         }
     }
-
-    /// Another connection in the place of the one there is. Without one it is being looked for,
-    /// and fred would keep the wish and make up for it as soon as one is found.
-    fn reconnect(&self) {
-        if !self.is_connected() {
-            return;
-        }
-        let client = self.client.clone();
-        self.runtime.spawn(async move {
-            if let Err(error) = client.force_reconnection().await {
-                tracing::debug!(target: "tollgate", %error, "reconnecting to redis failed");
-            }
-        });
-    }
 }
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let (client, supervisor) = (self.client.clone(), self.supervisor.clone());
-        self.runtime.spawn(async move {
-            // The connection is being closed, so its result does not matter. But a silent server
-            // must not keep it open.
-            let _ = timeout(SETUP_TIMEOUT, client.quit()).await;
-            supervisor.abort();
-        });
-    }
-}
-
-/// A client that never repeats a command by itself: a script that ran and whose answer was
-/// lost would charge twice.
-fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
-    let mut policy = ReconnectPolicy::new_exponential(0, 20, 500, 2);
-    policy.set_jitter(20);
-    Builder::from_config(config)
-        .with_performance_config(|performance| performance.default_command_timeout = timeout)
-        .with_connection_config(|connection| {
-            connection.connection_timeout = SETUP_TIMEOUT;
-            connection.internal_command_timeout = SETUP_TIMEOUT;
-            connection.max_command_attempts = 1;
-            // Without a connection, calls are rejected once this number of calls waits.
-            connection.max_command_buffer_len = 256;
-            connection.tcp.nodelay = Some(true);
-            // A password may be changed while we run.
-            connection.reconnect_on_auth_error = true;
-            // Otherwise fred would close the connection on LOADING or READONLY, and report this
-            // error to all calls in flight. `Failure` would read it as not charged.
-            connection.reconnect_errors.clear();
-            // This sees a dead connection only while little is sent; `observe` the others. A
-            // server that may take longer to answer is not dead yet.
-            connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
-            connection.unresponsive.interval = Duration::from_millis(250);
-        })
-        .set_policy(policy)
-        .build()
-}
-
-/// An answer of the client.
-type Sent = Result<Value, Error>;
 
 /// An error, if all have one.
 fn first_error<T, E>(results: &[Result<T, E>]) -> Option<&E> {
@@ -380,16 +310,15 @@ fn first_error<T, E>(results: &[Result<T, E>]) -> Option<&E> {
     error.filter(|_| results.iter().all(Result::is_err))
 }
 
-fn outcome(sent: Sent) -> Result<Bytes, Failure> {
-    match sent? {
+fn outcome(answer: Answer) -> Result<Bytes, Failure> {
+    match answer? {
         Value::Bytes(bytes) => Ok(bytes),
-        Value::String(text) => Ok(text.into_inner()),
-        other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
+        other => Err(Failure::Lost(format!("the script answered {other:?}"))),
     }
 }
 
 /// The arguments of [`EVAL`] or [`EVALSHA`].
-fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
+fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Bytes> {
     let script = match (name, batch.is_cross_slot()) {
         (EVAL, false) => script::TEXT,
         (EVAL, true) => script::CROSS_SLOT_TEXT,
@@ -398,10 +327,10 @@ fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<
     };
     let keys = batch.declared_keys();
     let mut arguments = Vec::with_capacity(6 + batch.keys().len());
-    arguments.push(Value::from_static_str(script));
-    arguments.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
-    arguments.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
-    arguments.extend(batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))));
+    arguments.push(Bytes::from_static(script.as_bytes()));
+    arguments.push(Bytes::from(keys.len().to_string()));
+    arguments.extend(keys.map(Bytes::copy_from_slice));
+    arguments.extend(batch.args(time).into_iter().map(Bytes::from));
     arguments
 }
 
@@ -409,59 +338,3 @@ const EVALSHA: &str = "EVALSHA";
 const EVAL: &str = "EVAL";
 const ASKING: &str = "ASKING";
 const TIME: &str = "TIME";
-
-/// No timeout at all is how fred reads one of zero.
-const LEAST: Duration = Duration::from_millis(1);
-
-/// Connecting, TLS and logging in, each.
-const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Keeps the client alive: its task ends on errors that it takes for fatal.
-async fn supervise(client: Client) {
-    let mut was_told = false;
-    loop {
-        match Connection(client.connect()).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) if !was_told => {
-                was_told = true;
-                tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
-            }
-            // Only the first failure is logged. A task that panicked is also started again.
-            Ok(Err(_)) | Err(_) => {}
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-/// The task of the client. It ends with the future that waits for it.
-struct Connection(ConnectHandle);
-
-impl Future for Connection {
-    type Output = <ConnectHandle as Future>::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx)
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// A command for the one server there is.
-fn command(name: &'static str) -> CustomCommand {
-    CustomCommand::new_static(name, None::<u16>, false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn errors_of_one_call_leave_the_connection_open() {
-        let client = client(Config::default(), SETUP_TIMEOUT).expect("builds");
-        assert_eq!(client.connection_config().reconnect_errors, []);
-    }
-}

@@ -1,8 +1,9 @@
 //! The time of a server, estimated from its replies.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollgate_core::Timestamp;
 
 /// How far a server's clock is from this process'.

@@ -1,10 +1,10 @@
 //! One request on its way, and the place where its answer is picked up.
 
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{
     Cost, Granted, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
 };

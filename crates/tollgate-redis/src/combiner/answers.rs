@@ -1,8 +1,8 @@
 //! The answers to the requests of a call, from its reply or its failure.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use tokio::time::Instant;
 use tollgate_core::StoreError;
 
 use super::Combiner;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{StoreError, Timestamp};
 
 use super::Combiner;

@@ -4,9 +4,8 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use super::Combiner;
 use crate::ticket::Ticket;
@@ -22,14 +21,14 @@ impl Combiner {
         tickets: &[Arc<Ticket>],
     ) -> C::Output {
         let mut call = pin!(call);
-        let mut timer = pin!(sleep_until(self.look(member, tickets).into()));
+        let mut timer = pin!(sleep_until(self.look(member, tickets)));
         poll_fn(|cx| {
             if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
                 return Poll::Ready(outcome);
             }
             while timer.as_mut().poll(cx).is_ready() {
                 let next = self.look(member, tickets);
-                timer.as_mut().reset(next.into());
+                timer.as_mut().reset(next);
             }
             Poll::Pending
         })

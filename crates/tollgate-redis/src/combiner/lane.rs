@@ -1,7 +1,8 @@
 //! Which requests go together, and when.
 
 use std::sync::Arc;
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::Combiner;
 use super::redirect::Target;

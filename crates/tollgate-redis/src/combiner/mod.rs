@@ -25,10 +25,9 @@ use std::pin::Pin;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::StoreError;
 
 pub(crate) use self::lane::Lanes;
@@ -80,7 +79,7 @@ impl Combiner {
         let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
         Some(Box::pin(async move {
             let leader = combiner.topology.leader(ticket.slot);
-            match timeout_at(combiner.last_call(slice::from_ref(&ticket)).into(), leader).await {
+            match timeout_at(combiner.last_call(slice::from_ref(&ticket)), leader).await {
                 Ok(member) => combiner.hand_over(&member, &ticket),
                 Err(_) => ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER))),
             }

@@ -119,7 +119,7 @@ impl Combiner {
             Target { member, is_asking, redirects, _room: room }
         };
         let unanswered = Unanswered(tickets);
-        let find = timeout_at(self.last_call(tickets).into(), find);
+        let find = timeout_at(self.last_call(tickets), find);
         let target = self.until_deadlines(find, None, tickets).await;
         std::mem::forget(unanswered);
         if target.is_err() {
@@ -161,7 +161,9 @@ impl Combiner {
 #[cfg(test)]
 mod tests {
     use std::task::{Context, Poll, Waker};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use tokio::time::Instant;
 
     use super::*;
     use crate::RedisStore;

@@ -1,7 +1,8 @@
 //! The refill task of a busy key: it fetches the next block in time, and returns what is left.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
@@ -57,7 +58,7 @@ async fn wait(key: &LeasedKey, at: Option<Instant>) {
     let bell = key.bell.notified();
     match at {
         // The timer or the bell, whichever comes first.
-        Some(at) => drop(tokio::time::timeout_at(at.into(), bell).await),
+        Some(at) => drop(tokio::time::timeout_at(at, bell).await),
         None => bell.await,
     }
 }

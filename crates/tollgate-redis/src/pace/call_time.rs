@@ -1,6 +1,8 @@
 //! How long calls take, and how many of them should be under way.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Bounds, Call};
 

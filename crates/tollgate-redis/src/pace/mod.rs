@@ -8,7 +8,9 @@ mod call_time;
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use self::call_time::CallTime;
 

@@ -1,23 +1,21 @@
 //! Asking the nodes of a Cluster which of them has which slot.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use foldhash::fast::RandomState;
-use fred::types::config::TlsConfig;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant as Clock, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::slots::{Part, parse};
 use super::{Member, Place, Topology};
-use crate::address::Address;
 use crate::check::About;
+use crate::connection::Network;
 use crate::guard::Guard;
 use crate::node::Node;
 use crate::pace::Bounds;
+use crate::random::Random;
 
 /// A task asks for the map when there is reason to: a redirection, a lost connection, a slot without
 /// a node. It asks two nodes at a time, so a node that is down delays no request, and its successor
@@ -34,8 +32,7 @@ pub(super) struct Discovery {
 /// How a node is connected to.
 #[derive(Debug)]
 pub(crate) struct Connect {
-    pub(crate) address: Address,
-    pub(crate) tls: Option<TlsConfig>,
+    pub(crate) network: Network,
     pub(crate) bounds: Bounds,
     pub(crate) has_breaker: bool,
     pub(crate) about: About,
@@ -84,13 +81,13 @@ impl Discovery {
                 let member = Arc::clone(member);
                 asked.spawn(async move { member.map().await });
             }
-            let mut until = Clock::now() + LONGEST_ANSWER;
+            let mut until = Instant::now() + LONGEST_ANSWER;
             let mut latest: Option<(u64, Vec<Part>)> = None;
             while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
                 match answer {
                     Ok(Ok(map)) if latest.as_ref().is_none_or(|known| map.0 > known.0) => {
                         latest = Some(map);
-                        until = until.min(Clock::now() + SECOND_ANSWER);
+                        until = until.min(Instant::now() + SECOND_ANSWER);
                     }
                     Ok(Err(reason)) => error = reason,
                     _ => {}
@@ -115,10 +112,10 @@ impl Discovery {
             }
         }
         let mut members: Vec<_> = topology.map.read().members.values().cloned().collect();
-        let random = RandomState::default();
-        members.sort_by_cached_key(|member| {
-            (!member.node.is_connected(), random.hash_one(&member.place))
-        });
+        // In an order that does not depend on the map.
+        members.sort_unstable_by(|one, other| one.place.cmp(&other.place));
+        let random = &self.connect.about.random;
+        members.sort_by_cached_key(|member| (!member.node.is_connected(), random.next()));
         members
     }
 }
@@ -140,17 +137,17 @@ impl Connect {
     pub(super) fn member(&self, place: &Place) -> Option<Arc<Member>> {
         let timeout = self.bounds.timeout;
         let guard = Guard::new(timeout, self.has_breaker);
-        let config = self.address.config_of(&place.host, place.port, self.tls.clone());
-        let node = Node::connect(config, timeout, guard, self.about.clone());
-        let node = node.inspect_err(|error| {
+        let connection = self.network.connect(Some(place), timeout).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
         });
-        Some(Member::new(place.clone(), node.ok()?, self.bounds))
+        let node = Node::new(connection.ok()?, timeout, guard, self.about.clone());
+        Some(Member::new(place.clone(), node, self.bounds))
     }
 }
 
 async fn run(topology: Arc<Topology>) {
     let Some(discovery) = &topology.discovery else { return };
+    let random = &discovery.connect.about.random;
     let mut pause = BETWEEN_QUESTIONS;
     let mut was_told = false;
     let mut is_answered = true;
@@ -170,16 +167,15 @@ async fn run(topology: Arc<Topology>) {
             }
             Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
         }
-        sleep_until((began + with_jitter(pause)).into()).await;
+        sleep_until(began + with_jitter(pause, random)).await;
         if is_answered {
             // Whether there was reason to or time is up, it asks again.
-            let _ = timeout(with_jitter(PERIOD), discovery.doubt.notified()).await;
+            let _ = timeout(with_jitter(PERIOD, random), discovery.doubt.notified()).await;
         }
     }
 }
 
 /// Up to a fifth more, so that processes that noticed the same do not ask together.
-fn with_jitter(pause: Duration) -> Duration {
-    let random = RandomState::default().hash_one(Instant::now()) % 200;
-    pause + pause * (random as u32) / 1000
+fn with_jitter(pause: Duration, random: &Random) -> Duration {
+    pause + pause * ((random.next() % 200) as u32) / 1000
 }

@@ -9,11 +9,11 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
 use fred::util::redis_keyslot;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 pub(crate) use self::discovery::Connect;
 use self::discovery::Discovery;

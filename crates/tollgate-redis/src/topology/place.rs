@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A host, by name or by address, and a port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
     pub(crate) host: String,
     pub(crate) port: u16,

@@ -2,9 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use fred::types::Value;
-
 use super::Place;
+use crate::connection::Value;
 
 /// The number of slots of every Cluster.
 pub(super) const SLOTS: usize = 16_384;
@@ -20,14 +19,14 @@ pub(super) struct Part {
 /// Reads the answer of the node that was asked at the host `asked`. `None` if it makes no
 /// sense or has no slots in it: a node that belongs to no Cluster says so.
 pub(super) fn parse(answer: Value, asked: &str) -> Option<Vec<Part>> {
-    let Value::Array(parts) = answer else { return None };
+    let Value::List(parts) = answer else { return None };
     let parts: Option<Vec<_>> = parts.into_iter().map(|part| self::part(part, asked)).collect();
     parts.filter(|parts| !parts.is_empty())
 }
 
 /// `first, last, master, replica…`
 fn part(part: Value, asked: &str) -> Option<Part> {
-    let Value::Array(fields) = part else { return None };
+    let Value::List(fields) = part else { return None };
     let mut fields = fields.into_iter();
     let mut slot = || slot(&fields.next()?);
     let slots = slot()?..=slot()?;
@@ -44,22 +43,32 @@ fn slot(value: &Value) -> Option<u16> {
 /// `host, port, id, …`, the host as the Cluster is told to announce it: an address or a
 /// name, or null where it knows none.
 fn place(node: &Value, asked: &str) -> Option<Place> {
-    let Value::Array(fields) = node else { return None };
+    let Value::List(fields) = node else { return None };
     let [host, port, ..] = &fields[..] else { return None };
-    let host = if host.is_null() { "" } else { &*host.as_str()? };
+    let host = if *host == Value::Null { "" } else { host.as_str()? };
     Some(Place::announced(host, u16::try_from(port.as_u64()?).ok()?, asked))
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn list(values: impl IntoIterator<Item = Value>) -> Value {
-        Value::Array(values.into_iter().collect())
+        Value::List(values.into_iter().collect())
+    }
+
+    fn text(text: &'static str) -> Value {
+        Value::Bytes(Bytes::from_static(text.as_bytes()))
     }
 
     fn node(host: Value, port: i64) -> Value {
-        list([host, port.into(), "id".into(), list([])])
+        list([host, Value::Number(port), text("id"), list([])])
+    }
+
+    fn part(first: i64, last: i64, nodes: impl IntoIterator<Item = Value>) -> Value {
+        list([Value::Number(first), Value::Number(last)].into_iter().chain(nodes))
     }
 
     fn at(host: &str, port: u16) -> Place {
@@ -69,8 +78,8 @@ mod tests {
     #[test]
     fn masters_and_replicas_are_read_with_their_slots() {
         let answer = list([
-            list([0.into(), 5460.into(), node("a".into(), 1), node("b".into(), 2)]),
-            list([5461.into(), 16_383.into(), node(Value::Null, 3)]),
+            part(0, 5460, [node(text("a"), 1), node(text("b"), 2)]),
+            part(5461, 16_383, [node(Value::Null, 3)]),
         ]);
         let expected = vec![
             Part { slots: 0..=5460, master: at("a", 1), replicas: vec![at("b", 2)] },
@@ -84,10 +93,10 @@ mod tests {
         let nonsense = [
             Value::Null,
             list([]),
-            list([1.into()]),
-            list([list([0.into(), 1.into()])]),
-            list([list([0.into(), 16_384.into(), node("a".into(), 1)])]),
-            list([list([0.into(), 1.into(), node("a".into(), 70_000)])]),
+            list([Value::Number(1)]),
+            list([part(0, 1, [])]),
+            list([part(0, 16_384, [node(text("a"), 1)])]),
+            list([part(0, 1, [node(text("a"), 70_000)])]),
         ];
         for answer in nonsense {
             assert_eq!(parse(answer.clone(), "asked"), None, "{answer:?}");

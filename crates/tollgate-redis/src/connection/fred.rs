@@ -1,0 +1,318 @@
+//! A connection of fred.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fred::clients::{Client, Pipeline};
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::config::{Config, Options, ReconnectPolicy, Server};
+use fred::types::{Builder, ConnectHandle, CustomCommand, Value as FredValue};
+use smallvec::{SmallVec, smallvec};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::{Answer, Answers, Command, CommandError, Value};
+
+#[derive(Debug)]
+pub(crate) struct FredConnection {
+    client: Client,
+    runtime: Handle,
+    supervisor: AbortHandle,
+}
+
+impl FredConnection {
+    pub(super) fn new(config: Config, timeout: Duration) -> Result<Self, Error> {
+        let client = client(config, timeout)?;
+        let runtime = Handle::current();
+        let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
+        Ok(Self { client, runtime, supervisor })
+    }
+
+    pub(super) async fn send(
+        &self,
+        mut commands: SmallVec<[Command; 1]>,
+        timeout: Duration,
+    ) -> Answers {
+        // With fred's timeout, commands that expire before they are written are never sent. fred
+        // applies it only to custom commands.
+        let options = Options { timeout: Some(timeout.max(LEAST)), ..Options::default() };
+        let client = self.client.with_options(&options);
+        let count = commands.len();
+        if count == 1
+            && let Some(Command { name, arguments }) = commands.pop()
+        {
+            return smallvec![answer(client.custom(custom(name), arguments).await)];
+        }
+        let pipeline = Pipeline::from(client);
+        for Command { name, arguments } in commands {
+            let _ = pipeline.custom::<FredValue, Bytes>(custom(name), arguments).await;
+        }
+        let answers = pipeline.try_all::<FredValue>().await;
+        if answers.len() == count {
+            return answers.into_iter().map(answer).collect();
+        }
+        // The error is about all commands, but the server may have executed a part of them.
+        let error = answers.into_iter().find_map(Result::err);
+        let error = error.unwrap_or_else(|| Error::new(ErrorKind::IO, "too few answers"));
+        let is_timeout = *error.kind() == ErrorKind::Timeout;
+        let kind = if is_timeout { ErrorKind::Timeout } else { ErrorKind::IO };
+        let error = Error::new(kind, error.details().to_owned());
+        smallvec![answer(Err(error)); count]
+    }
+
+    pub(super) async fn connected(&self) {
+        // It fails when a first attempt does, and another follows.
+        while self.client.wait_for_connect().await.is_err() {}
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
+    pub(super) fn reconnect(&self) {
+        // Without a connection, fred would reconnect again as soon as it has connected.
+        if !self.is_connected() {
+            return;
+        }
+        let client = self.client.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = client.force_reconnection().await {
+                tracing::debug!(target: "tollgate", %error, "reconnecting to redis failed");
+            }
+        });
+    }
+
+    pub(super) fn reconnects(&self) -> broadcast::Receiver<Server> {
+        self.client.reconnect_rx()
+    }
+}
+
+impl Drop for FredConnection {
+    fn drop(&mut self) {
+        let (client, supervisor) = (self.client.clone(), self.supervisor.clone());
+        self.runtime.spawn(async move {
+            // The result does not matter, but a silent server must not keep the connection open.
+            let _ = timeout(SETUP_TIMEOUT, client.quit()).await;
+            supervisor.abort();
+        });
+    }
+}
+
+/// Makes a client that never repeats a command, because the server may have executed it and the
+/// answer may be lost.
+fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
+    let mut policy = ReconnectPolicy::new_exponential(0, 20, 500, 2);
+    policy.set_jitter(20);
+    Builder::from_config(config)
+        .with_performance_config(|performance| performance.default_command_timeout = timeout)
+        .with_connection_config(|connection| {
+            connection.connection_timeout = SETUP_TIMEOUT;
+            connection.internal_command_timeout = SETUP_TIMEOUT;
+            connection.max_command_attempts = 1;
+            // Without a connection, calls are rejected once this number of calls waits.
+            connection.max_command_buffer_len = 256;
+            connection.tcp.nodelay = Some(true);
+            // A password may be changed while we run.
+            connection.reconnect_on_auth_error = true;
+            // Otherwise fred would close the connection on LOADING or READONLY, and report this
+            // error to all calls in flight. `Failure` would read it as not charged.
+            connection.reconnect_errors.clear();
+            // fred detects dead connections only while it sends little, so `Node` also watches
+            // them. A slow server is not dead.
+            connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
+            connection.unresponsive.interval = Duration::from_millis(250);
+        })
+        .set_policy(policy)
+        .build()
+}
+
+fn answer(answer: Result<FredValue, Error>) -> Answer {
+    match answer {
+        Ok(value) => Ok(value.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl From<FredValue> for Value {
+    fn from(value: FredValue) -> Self {
+        match value {
+            FredValue::Bytes(bytes) => Self::Bytes(bytes),
+            FredValue::String(text) => Self::Bytes(text.into_inner()),
+            FredValue::Integer(number) => Self::Number(number),
+            FredValue::Array(values) => Self::List(values.into_iter().map(Self::from).collect()),
+            // RESP2 has no other values.
+            _ => Self::Null,
+        }
+    }
+}
+
+impl From<Error> for CommandError {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            // The client checks its bound before it accepts a command.
+            ErrorKind::Backpressure => Self::Unsent(error.to_string()),
+            ErrorKind::Cluster | ErrorKind::Unknown => {
+                let text = error.details();
+                // An error of the server begins with a code in capitals, for example `OOM`. An
+                // error of the client is a sentence.
+                let code = text.split_whitespace().next().unwrap_or_default();
+                if code.bytes().all(|byte| byte.is_ascii_uppercase()) {
+                    Self::Server(text.to_owned())
+                } else if text.starts_with("Failed to route command") {
+                    // The client had no connection. A command with its only attempt left was never
+                    // written.
+                    Self::Unsent(text.to_owned())
+                } else {
+                    // "Too many failed write attempts" looks like the error above, but the client
+                    // also reports it for commands that it wrote to a connection and lost with it.
+                    Self::Lost(text.to_owned())
+                }
+            }
+            ErrorKind::Auth
+            | ErrorKind::InvalidArgument
+            | ErrorKind::InvalidCommand
+            | ErrorKind::NotFound
+            | ErrorKind::Parse
+            | ErrorKind::Protocol => Self::Server(error.to_string()),
+            // An error of a connection, such as a failed login, also reaches the calls that were
+            // written to it.
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+/// fred reads a timeout of zero as no timeout.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// Connecting, TLS and logging in, each.
+const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Restarts the client's task, which ends on fatal errors.
+async fn supervise(client: Client) {
+    let mut was_told = false;
+    loop {
+        match Connecting(client.connect()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) if !was_told => {
+                was_told = true;
+                tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
+            }
+            // Only the first failure is logged. A task that panicked is also started again.
+            Ok(Err(_)) | Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The client's task, which is aborted when this future is dropped.
+struct Connecting(ConnectHandle);
+
+impl Future for Connecting {
+    type Output = <ConnectHandle as Future>::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A command without a slot, because each client has a single server.
+fn custom(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, None::<u16>, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Failure, Refusal};
+
+    #[tokio::test]
+    async fn errors_of_one_call_leave_the_connection_open() {
+        let client = client(Config::default(), SETUP_TIMEOUT).expect("builds");
+        assert_eq!(client.connection_config().reconnect_errors, []);
+    }
+
+    fn failure(kind: ErrorKind, details: &str) -> Failure {
+        CommandError::from(Error::new(kind, details.to_owned())).into()
+    }
+
+    #[test]
+    fn what_never_ran_is_told_from_what_may_have() {
+        let refused = [
+            (ErrorKind::Backpressure, "Max in-flight commands reached."),
+            (ErrorKind::Unknown, "Failed to route command."),
+            (ErrorKind::Unknown, "ERR unknown command 'EVALSHA', with args beginning with: 'a'"),
+            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'."),
+            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory"),
+            (
+                ErrorKind::Unknown,
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            ),
+            (
+                ErrorKind::Unknown,
+                "NOREPLICAS Not enough good replicas to write. script: a, on @user_script:1.",
+            ),
+        ];
+        for (kind, details) in refused {
+            let failure = failure(kind, details);
+            assert!(
+                matches!(failure, Failure::Refused(Refusal::Other(_))),
+                "{details}: {failure:?}"
+            );
+            assert!(!failure.to_store_error().may_have_charged());
+        }
+        let lost = [
+            (ErrorKind::Timeout, "Request timed out."),
+            (ErrorKind::IO, "Connection reset by peer"),
+            (ErrorKind::Canceled, "Canceled."),
+            (ErrorKind::Canceled, "Connection closed unexpectedly."),
+            (ErrorKind::Unknown, "Too many failed write attempts."),
+            (ErrorKind::Auth, "NOAUTH Authentication required."),
+            (ErrorKind::InvalidArgument, "WRONGTYPE Operation against a key script: a"),
+            (ErrorKind::Unknown, "channel closed"),
+            (ErrorKind::Parse, "Could not convert to tuple."),
+            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value script: a"),
+            (
+                ErrorKind::Unknown,
+                "ERR The user executing the script can't run this command or subcommand script: a",
+            ),
+            (ErrorKind::Cluster, "MOVED nowhere"),
+            (ErrorKind::Cluster, "CLUSTERDOWN The cluster is down"),
+        ];
+        for (kind, details) in lost {
+            let failure = failure(kind, details);
+            assert!(matches!(failure, Failure::Lost(_)), "{details}: {failure:?}");
+            assert!(failure.to_store_error().may_have_charged());
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_server_is_an_answer() {
+        for (kind, details, is_silence) in [
+            (ErrorKind::Timeout, "Request timed out.", true),
+            (ErrorKind::IO, "Connection reset by peer", true),
+            (ErrorKind::Canceled, "Connection closed unexpectedly.", true),
+            (ErrorKind::Backpressure, "Max in-flight commands reached.", true),
+            (ErrorKind::Unknown, "Too many failed write attempts.", true),
+            (ErrorKind::Unknown, "channel closed", true),
+            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'.", false),
+            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory", false),
+            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value", false),
+            (ErrorKind::Cluster, "MOVED 3999 127.0.0.1:6381", false),
+            (ErrorKind::Auth, "NOAUTH Authentication required.", false),
+        ] {
+            let error = CommandError::from(Error::new(kind, details.to_owned()));
+            assert_eq!(error.is_silence(), is_silence, "{details}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A connection to a server: it sends commands and receives answers. Only `fred.rs` knows the client
+//! library, so tests can use a simulated network instead.
+
+mod fred;
+
+use std::time::Duration;
+
+use ::fred::types::config::{Server, TlsConfig};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use self::fred::FredConnection;
+use crate::address::Address;
+#[cfg(feature = "test-util")]
+use crate::simulation;
+use crate::topology::Place;
+
+/// A connection to a server, which reconnects whenever it breaks.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    Fred(FredConnection),
+    #[cfg(feature = "test-util")]
+    Simulated(Box<dyn simulation::Connection>),
+}
+
+/// How servers are reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Network {
+    Fred {
+        address: Address,
+        tls: Option<TlsConfig>,
+    },
+    #[cfg(feature = "test-util")]
+    Simulated(std::sync::Arc<dyn simulation::Network>),
+}
+
+/// The moments at which a connection was made.
+#[derive(Debug)]
+pub(crate) enum Reconnects {
+    Fred(broadcast::Receiver<Server>),
+    #[cfg(feature = "test-util")]
+    Simulated(broadcast::Receiver<()>),
+}
+
+/// A command, and its arguments in their order.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The name of the command.
+    pub name: &'static str,
+    /// Its arguments.
+    pub arguments: Vec<Bytes>,
+}
+
+/// The result of a command.
+pub type Answer = Result<Value, CommandError>;
+
+/// The answers to commands that were sent together, in their order.
+pub type Answers = SmallVec<[Answer; 1]>;
+
+/// A value that a server returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// No value.
+    Null,
+    /// A whole number.
+    Number(i64),
+    /// A string.
+    Bytes(Bytes),
+    /// Several values.
+    List(Vec<Self>),
+}
+
+/// Why a command has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The server answered with this error.
+    #[error("{0}")]
+    Server(String),
+    /// The client did not send the command.
+    #[error("{0}")]
+    Unsent(String),
+    /// The answer is lost, so the server may have executed the command.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// Evaluates an expression for either kind of connection.
+macro_rules! with_either {
+    ($any:expr, $it:ident => $body:expr) => {
+        match $any {
+            Self::Fred($it) => $body,
+            #[cfg(feature = "test-util")]
+            Self::Simulated($it) => $body,
+        }
+    };
+}
+
+impl Network {
+    /// Starts to connect to a node of a Cluster, or to the server of the URL, and never stops
+    /// trying. Must be called in a tokio runtime.
+    pub(crate) fn connect(
+        &self,
+        node: Option<&Place>,
+        timeout: Duration,
+    ) -> Result<Connection, String> {
+        match self {
+            Self::Fred { address, tls } => {
+                let config = match node {
+                    Some(node) => address.config_of(&node.host, node.port, tls.clone()),
+                    None => address.config(tls.clone()),
+                };
+                let connection = FredConnection::new(config, timeout);
+                connection.map(Connection::Fred).map_err(|error| error.to_string())
+            }
+            #[cfg(feature = "test-util")]
+            Self::Simulated(network) => {
+                let node = node.map(|node| (&*node.host, node.port));
+                Ok(Connection::Simulated(network.connect(node)))
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Sends commands without any other command between them. Gives up after `timeout`; a command
+    /// that was not written by then is never sent.
+    pub(crate) async fn send(
+        &self,
+        commands: SmallVec<[Command; 1]>,
+        timeout: Duration,
+    ) -> Answers {
+        with_either!(self, it => it.send(commands, timeout).await)
+    }
+
+    /// Waits until there is a connection.
+    pub(crate) async fn connected(&self) {
+        with_either!(self, it => it.connected().await);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        with_either!(self, it => it.is_connected())
+    }
+
+    /// Replaces the connection. Does nothing while the client is connecting.
+    pub(crate) fn reconnect(&self) {
+        with_either!(self, it => it.reconnect());
+    }
+
+    pub(crate) fn reconnects(&self) -> Reconnects {
+        match self {
+            Self::Fred(it) => Reconnects::Fred(it.reconnects()),
+            #[cfg(feature = "test-util")]
+            Self::Simulated(it) => Reconnects::Simulated(it.reconnects()),
+        }
+    }
+}
+
+impl Reconnects {
+    /// Waits for the next connection. Returns `false` if there will be none.
+    pub(crate) async fn next(&mut self) -> bool {
+        // If some were missed, the last one counts.
+        with_either!(self, it => !matches!(it.recv().await, Err(RecvError::Closed)))
+    }
+
+    /// Forgets the connections until now.
+    pub(crate) fn skip(&mut self) {
+        while with_either!(self, it => it.try_recv().is_ok()) {}
+    }
+}
+
+impl Value {
+    /// Reads a number, also from a string.
+    pub(crate) fn as_u64(&self) -> Option<u64> {
+        match self {
+            Self::Number(number) => u64::try_from(*number).ok(),
+            _ => self.as_str()?.parse().ok(),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Random numbers that need not be secret.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::FixedState;
+
+/// The random numbers of a store. They start with bits of the operating system, or in tests with a
+/// seed that repeats them.
+#[derive(Debug)]
+pub(crate) struct Random {
+    seed: u64,
+    drawn: AtomicU64,
+}
+
+impl Random {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self { seed, drawn: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        FixedState::with_seed(self.seed).hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self::new(RandomState::new().hash_one(0))
+    }
+}

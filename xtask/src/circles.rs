@@ -77,6 +77,11 @@ impl Files {
 
     /// Resolves a path in a module to an absolute path. `None` if it leads out of the crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Name> {
+        self.absolute_within(module, path, MAX_DEPTH)
+    }
+
+    /// Follows at most `depth` imports, because names of outer crates may lead to each other.
+    fn absolute_within(&self, module: &[String], path: &[String], depth: usize) -> Option<Name> {
         let supers = path.iter().take_while(|it| *it == "super").count();
         let (base, rest) = match path.first().map(String::as_str) {
             Some("crate") => (&[][..], &path[1..]),
@@ -88,9 +93,8 @@ impl Files {
                 } else {
                     let imports = &self.0[module].imports;
                     let import = imports.iter().find(|it| it.alias == first)?;
-                    // Otherwise an import of an external crate would recurse without end.
-                    let is_inner = import.path.len() > 1 && import.path[0] != first;
-                    let start = self.absolute(module, &import.path).filter(|_| is_inner)?;
+                    let depth = depth.checked_sub(1)?;
+                    let start = self.absolute_within(module, &import.path, depth)?;
                     return Some([&*start, &path[1..]].concat());
                 }
             }
@@ -127,7 +131,7 @@ impl Files {
         let counts = |it: &&Import| !it.is_public || file.words.contains(&it.alias);
         let imports = file.imports.iter().filter(counts).map(|it| &it.path);
         let paths = imports.chain(&file.paths).filter_map(|path| self.absolute(module, path));
-        paths.filter_map(|path| self.file(&path, 9)).filter(|it| it != module).collect()
+        paths.filter_map(|path| self.file(&path, MAX_DEPTH)).filter(|it| it != module).collect()
     }
 
     fn circle(&self) -> Option<Vec<String>> {
@@ -153,6 +157,9 @@ impl Files {
         }
     }
 }
+
+/// The longest chain of re-exports or imports that is followed.
+const MAX_DEPTH: usize = 9;
 
 fn owned(names: &BTreeSet<&Name>) -> BTreeSet<Name> {
     names.iter().map(|name| (*name).clone()).collect()

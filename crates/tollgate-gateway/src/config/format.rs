@@ -1,3 +1,4 @@
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ use crate::plan::{PathMatch, Statuses};
 use crate::proxy::path::{Ambiguous, normalise};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PreflightWord {
+pub(crate) enum PreflightWord {
     PerMinute(u64),
     Charged,
     Unlimited,
@@ -52,16 +53,12 @@ texts! {
 
     Peer(text) -> String:
         "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
-        match tollgate_admin::check_peer(text) {
-            Ok(()) => Ok(text.to_owned()),
-            Err(_) => Err("write scheme, host and port, and nothing after them".to_owned()),
-        };
+        tollgate_admin::check_peer(text)
+            .map(|()| text.to_owned())
+            .map_err(|_| "write scheme, host and port, and nothing after them".to_owned());
 
     Network(text) -> String: "a network such as 10.0.0.0/8, an address, `loopback` or `private`" =>
-        match TrustedProxies::parse([text]) {
-            Ok(_) => Ok(text.to_owned()),
-            Err(error) => Err(error.to_string()),
-        };
+        checked(text, TrustedProxies::parse([text]));
 
     TimeZone(text) -> String: "an IANA time zone such as Europe/Berlin or UTC" => {
         if calendar::has_zone(text) {
@@ -82,14 +79,10 @@ texts! {
             Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
                 Err("names are not looked up: write the addresses".to_owned())
             }
-            Ok(_) => Ok(text.to_owned()),
-            Err(error) => Err(error.to_string()),
+            parsed => checked(text, parsed),
         };
 
-    User(text) -> String: "a user name as in tokens" => match SubjectList::new().user(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
-    };
+    User(text) -> String: "a user name as in tokens" => checked(text, SubjectList::new().user(text));
 
     Target(text) -> Uri: "a URL such as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
         target(text);
@@ -118,10 +111,7 @@ texts! {
         r"^(redis|rediss|redis\+unix)://" =>
         match text.split_once("://") {
             Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
-                match RedisStore::builder(text) {
-                    Ok(_) => Ok(text.to_owned()),
-                    Err(error) => Err(error.to_string()),
-                }
+                checked(text, RedisStore::builder(text))
             }
             Some(("redis" | "rediss" | "redis+unix", _)) => Err("it names no host".to_owned()),
             Some(_) => Err("its scheme is not redis, rediss or redis+unix".to_owned()),
@@ -229,10 +219,12 @@ texts! {
         };
 
     Hs256(text) -> String: "a secret of at least 32 bytes" =>
-        match tollgate::key::JwtKey::hs256(text.as_bytes()) {
-            Ok(_) => Ok(text.to_owned()),
-            Err(error) => Err(error.to_string()),
-        };
+        checked(text, tollgate::key::JwtKey::hs256(text.as_bytes()));
+}
+
+/// The text, if a type of the layer accepts it.
+fn checked<T, E: Display>(text: &str, parsed: Result<T, E>) -> Result<String, String> {
+    parsed.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn per_minute(text: &str) -> Result<u64, String> {

@@ -13,10 +13,10 @@ use super::source::Source;
 
 /// A problem that is already reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reported;
+pub(crate) struct Reported;
 
 /// A value, unless a part of it is not valid.
-pub(super) type Checked<T> = Result<T, Reported>;
+pub(crate) type Checked<T> = Result<T, Reported>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -36,7 +36,7 @@ pub struct Problem {
 
 /// Collects problems, so that all are told at once.
 #[derive(Debug, Default)]
-pub(super) struct Problems(RefCell<Found>);
+pub(crate) struct Problems(RefCell<Found>);
 
 #[derive(Debug, Default)]
 struct Found {

@@ -12,7 +12,7 @@ use super::problem::Problems;
 use super::secrets::{hide_secrets, user, without_user};
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub(super) span: Span,
     pub(super) value: Value,
     /// Nodes in it, itself included, each as often as an alias repeats it.
@@ -20,14 +20,14 @@ pub(super) struct Node {
 }
 
 #[derive(Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Scalar(Scalar),
     List(Vec<Rc<Node>>),
     Map(Vec<Entry>),
 }
 
 #[derive(Debug)]
-pub(super) struct Scalar {
+pub(crate) struct Scalar {
     pub(super) text: String,
     /// Without quotes, so that it may be a number, or from a variable, which has none.
     pub(super) plain: bool,
@@ -39,7 +39,7 @@ pub(super) struct Scalar {
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub(super) key: String,
     pub(super) key_span: Span,
     pub(super) node: Rc<Node>,

@@ -106,8 +106,6 @@ pub struct ApiKeysPlan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiKeyPlace {
-    /// The header `X-API-Key`.
-    Usual,
     Header(HeaderName),
     /// `Authorization: <scheme> <key>`.
     Authorization(String),

@@ -226,7 +226,6 @@ pub(super) fn client_ip(
 
 pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
     match place {
-        ApiKeyPlace::Usual => ApiKey::in_x_api_key(),
         ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
         ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
     }

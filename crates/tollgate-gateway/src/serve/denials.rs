@@ -69,7 +69,6 @@ fn challenge(plan: &Plan) -> HeaderValue {
     let schemes = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::User(_) => Some("Bearer"),
         IdentitySource::ApiKey(keys) => Some(match &keys.place {
-            ApiKeyPlace::Usual => "X-API-Key",
             ApiKeyPlace::Header(name) => name.as_str(),
             ApiKeyPlace::Authorization(scheme) => scheme,
         }),

@@ -1,10 +1,10 @@
 use tollgate::access::{AccessLists, SubjectList};
-use tollgate::key::{ApiKeys, ClientIp};
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, UnverifiedApiKey};
 
 use super::client_identity::{Identity, Users, client_ip, place};
 use super::error::BuildError;
 use crate::files;
-use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
+use crate::plan::{IdentitySource, Plan, SubjectsPlan};
 
 pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {
@@ -14,7 +14,7 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     let lists = AccessLists::new()
         // A recorded line without an address has a Unix peer, see `Recorded`.
         .addresses_by(addresses(plan)?.skip_unix_peer())
-        .api_keys_in(place(api_keys(plan)))
+        .api_keys_in(api_keys(plan))
         .users_by(Users(identity.clone()));
     let (deny, allow) = (list("deny", &plan.deny)?, list("allow", &plan.allow)?);
     lists.replace(&deny, &allow).map_err(|error| wrong(&error))?;
@@ -31,12 +31,12 @@ pub(super) fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
     Ok(ClientIp::peer().trusting(plan.trusted_proxies.clone()))
 }
 
-fn api_keys(plan: &Plan) -> &ApiKeyPlace {
-    let places = plan.identity.iter().find_map(|source| match source {
-        IdentitySource::ApiKey(keys) => Some(&keys.place),
+fn api_keys(plan: &Plan) -> UnverifiedApiKey {
+    let place_of_keys = plan.identity.iter().find_map(|source| match source {
+        IdentitySource::ApiKey(keys) => Some(place(&keys.place)),
         _ => None,
     });
-    places.unwrap_or(&ApiKeyPlace::Usual)
+    place_of_keys.unwrap_or_else(ApiKey::in_x_api_key)
 }
 
 fn list(key: &str, plan: &SubjectsPlan) -> Result<SubjectList, BuildError> {

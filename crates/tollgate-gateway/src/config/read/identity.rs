@@ -6,7 +6,7 @@ use tollgate::key::TrustedProxies;
 use super::super::format;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
-use super::super::typed::{Either, Item, Key, Location, Setting, all, defaults, values};
+use super::super::typed::{Item, Key, Location, Setting, all, values};
 use super::tokens;
 use crate::plan::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
@@ -30,10 +30,8 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
     let mut reader = Reader { limiter, proxies: known, tiers, believed: None };
     let mut kinds = Vec::new();
     let chain = all(limiter.identity.get()?, |item| {
-        let (kind, section) = match item.get()? {
-            Either::One(kind) => (*kind, None),
-            Either::Other(section) => (section.key.value()?, Some(&**section)),
-        };
+        let section = item.get()?;
+        let kind = section.key.value()?;
         let name = kind.name();
         if kinds.contains(&ClientKey::Ip) {
             let what = format!(
@@ -72,14 +70,11 @@ impl Reader<'_> {
     fn source(
         &mut self,
         kind: ClientKey,
-        section: Option<&tables::Identity>,
+        section: &tables::Identity,
         location: &Location,
     ) -> Checked<IdentitySource> {
         match kind {
-            ClientKey::Ip => match section {
-                Some(section) => self.address(section),
-                None => self.address(&*defaults::<tables::Identity>()?),
-            },
+            ClientKey::Ip => self.address(section),
             ClientKey::User => match self.limiter.jwt.get()? {
                 Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
                 None => Err(location.error(
@@ -133,20 +128,12 @@ impl Reader<'_> {
     }
 }
 
-fn value(
-    kind: ClientKey,
-    section: Option<&tables::Identity>,
-    location: &Location,
-) -> Checked<ValuePlan> {
+fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Checked<ValuePlan> {
     let word = kind.name();
-    let Some((section, name)) = section
-        .filter(|section| section.name.is_set())
-        .map(|section| (section, section.name.get()))
-    else {
+    let Some(name) = section.name.get()? else {
         let cure = format!("write `{{key: {word}, name: …}}`");
         return Err(location.error(format!("`{word}` needs the name of what it reads"), cure));
     };
-    let name = name?.as_ref().ok_or(Reported)?;
     let place = match kind {
         ClientKey::Header => ValuePlace::Header(name.value.clone()),
         ClientKey::Cookie => ValuePlace::Cookie(name.text.clone()),
@@ -183,22 +170,13 @@ pub(super) fn networks(items: &[Item<format::Network>]) -> Checked<TrustedProxie
     TrustedProxies::parse(values(items)?).map_err(|_| Reported)
 }
 
-fn api_keys(
-    keys: &Either<Vec<Item<ApiKey>>, Box<ApiKeys>>,
-    tiers: &[String],
-) -> Checked<ApiKeysPlan> {
-    let (place, items) = match keys {
-        Either::One(items) => (ApiKeyPlace::Usual, items),
-        Either::Other(section) => {
-            let place = match section.scheme.value()? {
-                Some(scheme) => ApiKeyPlace::Authorization(scheme),
-                None => ApiKeyPlace::Header(section.header.value()?),
-            };
-            (place, section.keys.get()?)
-        }
+fn api_keys(section: &ApiKeys, tiers: &[String]) -> Checked<ApiKeysPlan> {
+    let place = match section.scheme.value()? {
+        Some(scheme) => ApiKeyPlace::Authorization(scheme),
+        None => ApiKeyPlace::Header(section.header.value()?),
     };
     let mut digests = HashMap::new();
-    let keys = all(items, |item| {
+    let keys = all(section.keys.get()?, |item| {
         let key = item.get()?;
         let location = key.sha256.location();
         if let Ok(digest) = key.sha256.get()

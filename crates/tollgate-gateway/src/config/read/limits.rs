@@ -6,11 +6,12 @@ use tollgate::policy::{Algorithm, Cost, OnStoreError};
 use super::super::problem::Checked;
 use super::super::tables::{Api, Policy as PolicyKeys, Route};
 use super::super::typed::{Item, Key, Location, Setting};
+use super::context::{FileContext, inherited, is_bucket, is_queue};
 use super::options::{self, LeaseOption, PenaltyTarget};
-use super::policy::{self, Section, is_bucket, is_queue};
+use super::policy::{self, Section};
 use super::quotas::{self, Quotas};
 use super::settling::{self, PolicyContext};
-use super::{FileContext, costs, inherited, paths};
+use super::{costs, paths};
 use crate::plan::{
     ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
 };

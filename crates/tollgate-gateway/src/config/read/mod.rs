@@ -2,6 +2,7 @@
 //!
 //! Reading goes on after a problem, so that one run reports all problems.
 
+mod context;
 mod costs;
 mod identity;
 mod limits;
@@ -24,30 +25,26 @@ use tollgate::denial::{Members, Reason};
 use tollgate::headers::HeaderOptions;
 use tollgate::limit::OnMissingKey;
 
+use self::context::FileContext;
 use self::identity::Identity;
-use self::policy::Names;
 use super::problem::{Checked, Reported};
 use super::tables::{File, RateLimiter};
-use super::typed::{Either, Key, values};
+use super::typed::{Either, values};
 use crate::plan::{Plan, StorePlan};
-
-struct FileContext<'a> {
-    limiter: &'a RateLimiter,
-    can_fail: bool,
-    /// Whether keys of different clients may be on different servers.
-    is_cluster: bool,
-    an_api_queues: bool,
-    names: Names,
-}
 
 pub(super) fn plan(root: &File) -> Checked<Plan> {
     let limiter = root.rate_limiter.get()?;
     let store = store::store(limiter);
     let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Ok(StorePlan::Memory { .. }));
-    let an_api_queues = policy::an_api_queues(limiter);
-    let file =
-        FileContext { limiter, can_fail, is_cluster, an_api_queues, names: Names::default() };
+    let an_api_queues = limiter.an_api_queues();
+    let file = FileContext {
+        limiter,
+        can_fail,
+        is_cluster,
+        an_api_queues,
+        names: context::Names::default(),
+    };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);
@@ -58,7 +55,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
-    let admin = server::admin(limiter);
+    let admin = limiter.admin.get().and_then(|admin| admin.address.value());
     if let (Ok(admin), Ok(listen)) = (admin, &listen) {
         server::check_admin(admin, listen, limiter);
     }
@@ -78,7 +75,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         forward_auth: forward_auth?,
         rate_limits: rate_limits?,
         admin: admin?,
-        admin_peers: server::admin_peers(limiter)?,
+        admin_peers: values(limiter.admin.get()?.peers.items()?)?,
         timeouts: timeouts?,
         max_tunnels: limiter.max_tunnels.value()?,
         trusted_proxies: identity.proxies,
@@ -102,10 +99,6 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         tracing: tracing?,
         files: Vec::new(),
     })
-}
-
-fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
-    own.value()?.map_or_else(|| outer.value(), Ok)
 }
 
 fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {

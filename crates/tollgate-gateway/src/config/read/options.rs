@@ -7,9 +7,9 @@ use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
 use super::super::problem::Checked;
-use super::super::tables::{self, Penalty, Rules};
-use super::super::typed::{Either, Location, Setting, defaults};
-use super::policy::Names;
+use super::super::tables::{Penalty, Rules};
+use super::super::typed::{Location, Setting};
+use super::context::Names;
 use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
@@ -27,15 +27,9 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
     }
     let name = format!("{name}/inflight");
     names.take_derived(&name, &key.name())?;
-    let (max, lease, location) = match key.get()? {
-        Some(Either::Other(section)) => {
-            (section.max.value()?, section.lease.value()?, section.lease.location())
-        }
-        Some(Either::One(max)) => {
-            (*max, defaults::<tables::Concurrency>()?.lease.value()?, key.location())
-        }
-        None => return Ok(None),
-    };
+    let Some(section) = key.get()? else { return Ok(None) };
+    let (max, lease) = (section.max.value()?, section.lease.value()?);
+    let location = section.lease.location();
     if lease < SHORT {
         location.warn(
             format!("each request renews a lease of {lease:?} four times in that time"),

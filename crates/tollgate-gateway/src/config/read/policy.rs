@@ -1,5 +1,3 @@
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::policy::{Algorithm, Calendar, LeakyMode, OnStoreError, PolicyError};
@@ -8,12 +6,9 @@ use tollgate::{Policy, Quota};
 
 use super::super::format;
 use super::super::problem::{Checked, Reported};
-use super::super::tables::{
-    Api, Bandwidth, Policy as PolicyKeys, RateLimiter, Rules, Tier, Window,
-};
-use super::super::typed::{Item, Key, Location, SectionInfo, Setting, Text as _};
-use super::routes::all_routes;
-use super::{FileContext, inherited};
+use super::super::tables::{Api, Bandwidth, Policy as PolicyKeys, Rules, Tier, Window};
+use super::super::typed::{Key, SectionInfo, Setting, Text as _};
+use super::context::{FileContext, inherited, is_bucket, is_queue};
 
 #[derive(Clone, Copy)]
 pub(super) struct Section<'a> {
@@ -81,35 +76,6 @@ impl Bandwidth {
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Names(RefCell<HashMap<String, String>>);
-
-impl Names {
-    /// Takes a name, which two policies cannot share: they would share their counters.
-    pub(super) fn take(&self, name: &str, location: &Location) {
-        let path = location.place.path.clone();
-        if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
-            location.error(
-                format!("`{}` is the name of another policy ({first})", name.escape_debug()),
-                "give each an `identifier` of its own: counters belong to it",
-            );
-        }
-    }
-
-    pub(super) fn take_derived(&self, name: &str, location: &Location) -> Checked<()> {
-        if name.len() > Policy::MAX_NAME {
-            let what =
-                format!("this is the policy `{}`, a name that is too long", name.escape_debug());
-            let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
-            let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
-            let cure = format!("choose an `identifier` of at most {most} characters");
-            return Err(location.error(what, cure));
-        }
-        self.take(name, location);
-        Ok(())
-    }
-}
-
 pub(super) fn algorithm(rules: &Rules, file: &FileContext<'_>) -> Checked<Algorithm> {
     let mut algorithm = inherited(&rules.strategy, &file.limiter.strategy)?;
     let name = algorithm.name();
@@ -149,24 +115,6 @@ pub(super) fn algorithm_everywhere(
         "write `mode: meter` to say so, or another `strategy`",
     );
     Ok(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
-}
-
-/// Whether an api of the file is a queue, in which requests do wait.
-pub(super) fn an_api_queues(limiter: &RateLimiter) -> bool {
-    let apis = all_routes(limiter).map(|route| &route.apis).chain([&limiter.apis]);
-    let queues = |api: &Api| {
-        let rules = &api.rules;
-        (api.limit.is_set() || api.share.is_set())
-            && inherited(&rules.strategy, &limiter.strategy).is_ok_and(is_queue)
-            && inherited(&rules.shadow, &limiter.shadow) != Ok(true)
-            && matches!(rules.mode.get(), Ok(LeakyMode::Queue { .. }))
-    };
-    let items = apis.flat_map(|apis| apis.items().unwrap_or_default());
-    items.flat_map(Item::get).any(|api| queues(api))
-}
-
-pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
 }
 
 fn leaky_mode(rules: &Rules) -> Checked<LeakyMode> {
@@ -297,8 +245,4 @@ pub(super) fn shed(rules: &Rules, file: &FileContext<'_>) -> Checked<Option<OnSt
         key.no_effect("in memory", "such a store is never overloaded");
     }
     key.value()
-}
-
-pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
 }

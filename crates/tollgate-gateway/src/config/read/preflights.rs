@@ -6,7 +6,7 @@ use tollgate::{Policy, Quota};
 
 use super::super::format::PreflightWord;
 use super::super::problem::Checked;
-use super::FileContext;
+use super::context::FileContext;
 use crate::plan::{CostTable, LimitPlan, Preflights, QuotaPlan, Whose};
 
 pub(super) fn preflights(file: &FileContext<'_>) -> Checked<Preflights> {

@@ -8,7 +8,8 @@ use tollgate::policy::Algorithm;
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{Bandwidth, RateLimiter};
 use super::super::typed::{Either, Item, Key, Setting, all};
-use super::policy::{self, Names, QuotaKeys, Section, is_bucket, is_queue};
+use super::context::{Names, is_bucket, is_queue};
+use super::policy::{self, QuotaKeys, Section};
 use crate::plan::QuotaPlan;
 
 pub(super) type ConfiguredQuota<'a> = (QuotaKeys<'a>, Quota);

@@ -7,10 +7,10 @@ use tollgate::limit::OnExceeded;
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
 use super::super::typed::Location;
+use super::context::FileContext;
 use super::limits::{self, Limits};
-use super::server::has_fronts;
+use super::paths;
 use super::target::target;
-use super::{FileContext, paths};
 use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
 pub(super) fn routes(
@@ -38,7 +38,7 @@ pub(super) fn routes(
     }
     let fallback = if limiter.target.is_set() { &limiter.target } else { &root.target };
     let decides = limiter.forward_auth.is_set();
-    let is_asked = limiter.listen.is_set() || !has_fronts(limiter);
+    let is_asked = limiter.listen.is_set() || !limiter.has_fronts();
     if is_asked && !limiter.routes.is_set() && !fallback.is_set() {
         limiter.info.location.error(
             "`target` is missing: nothing says where requests go",
@@ -86,17 +86,6 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
     Ok(Route { name: name?.clone(), host: section.host.value()?, path: path?, target, limits })
 }
 
-pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
-    root.target.is_set()
-        || limiter.target.is_set()
-        || all_routes(limiter).any(|route| route.target.is_set())
-}
-
-pub(super) fn all_routes(limiter: &RateLimiter) -> impl Iterator<Item = &tables::Route> {
-    let items = limiter.routes.items().unwrap_or_default();
-    items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
-}
-
 fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
     for (index, (route, location)) in routes.iter().enumerate() {
         let earlier = &routes[..index];
@@ -139,7 +128,8 @@ fn warn_without_limits(limiter: &RateLimiter) {
         || limiter.client.is_set()
         || limiter.global.is_set()
         || limiter.apis.is_set()
-        || all_routes(limiter)
+        || limiter
+            .all_routes()
             .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
     if !has_limits {
         limiter.info.location.warn("nothing is limited", "add `client`, `global` or `apis`");

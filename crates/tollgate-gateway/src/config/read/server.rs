@@ -6,9 +6,8 @@ use super::super::files::{FileContents, NamedFiles};
 use super::super::format;
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Either, Item, Key, Location, Setting, values};
+use super::super::typed::{Item, Key, Location, Setting, Short};
 use super::identity::networks;
-use super::routes;
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 use crate::proxy;
 
@@ -16,20 +15,6 @@ pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     match limiter.forward_auth.get()? {
         Some(section) => networks(section.trusted_proxies.get()?),
         None => Ok(TrustedProxies::none()),
-    }
-}
-
-pub(super) fn admin(limiter: &RateLimiter) -> Checked<SocketAddr> {
-    match limiter.admin.get()? {
-        Either::One(address) => Ok(*address),
-        Either::Other(admin) => admin.address.value(),
-    }
-}
-
-pub(super) fn admin_peers(limiter: &RateLimiter) -> Checked<Vec<String>> {
-    match limiter.admin.get()? {
-        Either::One(_) => Ok(Vec::new()),
-        Either::Other(admin) => values(admin.peers.items()?),
     }
 }
 
@@ -47,7 +32,7 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
 
 /// Reports keys about requests that the gateway does not see, because it only answers Envoy.
 pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
-    let forwards = routes::has_target(root, limiter) || limiter.listen.is_set();
+    let forwards = root.has_target(limiter) || limiter.listen.is_set();
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
@@ -84,12 +69,12 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     }
 }
 
-type Listeners = Key<Vec<Item<Either<format::Address, tables::Listen>>>>;
+type Listeners = Key<Vec<Item<Short<format::Address, tables::Listen>>>>;
 
 pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Listen>> {
     let mut all = Vec::new();
     let mut outcome = Ok(());
-    if routes::has_target(root, limiter) || limiter.listen.is_set() || !has_fronts(limiter) {
+    if root.has_target(limiter) || limiter.listen.is_set() || !limiter.has_fronts() {
         outcome = listen(&limiter.listen, Front::Proxy, &mut all);
     }
     let fronts = [
@@ -109,24 +94,10 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Liste
     outcome.map(|()| all)
 }
 
-pub(super) fn has_fronts(limiter: &RateLimiter) -> bool {
-    limiter.forward_auth.is_set() || limiter.rate_limit_service.is_set()
-}
-
 fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked<()> {
     let mut outcome = Ok(());
     for item in listeners.get()? {
-        let listen = item.get().and_then(|listener| match listener {
-            Either::One(address) => Ok(Listen {
-                addr: *address,
-                front,
-                tls: None,
-                proxy_protocol: None,
-                max_connections: None,
-                max_connections_per_address: None,
-            }),
-            Either::Other(section) => listener_of(section, front),
-        });
+        let listen = item.get().and_then(|section| listener_of(section, front));
         match listen {
             Ok(listen) => {
                 // Port 0 is a free port, another one each time.

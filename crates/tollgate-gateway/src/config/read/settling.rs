@@ -9,7 +9,7 @@ use tollgate::store::Receipt;
 use super::super::problem::Checked;
 use super::super::tables::{CountOnly, Rules};
 use super::super::typed::{Either, Setting, values};
-use super::policy::is_queue;
+use super::context::is_queue;
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
 #[derive(Clone, Copy)]

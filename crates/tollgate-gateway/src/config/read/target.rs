@@ -1,25 +1,10 @@
 use super::super::problem::{Checked, Reported};
-use super::super::tables::{self, HeaderEdits, TargetSection};
-use super::super::typed::{Either, Key, Kind, Setting, values};
+use super::super::tables::{HeaderEdits, TargetSection};
+use super::super::typed::{Key, Setting, values};
 use crate::plan::PathMatch;
-use crate::proxy::{Active, Balance, Edits, Host, Passive, Protocol, Servers, Upstream};
+use crate::proxy::{Active, Edits, Host, Passive, Servers, Upstream};
 
-pub(super) fn target(
-    target: &<tables::Target as Kind>::Value,
-    path: &PathMatch,
-) -> Checked<Upstream> {
-    let section = match target {
-        Either::One(address) => {
-            return Ok(Upstream::to(Servers {
-                addresses: vec![address.clone()],
-                protocol: Protocol::default(),
-                balance: Balance::default(),
-                passive: Passive::default(),
-                active: None,
-            }));
-        }
-        Either::Other(section) => section,
-    };
+pub(super) fn target(section: &TargetSection, path: &PathMatch) -> Checked<Upstream> {
     let strip_prefix = section.strip_prefix.value()?;
     if let Some(prefix) = &strip_prefix
         && !PathMatch::Below(prefix.clone()).covers(path)

@@ -4,7 +4,7 @@ use super::super::{format, problem, spec, typed};
 use typed::{Hidden, List, OneOrMore, Whole, Written, durations, section, words};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum ClientKey {
+pub(crate) enum ClientKey {
     Ip,
     User,
     ApiKey,
@@ -15,11 +15,11 @@ pub(in crate::config) enum ClientKey {
 
 impl ClientKey {
     /// Whether this is a value of the request, which has a name.
-    pub(in crate::config) const fn is_value(self) -> bool {
+    pub(crate) const fn is_value(self) -> bool {
         matches!(self, Self::Header | Self::Cookie | Self::Query)
     }
 
-    pub(in crate::config) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ip => "ip",
             Self::User => "user",
@@ -33,7 +33,7 @@ impl ClientKey {
 
 section! {
     /// How to identify a client.
-    Identity = "identity" {
+    Identity = "identity" short key {
         /// The part of a request that identifies the client.
         required key: IdentityWord,
         /// The name of the header, cookie or query parameter.
@@ -98,7 +98,7 @@ section! {
     }
 
     /// API keys, stored as digests. An unknown key identifies no client.
-    ApiKeys = "apiKeys" either [header scheme] {
+    ApiKeys = "apiKeys" short keys either [header scheme] {
         /// The header that contains the key.
         default header: format::Header = "X-API-Key",
         /// Reads the key from `Authorization: SCHEME KEY` instead of `header`.

@@ -1,19 +1,17 @@
-use tollgate::policy::{LeakyMode, Refill, Resolution, calendar::Unit};
+use tollgate::policy::{LeakyMode, Refill, Resolution};
 
 use crate::plan::Whose;
 
 use super::super::{format, problem, spec, typed};
+use super::kinds::{AtOnce, OnError, Strategy, Units};
 use super::options::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
-use super::server::Path;
-use super::{AtOnce, OnError, Strategy, Units};
-use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, words};
-
-/// 400 days, the longest window of a policy.
-type Seconds = Whole<1, { 400 * 86_400 }>;
+use super::path::Path;
+use super::window::Window;
+use typed::{Either, Flag, List, Named, OneOrMore, Short, Time, Whole, section, words};
 
 type Cost = Whole<0, { tollgate::Policy::MAX_LIMIT }>;
 
-pub(in crate::config) type Costs = Either<ByMethod, CostTable>;
+pub(crate) type Costs = Either<ByMethod, CostTable>;
 
 section! {
     /// A policy for each client (`client`) or for all clients together (`global`).
@@ -89,25 +87,6 @@ section! {
         required cost: Cost,
     }
 
-    /// The window of a quota, and its burst.
-    Window = "window" either [window window_seconds calendar] {
-        /// The window of the limit: `500ms`, `60s`, `1h`.
-        optional window: Time,
-        /// The same in seconds.
-        optional window_seconds: Seconds,
-        /// The time to refill `limit` units (token_bucket) or to drain them (leaky_bucket). It
-        /// replaces the window and does not affect other algorithms.
-        optional refill_seconds: Seconds,
-        /// A calendar period that replaces the window. Only for fixed_window_counter.
-        optional calendar: Period,
-        /// The time zone of `calendar`, such as `Europe/Berlin`. Default: `UTC`.
-        optional time_zone: format::TimeZone
-            where calendar: "a duration is the same in every time zone",
-        /// The maximum number of units that can be used immediately, for token_bucket and
-        /// leaky_bucket. Default: the limit.
-        optional burst: Units,
-    }
-
     /// The options of a policy.
     Rules = "policy" {
         /// The algorithm. Default: `rateLimiter.strategy`.
@@ -149,7 +128,7 @@ section! {
         optional reserve: Reserve,
         /// The maximum number of requests in flight, with or without a `limit`: the policy
         /// `NAME/inflight`.
-        optional concurrency: Either<AtOnce, Concurrency>,
+        optional concurrency: Short<AtOnce, Concurrency>,
         /// Blocks a client that continues after denials, for longer each time: the policy
         /// `NAME/penalty`.
         optional penalty: Penalty,
@@ -171,15 +150,6 @@ words! {
     Unlimited -> () {
         /// The tier has no quota.
         "unlimited" => (),
-    }
-
-    Period -> Unit {
-        /// From midnight to midnight.
-        "day" => Unit::Day,
-        /// From Monday to Monday.
-        "week" => Unit::Week,
-        /// From the first day of the month to the first day of the next month.
-        "month" => Unit::Month,
     }
 
     RefillBy -> Refill {

@@ -5,40 +5,47 @@
 //! |---|---|
 //! | `server.rs` | where to listen and where to forward to |
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
+//! | `window.rs` | the window of a quota |
+//! | `path.rs` | path patterns |
 //! | `options.rs` | options of a policy |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
 //! | `target.rs` | targets, and changes to requests and responses |
 //! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
+//! | `kinds.rs` | values of several sections |
 
 mod answers;
 mod identity;
+mod kinds;
 mod limits;
 mod options;
+mod path;
 mod server;
 mod store;
 mod target;
 mod telemetry;
+mod window;
 
 pub(super) use self::answers::{Headers, Response};
 pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
-pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers, Window};
-pub(super) use self::options::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
+pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
+pub(super) use self::options::{Bandwidth, CountOnly, Penalty, Waiting};
+pub(super) use self::path::{Path, PathSection};
 pub(super) use self::server::{
-    Admin, ForwardAuth, Listen, Path, PathSection, Paths, RateLimitService, Route, Timeouts, Tls,
+    Admin, ForwardAuth, Listen, Paths, RateLimitService, Route, Timeouts, Tls,
 };
 pub(super) use self::store::{Redis, Store};
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub(super) use self::telemetry::{AccessLog, Log, Tracing};
+pub(super) use self::window::Window;
 
-use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
-
+use self::kinds::{OnError, Strategy};
 use super::spec::{self, Section};
 use super::{format, problem, typed};
-use typed::{Either, Flag, List, OneOrMore, Whole, section, words};
+use typed::{Either, Flag, List, OneOrMore, Short, Whole, section};
 
 /// The table of the file.
 pub fn root() -> &'static Section {
@@ -57,10 +64,10 @@ section! {
     /// Listeners, targets, identities and limits.
     RateLimiter = "rateLimiter" {
         /// Where clients connect.
-        default listen: OneOrMore<Either<format::Address, Listen>> = "0.0.0.0:8080",
+        default listen: OneOrMore<Short<format::Address, Listen>> = "0.0.0.0:8080",
         /// The address for health checks, state, metrics and the live page. No public listener serves
         /// them. Beyond loopback, everything except health checks needs the token.
-        default admin: Either<format::Address, Admin> = "127.0.0.1:8081",
+        default admin: Short<format::Address, Admin> = "127.0.0.1:8081",
         /// Lets another proxy call the gateway for decisions. With a `target`, the gateway forwards
         /// requests too; otherwise it does not open `listen`.
         optional forward_auth: ForwardAuth,
@@ -82,7 +89,7 @@ section! {
         optional apis: List<Api>,
         /// How the gateway identifies a client. In a list, the first entry that finds a client
         /// applies.
-        default identity: OneOrMore<Either<IdentityWord, Identity>> = "ip",
+        default identity: OneOrMore<Short<IdentityWord, Identity>> = "ip",
         /// How to treat a request in which `identity` finds no client.
         default on_missing_key: Either<MissingWord, MissingStatus> = "deny",
         /// The proxies in front of the gateway. The gateway trusts their X-Forwarded-For.
@@ -90,7 +97,7 @@ section! {
         /// The tokens that are valid for `identity: user`.
         optional jwt: Jwt,
         /// The API keys that are valid for `identity: apiKey`, as a list or as a section.
-        optional api_keys: Either<List<ApiKey>, ApiKeys>,
+        optional api_keys: Short<List<ApiKey>, ApiKeys>,
         /// Quotas that replace the quota of `client` for some clients. `apiKeys` or a claim of the
         /// token assigns a client to a tier.
         optional tiers: Tiers,
@@ -143,31 +150,3 @@ section! {
         optional tracing: Tracing,
     }
 }
-
-words! {
-    OnError -> OnStoreError {
-        /// Allows all requests.
-        "open" => OnStoreError::Open,
-        /// Rejects requests with 503.
-        "closed" => OnStoreError::Closed,
-        /// Decides in this process with a share of the quota; see `store.redis.localShare`.
-        "local" => OnStoreError::Local,
-    }
-
-    Strategy -> Algorithm {
-        /// `limit` units in each fixed window, or in each day, week or month of a `calendar`.
-        "fixed_window_counter" => Algorithm::FixedWindowCounter,
-        /// `limit` units in any window, exactly.
-        "sliding_window_log" => Algorithm::SlidingWindowLog { resolution: Resolution::Auto },
-        /// The current window plus a weighted share of the previous window.
-        "sliding_window_counter" => Algorithm::SlidingWindowCounter,
-        /// An immediate burst, then `limit` units per window.
-        "token_bucket" => Algorithm::TokenBucket { refill: Refill::Greedy },
-        /// A queue that forwards requests at an even rate.
-        "leaky_bucket" => Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
-    }
-}
-
-type Units = Whole<1, { tollgate::Policy::MAX_LIMIT }>;
-
-type AtOnce = Whole<1, 10_000>;

@@ -3,8 +3,8 @@
 use crate::plan::SettleBy;
 
 use super::super::{format, problem, spec, typed};
-use super::limits::Window;
-use super::{AtOnce, Units};
+use super::kinds::{AtOnce, Units};
+use super::window::Window;
 use typed::{OneOrMore, Time, Whole, section, words};
 
 section! {
@@ -46,7 +46,7 @@ section! {
     /// The maximum number of requests in flight, which is the same in all tiers. A request counts
     /// until its response has been sent or its client disconnects; an upgrade counts until the
     /// connection is upgraded. `excess` applies to this limit too.
-    Concurrency = "concurrency" {
+    Concurrency = "concurrency" short max {
         /// The maximum number of requests at the same time.
         required max: AtOnce,
         /// How long a crashed gateway's in-flight requests still count. Running gateways renew this

@@ -1,14 +1,13 @@
 use super::super::{format, problem, spec, typed};
-use super::{Api, Policy, Target};
+use super::limits::{Api, Policy};
+use super::path::Path;
+use super::target::Target;
 use crate::proxy::path::Ambiguous;
-use typed::{Either, List, OneOrMore, Whole, Written, durations, section, words};
-
-/// A path, or a section with the kind of pattern.
-pub(in crate::config) type Path = Either<Written<format::Path>, PathSection>;
+use typed::{List, OneOrMore, Short, Whole, durations, section, words};
 
 section! {
     /// The listener for operators.
-    Admin = "admin" {
+    Admin = "admin" short address {
         /// The listen address.
         default address: format::Address = "127.0.0.1:8081",
         /// The admin addresses of other gateways. The live page shows their state too, and their
@@ -20,7 +19,7 @@ section! {
     /// See [fronts](fronts.md).
     ForwardAuth = "forwardAuth" {
         /// Where the proxies connect.
-        default listen: OneOrMore<Either<format::Address, Listen>> = "127.0.0.1:8082",
+        default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8082",
         /// The proxies that may send checks. Their headers describe the request, so clients must
         /// not be able to connect from these addresses.
         required trusted_proxies: List<format::Network>,
@@ -29,14 +28,14 @@ section! {
     /// Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).
     RateLimitService = "rateLimitService" {
         /// Where Envoy connects. Every client that can connect may call the service.
-        default listen: OneOrMore<Either<format::Address, Listen>> = "127.0.0.1:8083",
+        default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8083",
         /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
         /// reloads changed files.
         required config: OneOrMore<format::File>,
     }
 
     /// An address that clients connect to.
-    Listen = "listen[]" {
+    Listen = "listen[]" short address {
         /// The listen address.
         required address: format::Address,
         /// Accepts TLS connections, with HTTP/2 and HTTP/1.1.
@@ -86,16 +85,6 @@ section! {
         optional apis: List<Api>,
     }
 
-    /// A path pattern. A plain text such as `/login` matches exactly this path. With `/*` at its
-    /// end it matches the path and everything below: `/static/*` matches `/static`, `/static/` and
-    /// `/static/a`. Patterns match the normalized path without the query.
-    PathSection = "path" {
-        /// How to interpret `value`.
-        default expression: PathForm = "plain",
-        /// The path or the regular expression.
-        required value: Written<format::Text>,
-    }
-
     /// The gateway normalizes each path before it matches and forwards the request.
     Paths = "paths" {
         /// How to treat `%2F`, `%5C` and broken escapes, which servers interpret in different ways.
@@ -134,14 +123,6 @@ durations! {
 }
 
 words! {
-    PathForm -> bool {
-        /// Matches exactly this path.
-        "plain" => false,
-        /// Matches a regular expression. It may match in the middle of the path, so write `^` and
-        /// `$` where needed.
-        "regex" => true,
-    }
-
     AmbiguousPaths -> Ambiguous {
         /// Rejects such requests with 400.
         "reject" => Ambiguous::Refuse,

@@ -6,13 +6,13 @@ use http::{HeaderName, HeaderValue};
 use super::super::{format, problem, spec, typed};
 use crate::proxy::path::{Ambiguous, normalise};
 use crate::proxy::{Address, Balance, Edits, Endpoint, Protocol};
-use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, texts, words};
+use typed::{Flag, List, Named, OneOrMore, Short, Time, Whole, section, texts, words};
 
-pub(in crate::config) type Target = Either<Server, TargetSection>;
+pub(crate) type Target = Short<Server, TargetSection>;
 
 section! {
     /// Where requests are forwarded to: only a URL, or a section. See [upstreams](upstreams.md).
-    TargetSection = "target" {
+    TargetSection = "target" short url {
         /// The URL, or a list of URLs of equivalent servers. A path in the URL is put in front of
         /// each request path.
         required url: OneOrMore<Server>,

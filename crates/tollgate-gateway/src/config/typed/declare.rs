@@ -19,11 +19,12 @@
 //! | `others` | keys whose names the file chooses |
 //!
 //! The key in the file is the name of the field in camel case, or the text after `as`. The doc
-//! comments are the documentation. `either` lists keys that exclude each other. A key with
+//! comments are the documentation. A section with `short key` can also be written as the value of
+//! this key; see [`Short`](super::Short). `either` lists keys that exclude each other. A key with
 //! `where other: "reason"` has no effect unless `other` is set, and with
 //! `where other = ["value"]: "reason"` unless `other` has one of these values.
 
-pub(in crate::config) const fn camel_case<const N: usize>(name: &str) -> [u8; N] {
+pub(crate) const fn camel_case<const N: usize>(name: &str) -> [u8; N] {
     let name = name.as_bytes();
     let (mut out, mut from, mut to) = ([0; N], 0, 0);
     while to < N {
@@ -36,7 +37,7 @@ pub(in crate::config) const fn camel_case<const N: usize>(name: &str) -> [u8; N]
     out
 }
 
-pub(in crate::config) const fn camel_case_len(name: &str) -> usize {
+pub(crate) const fn camel_case_len(name: &str) -> usize {
     let (mut len, mut at) = (0, 0);
     while at < name.len() {
         len += (name.as_bytes()[at] != b'_') as usize;
@@ -93,7 +94,7 @@ macro_rules! section {
 
     ($(
         $(#[doc = $about:literal])*
-        $name:ident = $title:literal $(either $([$($either:ident)*])*)? {
+        $name:ident = $title:literal $(short $short:ident)? $(either $([$($either:ident)*])*)? {
             $(
                 $(#[doc = $doc:literal])*
                 $mode:ident $field:ident $(as $key:literal)? : $kind:ty $(= $default:literal)?
@@ -102,17 +103,17 @@ macro_rules! section {
         }
     )*) => { $(
         $(#[doc = $about])*
-        pub(in crate::config) struct $name {
+        pub(crate) struct $name {
             #[allow(dead_code, reason = "problems of a key need no more than its own place")]
-            pub(in crate::config) info: typed::SectionInfo,
+            pub(crate) info: typed::SectionInfo,
             $(
                 $(#[doc = $doc])*
-                pub(in crate::config) $field: section!(@type $mode $kind),
+                pub(crate) $field: section!(@type $mode $kind),
             )*
         }
 
         impl $name {
-            pub(in crate::config) fn table() -> &'static spec::Section {
+            pub(crate) fn table() -> &'static spec::Section {
                 static TABLE: spec::Section = spec::Section {
                     name: $title,
                     doc: concat!($($about),*).trim_ascii_start(),
@@ -128,7 +129,7 @@ macro_rules! section {
                 &TABLE
             }
 
-            pub(in crate::config) fn of(entries: &typed::Entries<'_>) -> Self {
+            pub(crate) fn of(entries: &typed::Entries<'_>) -> Self {
                 Self {
                     info: entries.info(),
                     $($field: section!(
@@ -146,9 +147,16 @@ macro_rules! section {
                 Ok(Box::new(Self::of(&typed::Entries::of(input, Self::table)?)))
             }
         }
+
+        $(impl typed::Shorthand for $name {
+            fn read_short(input: typed::Input<'_>) -> Box<Self> {
+                let key = section!(@key $short);
+                Box::new(Self::of(&typed::Entries::short(input, Self::table(), key)))
+            }
+        })?
     )* };
 }
-pub(in crate::config) use section;
+pub(crate) use section;
 
 /// Words, each with its value and its meaning.
 macro_rules! words {
@@ -159,7 +167,7 @@ macro_rules! words {
         }
     )*) => { $(
         $(#[doc = $about])*
-        pub(in crate::config) struct $name;
+        pub(crate) struct $name;
 
         impl typed::Kind for $name {
             type Value = $value;
@@ -176,7 +184,7 @@ macro_rules! words {
         }
     )* };
 }
-pub(in crate::config) use words;
+pub(crate) use words;
 
 /// Texts of some form: what it is, a pattern for the JSON Schema, and how to read it.
 macro_rules! texts {
@@ -187,7 +195,7 @@ macro_rules! texts {
         $name:ident($text:ident) -> $value:ty: $what:literal $(, $pattern:literal)? => $parse:expr;
     )*) => { $(
         $(#[doc = $about])*
-        pub(in crate::config) struct $name;
+        pub(crate) struct $name;
 
         impl typed::Text for $name {
             type Value = $value;
@@ -203,12 +211,12 @@ macro_rules! texts {
         }
     )* };
 }
-pub(in crate::config) use texts;
+pub(crate) use texts;
 
 /// Durations between two bounds in milliseconds, and the reason for the bounds.
 macro_rules! durations {
     ($($name:ident: $min:literal to $max:literal, $why:literal;)*) => { $(
-        pub(in crate::config) struct $name;
+        pub(crate) struct $name;
 
         impl $name {
             const BOUNDS: [std::time::Duration; 2] =
@@ -225,4 +233,4 @@ macro_rules! durations {
         }
     )* };
 }
-pub(in crate::config) use durations;
+pub(crate) use durations;

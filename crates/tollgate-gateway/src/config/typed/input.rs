@@ -8,7 +8,7 @@ use super::Location;
 
 /// A node that is being read, its path, and where its problems are reported.
 #[derive(Clone, Copy)]
-pub(in crate::config) struct Input<'a> {
+pub(crate) struct Input<'a> {
     pub(super) node: &'a Node,
     pub(super) path: &'a str,
     pub(super) problems: &'a Rc<Problems>,
@@ -17,7 +17,7 @@ pub(in crate::config) struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub(in crate::config) const fn root(node: &'a Node, problems: &'a Rc<Problems>) -> Self {
+    pub(crate) const fn root(node: &'a Node, problems: &'a Rc<Problems>) -> Self {
         Self { node, path: "", problems, is_secret: false }
     }
 
@@ -43,7 +43,7 @@ impl<'a> Input<'a> {
     }
 
     /// Reads a single value. The error message of `parse` is the cure, and may quote the value.
-    pub(in crate::config) fn scalar<T>(
+    pub(crate) fn scalar<T>(
         self,
         shape: &Shape,
         parse: impl FnOnce(&Scalar) -> Result<T, String>,

@@ -9,7 +9,7 @@ use super::super::spec::{Shape, nearest, one_of};
 use super::super::tree::{Node, Scalar, Value};
 use super::{Input, Item, Kind};
 
-pub(in crate::config) struct Flag;
+pub(crate) struct Flag;
 
 impl Kind for Flag {
     type Value = bool;
@@ -28,7 +28,7 @@ impl Kind for Flag {
     }
 }
 
-pub(in crate::config) struct Whole<const MIN: u64, const MAX: u64, T = u64>(PhantomData<T>);
+pub(crate) struct Whole<const MIN: u64, const MAX: u64, T = u64>(PhantomData<T>);
 
 impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T> {
     type Value = T;
@@ -59,7 +59,7 @@ fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
     })
 }
 
-pub(in crate::config) struct Time;
+pub(crate) struct Time;
 
 impl Kind for Time {
     type Value = Duration;
@@ -70,7 +70,7 @@ impl Kind for Time {
     }
 }
 
-pub(in crate::config) fn bounded_duration(
+pub(crate) fn bounded_duration(
     input: Input<'_>,
     shape: &Shape,
     bounds: [Duration; 2],
@@ -92,7 +92,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// How to correct a text that is none of these words.
-pub(in crate::config) fn unknown_word(words: &[&str], text: &str) -> String {
+pub(crate) fn unknown_word(words: &[&str], text: &str) -> String {
     match nearest(words.iter().copied(), text) {
         Some(word) => format!("did you mean `{word}`?"),
         None => format!("write {}", one_of(words)),
@@ -100,7 +100,7 @@ pub(in crate::config) fn unknown_word(words: &[&str], text: &str) -> String {
 }
 
 /// A value that no message shows.
-pub(in crate::config) struct Hidden<K>(PhantomData<K>);
+pub(crate) struct Hidden<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for Hidden<K> {
     type Value = K::Value;
@@ -113,11 +113,11 @@ impl<K: Kind> Kind for Hidden<K> {
 }
 
 /// A single value with its text as messages may show it.
-pub(in crate::config) struct Written<T> {
-    pub(in crate::config) value: T,
-    pub(in crate::config) text: String,
-    pub(in crate::config) shown: String,
-    pub(in crate::config) is_from_variable: bool,
+pub(crate) struct Written<T> {
+    pub(crate) value: T,
+    pub(crate) text: String,
+    pub(crate) shown: String,
+    pub(crate) is_from_variable: bool,
 }
 
 impl<K: Kind> Kind for Written<K> {
@@ -136,7 +136,7 @@ impl<K: Kind> Kind for Written<K> {
     }
 }
 
-pub(in crate::config) struct List<K>(PhantomData<K>);
+pub(crate) struct List<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for List<K> {
     type Value = Vec<Item<K>>;
@@ -156,7 +156,7 @@ impl<K: Kind> Kind for List<K> {
     }
 }
 
-pub(in crate::config) struct OneOrMore<K>(PhantomData<K>);
+pub(crate) struct OneOrMore<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for OneOrMore<K> {
     type Value = Vec<Item<K>>;
@@ -174,8 +174,31 @@ impl<K: Kind> Kind for OneOrMore<K> {
     }
 }
 
+/// A section, or only the value of one of its keys, whose kind is `A`.
+pub(crate) struct Short<A, S>(PhantomData<(A, S)>);
+
+/// A section that can be written as the value of one of its keys.
+pub(crate) trait Shorthand: Kind {
+    fn read_short(input: Input<'_>) -> Self::Value;
+}
+
+impl<A: Kind, S: Shorthand> Kind for Short<A, S> {
+    type Value = S::Value;
+    const SHAPE: Shape = Shape::Either(&[A::SHAPE, S::SHAPE]);
+
+    fn read(input: Input<'_>) -> Checked<S::Value> {
+        if S::SHAPE.fits(input.node) {
+            S::read(input)
+        } else if A::SHAPE.fits(input.node) {
+            Ok(S::read_short(input))
+        } else {
+            Err(input.unexpected(&Self::SHAPE))
+        }
+    }
+}
+
 /// A value in one of two shapes: a single value, a list or a section.
-pub(in crate::config) enum Either<A, B> {
+pub(crate) enum Either<A, B> {
     One(A),
     Other(B),
 }

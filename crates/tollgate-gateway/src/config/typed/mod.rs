@@ -18,15 +18,16 @@ mod section;
 use super::problem::Checked;
 use super::spec::{Format, Shape};
 
-pub(super) use self::declare::{camel_case, camel_case_len, durations, section, texts, words};
-pub(super) use self::input::Input;
-pub(super) use self::kinds::{
-    Either, Flag, Hidden, List, OneOrMore, Time, Whole, Written, bounded_duration, unknown_word,
+pub(crate) use self::declare::{camel_case, camel_case_len, durations, section, texts, words};
+pub(crate) use self::input::Input;
+pub(crate) use self::kinds::{
+    Either, Flag, Hidden, List, OneOrMore, Short, Shorthand, Time, Whole, Written,
+    bounded_duration, unknown_word,
 };
-pub(super) use self::location::{Key, Location, SectionInfo, Setting};
-pub(super) use self::section::{Entries, Item, Named, all, defaults, values};
+pub(crate) use self::location::{Key, Location, SectionInfo, Setting};
+pub(crate) use self::section::{Entries, Item, Named, all, values};
 
-pub(super) trait Kind {
+pub(crate) trait Kind {
     type Value;
     const SHAPE: Shape;
     const IS_SECRET: bool = false;
@@ -35,7 +36,7 @@ pub(super) trait Kind {
     fn read(input: Input<'_>) -> Checked<Self::Value>;
 }
 
-pub(super) trait Text {
+pub(crate) trait Text {
     type Value;
     const FORMAT: Format;
 

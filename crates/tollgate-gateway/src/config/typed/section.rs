@@ -9,7 +9,7 @@ use super::super::spec::{Others, Presence, Section, Shape, nearest};
 use super::super::tree::{Entry, Node, Value};
 use super::{Input, Key, Kind, Location, SectionInfo, Setting, Text};
 
-pub(in crate::config) struct Entries<'a> {
+pub(crate) struct Entries<'a> {
     entries: &'a [Entry],
     table: &'static Section,
     input: Input<'a>,
@@ -17,27 +17,39 @@ pub(in crate::config) struct Entries<'a> {
     /// Known keys that the file probably means by unknown keys.
     meant: Vec<&'static str>,
     has_unknown: bool,
+    /// The key whose value the input is, instead of a section.
+    short: Option<&'static str>,
 }
 
 impl<'a> Entries<'a> {
     /// Reports unknown keys, and keys that do not fit together.
-    pub(in crate::config) fn of(
-        input: Input<'a>,
-        table: fn() -> &'static Section,
-    ) -> Checked<Self> {
+    pub(crate) fn of(input: Input<'a>, table: fn() -> &'static Section) -> Checked<Self> {
         let Value::Map(entries) = &input.node.value else {
             return Err(input.unexpected(&Shape::Section(table)));
         };
-        let (table, location) = (table(), Rc::new(input.location()));
-        let mut section =
-            Self { entries, table, input, location, meant: Vec::new(), has_unknown: false };
+        let mut section = Self::new(input, entries, table(), None);
         section.check_unknown();
         section.check_exclusive();
         section.check_needs();
         Ok(section)
     }
 
-    pub(in crate::config) fn info(&self) -> SectionInfo {
+    /// A section that consists of the value of one key.
+    pub(crate) fn short(input: Input<'a>, table: &'static Section, key: &'static str) -> Self {
+        Self::new(input, &[], table, Some(key))
+    }
+
+    fn new(
+        input: Input<'a>,
+        entries: &'a [Entry],
+        table: &'static Section,
+        short: Option<&'static str>,
+    ) -> Self {
+        let location = Rc::new(input.location());
+        Self { entries, table, input, location, meant: Vec::new(), has_unknown: false, short }
+    }
+
+    pub(crate) fn info(&self) -> SectionInfo {
         SectionInfo { location: Rc::clone(&self.location), has_unknown: self.has_unknown }
     }
 
@@ -121,26 +133,22 @@ impl<'a> Entries<'a> {
         }
     }
 
-    pub(in crate::config) fn required<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
+    pub(crate) fn required<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
         self.key::<K, _>(key, |value| value.unwrap_or_else(|| Err(self.missing(key))))
     }
 
-    pub(in crate::config) fn optional<K: Kind>(&self, key: &'static str) -> Key<Option<K::Value>> {
+    pub(crate) fn optional<K: Kind>(&self, key: &'static str) -> Key<Option<K::Value>> {
         self.key::<K, _>(key, Option::transpose)
     }
 
-    pub(in crate::config) fn default<K: Kind>(
-        &self,
-        key: &'static str,
-        text: &str,
-    ) -> Key<K::Value> {
+    pub(crate) fn default<K: Kind>(&self, key: &'static str, text: &str) -> Key<K::Value> {
         self.key::<K, _>(key, |value| {
             value.unwrap_or_else(|| K::read(self.input.part(&Node::plain(text), "")))
         })
     }
 
     /// Reads a section whose defaults apply if the key is not set.
-    pub(in crate::config) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
+    pub(crate) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
         self.key::<K, _>(key, |value| {
             value.unwrap_or_else(|| K::read(self.input.part(&Node::empty(), "")))
         })
@@ -151,12 +159,20 @@ impl<'a> Entries<'a> {
         key: &'static str,
         value: impl FnOnce(Option<Checked<K::Value>>) -> Checked<T>,
     ) -> Key<T> {
-        let entry = self.entry(key);
-        let spans = entry.map(|entry| (entry.key_span.clone(), entry.node.span.clone()));
-        let read =
-            |entry: &Entry| K::read(self.input.part(&entry.node, &join(self.input.path, key)));
-        let setting = Setting { key, section: Rc::clone(&self.location), spans };
-        Key { setting, value: value(entry.map(read)) }
+        let (path, found) = match self.short {
+            Some(short) if short == key => {
+                let node = self.input.node;
+                (self.input.path.to_owned(), Some((&node.span, node)))
+            }
+            _ => {
+                let entry = self.entry(key).map(|entry| (&entry.key_span, &*entry.node));
+                (join(self.input.path, key), entry)
+            }
+        };
+        let value = value(found.map(|(_, node)| K::read(self.input.part(node, &path))));
+        let spans = found.map(|(key, node)| (key.clone(), node.span.clone()));
+        let setting = Setting { key, path, section: Rc::clone(&self.location), spans };
+        Key { setting, value }
     }
 
     fn missing(&self, key: &'static str) -> Reported {
@@ -167,7 +183,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The keys that the file chooses.
-    pub(in crate::config) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
+    pub(crate) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
         let own = self.entries.iter().filter(|entry| self.table.field(&entry.key).is_none());
         let item = |entry: &Entry| {
             let name = N::parse(&entry.key).ok()?;
@@ -219,14 +235,9 @@ fn first_sentence(doc: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// A section in which nothing is set.
-pub(in crate::config) fn defaults<K: Kind>() -> Checked<K::Value> {
-    K::read(Input::root(&Node::empty(), &Rc::default()))
-}
-
-pub(in crate::config) struct Item<K: Kind> {
-    pub(in crate::config) location: Location,
-    pub(in crate::config) value: Checked<K::Value>,
+pub(crate) struct Item<K: Kind> {
+    pub(crate) location: Location,
+    pub(crate) value: Checked<K::Value>,
 }
 
 impl<K: Kind> Item<K> {
@@ -234,24 +245,24 @@ impl<K: Kind> Item<K> {
         Self { location: input.location(), value: K::read(input) }
     }
 
-    pub(in crate::config) fn get(&self) -> Checked<&K::Value> {
+    pub(crate) fn get(&self) -> Checked<&K::Value> {
         self.value.as_ref().map_err(|reported| *reported)
     }
 }
 
 /// Keys that the file chooses, and their values.
-pub(in crate::config) struct Named<N: Text, K: Kind> {
-    pub(in crate::config) all: Vec<(N::Value, Item<K>)>,
+pub(crate) struct Named<N: Text, K: Kind> {
+    pub(crate) all: Vec<(N::Value, Item<K>)>,
 }
 
 impl<N: Text, K: Kind> Named<N, K> {
-    pub(in crate::config) const fn others(doc: &'static str) -> Others {
+    pub(crate) const fn others(doc: &'static str) -> Others {
         Others { key: N::FORMAT, shape: K::SHAPE, doc }
     }
 }
 
 /// Reads all items, so that all problems are reported, also those after the first.
-pub(in crate::config) fn all<T, U>(
+pub(crate) fn all<T, U>(
     items: impl IntoIterator<Item = T>,
     read: impl FnMut(T) -> Checked<U>,
 ) -> Checked<Vec<U>> {
@@ -259,8 +270,6 @@ pub(in crate::config) fn all<T, U>(
     read.into_iter().collect()
 }
 
-pub(in crate::config) fn values<K: Kind<Value: Clone>>(
-    items: &[Item<K>],
-) -> Checked<Vec<K::Value>> {
+pub(crate) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
 }

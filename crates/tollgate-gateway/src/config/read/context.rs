@@ -1,0 +1,98 @@
+//! What the readers of several sections need.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use tollgate::Policy;
+use tollgate::policy::{Algorithm, LeakyMode};
+
+use super::super::problem::Checked;
+use super::super::tables::{Api, File, RateLimiter, Route};
+use super::super::typed::{Item, Key, Location};
+
+/// The parts of a file that all policies depend on.
+pub(super) struct FileContext<'a> {
+    pub(super) limiter: &'a RateLimiter,
+    /// Whether the store can fail.
+    pub(super) can_fail: bool,
+    /// Whether keys of different clients may be on different servers.
+    pub(super) is_cluster: bool,
+    pub(super) an_api_queues: bool,
+    pub(super) names: Names,
+}
+
+/// The names of all policies, with the places that give them.
+#[derive(Debug, Default)]
+pub(super) struct Names(RefCell<HashMap<String, String>>);
+
+impl Names {
+    /// Takes a name, which two policies cannot share: they would share their counters.
+    pub(super) fn take(&self, name: &str, location: &Location) {
+        let path = location.place.path.clone();
+        if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
+            location.error(
+                format!("`{}` is the name of another policy ({first})", name.escape_debug()),
+                "give each an `identifier` of its own: counters belong to it",
+            );
+        }
+    }
+
+    pub(super) fn take_derived(&self, name: &str, location: &Location) -> Checked<()> {
+        if name.len() > Policy::MAX_NAME {
+            let what =
+                format!("this is the policy `{}`, a name that is too long", name.escape_debug());
+            let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
+            let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
+            let cure = format!("choose an `identifier` of at most {most} characters");
+            return Err(location.error(what, cure));
+        }
+        self.take(name, location);
+        Ok(())
+    }
+}
+
+pub(super) fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
+    own.value()?.map_or_else(|| outer.value(), Ok)
+}
+
+impl File {
+    pub(super) fn has_target(&self, limiter: &RateLimiter) -> bool {
+        self.target.is_set()
+            || limiter.target.is_set()
+            || limiter.all_routes().any(|route| route.target.is_set())
+    }
+}
+
+impl RateLimiter {
+    pub(super) fn all_routes(&self) -> impl Iterator<Item = &Route> {
+        let items = self.routes.items().unwrap_or_default();
+        items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
+    }
+
+    /// Whether other proxies call the gateway for decisions.
+    pub(super) fn has_fronts(&self) -> bool {
+        self.forward_auth.is_set() || self.rate_limit_service.is_set()
+    }
+
+    /// Whether requests wait in the queue of an api.
+    pub(super) fn an_api_queues(&self) -> bool {
+        let apis = self.all_routes().map(|route| &route.apis).chain([&self.apis]);
+        let queues = |api: &Api| {
+            let rules = &api.rules;
+            (api.limit.is_set() || api.share.is_set())
+                && inherited(&rules.strategy, &self.strategy).is_ok_and(is_queue)
+                && inherited(&rules.shadow, &self.shadow) != Ok(true)
+                && matches!(rules.mode.get(), Ok(LeakyMode::Queue { .. }))
+        };
+        let items = apis.flat_map(|apis| apis.items().unwrap_or_default());
+        items.flat_map(Item::get).any(|api| queues(api))
+    }
+}
+
+pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+}
+
+pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
+}

@@ -9,8 +9,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{self, Source};
+use crate::count::Count;
 use crate::plan::{LogFormat, LogPlan, Plan};
-use crate::replay::{Count, ReplayArgs, SuggestArgs};
+use crate::replay::{ReplayArgs, SuggestArgs};
 use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
 use crate::{check, log, replay, schema, serve};

@@ -8,6 +8,7 @@
 pub mod check;
 pub mod cli;
 pub mod config;
+mod count;
 pub mod files;
 mod flow;
 pub mod log;

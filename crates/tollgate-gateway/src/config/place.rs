@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Characters of the source, from one to before another.
+/// A range of characters in the source.
 pub type Span = Range<usize>;
 
 /// A value in the source: its characters, and the keys that lead to it.

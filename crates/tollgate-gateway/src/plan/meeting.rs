@@ -38,13 +38,13 @@ pub enum Unlimited {
     Preflight,
 }
 
-/// The request has no client, and one of its limits needs a client.
+/// The request has no client, but a limit needs a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingClient;
 
 impl Plan {
-    /// The limits of a request to a path in normal form. Blocklist and allowlist also apply to
-    /// exempt paths, so the caller looks up the client in both lists first.
+    /// Finds the limits for a normalized path. Blocklist and allowlist also apply to exempt paths,
+    /// so the caller looks up the client in both lists first.
     ///
     /// # Errors
     /// Two readings of the path meet different apis.
@@ -94,7 +94,7 @@ impl Plan {
     }
 }
 
-/// One charge of a request: a policy, and the units that it takes.
+/// A policy that charges a request, and the cost.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCharge<'p> {
     pub policy: &'p Policy,
@@ -104,7 +104,7 @@ pub struct PlannedCharge<'p> {
 }
 
 impl LimitPlan {
-    /// The charges of a request with this cost, if its client is in this tier.
+    /// A request's charges, if it has this cost and its client is in this tier.
     pub fn charges(
         &self,
         tier: Option<usize>,

@@ -11,15 +11,16 @@ use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
 
-use super::source::{Release, Source};
-use super::timed::{BodyError, Timed};
-use crate::flow::{Paced, Piece};
+use super::body_error::BodyError;
+use super::response::Responder;
+use super::source::{RawBody, Release};
+use super::timed::Timed;
 
 pin_project! {
     #[derive(Debug)]
     pub struct Body {
         #[pin]
-        kind: tollgate::body::Body<Timed<Source>>,
+        kind: tollgate::body::Body<Timed<RawBody, Responder>>,
         // These three are dropped before the last frame is returned: the client may read the end
         // before hyper drops the body.
         watch: Option<Box<dyn Watch>>,
@@ -52,7 +53,7 @@ pub(crate) trait Watch: fmt::Debug + Send {
 }
 
 impl Body {
-    const fn new(kind: tollgate::body::Body<Timed<Source>>) -> Self {
+    const fn new(kind: tollgate::body::Body<Timed<RawBody, Responder>>) -> Self {
         Self { kind, watch: None, in_flight: None, request: None, hides_cost: false, grpc: None }
     }
 
@@ -71,7 +72,7 @@ impl Body {
         Self::new(tollgate::body::Body::empty())
     }
 
-    pub(super) const fn of(body: Timed<Source>) -> Self {
+    pub(super) const fn of(body: Timed<RawBody, Responder>) -> Self {
         Self::new(tollgate::body::Body::inner(body))
     }
 
@@ -138,45 +139,5 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         self.grpc.as_ref().map_or_else(|| self.kind.size_hint(), |grpc| grpc.size_hint())
-    }
-}
-
-/// The body of a request to an upstream, or `None`. Boxed, because each connection has a buffer for
-/// dozens of requests, and most requests have no body.
-#[derive(Default)]
-pub(crate) struct Sent(Option<Pin<Box<Paced<Timed<Source>>>>>);
-
-impl Sent {
-    pub(super) fn of(body: Timed<Source>) -> Self {
-        Self(Some(Box::pin(Paced::request(body))))
-    }
-}
-
-impl http_body::Body for Sent {
-    type Data = Piece;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
-        match &mut self.0 {
-            Some(body) => body.as_mut().poll_frame(cx),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(http_body::Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
-    }
-}
-
-impl fmt::Debug for Sent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sent").finish_non_exhaustive()
     }
 }

@@ -11,6 +11,7 @@ use http::{Method, Request, Uri, Version};
 use hyper::body::Incoming;
 
 use super::fault::Fault;
+use super::fields::MOST_FIELDS;
 use super::path::{Ambiguous, PathFault, normalise};
 use super::upload::Received;
 use super::{Connection, hop};
@@ -64,10 +65,6 @@ pub struct Admitted<B = Incoming> {
     pub(crate) host: Option<Authority>,
     pub(crate) upgrade: Option<HeaderValue>,
 }
-
-/// The most headers of a request, and the most trailers. hyper has the same bound for HTTP/1, and
-/// none for HTTP/2.
-pub(super) const MOST_FIELDS: usize = 100;
 
 /// In HTTP, `trace` and `TRACE` are different methods, but some services treat them alike.
 pub(crate) fn check_method(method: &Method) -> Result<(), Fault> {

@@ -5,10 +5,10 @@ use std::error::Error;
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::entrance::MOST_FIELDS;
-use super::lease::SendError;
+use super::body_error::BodyError;
+use super::checkout::SendError;
+use super::fields::MOST_FIELDS;
 use super::path::PathFault;
-use super::timed::BodyError;
 use crate::problem::problem;
 
 /// The reason why no upstream answered a request.

@@ -15,17 +15,19 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::body::{Body, Sent};
+use super::body::Body;
+use super::checkout::{Checkout, SendError, Unanswered};
+use super::edits::Edits;
 use super::entrance::Admitted;
 use super::fault::Fault;
 use super::group::{Group, Member, Tried};
 use super::hop;
-use super::lease::{Lease, SendError, Unanswered};
 use super::outgoing::{Common, Outgoing, Prefix, RequestRules, Upgrade};
 use super::path::{PathFault, ambiguity};
-use super::rewrite::{self, Edits};
+use super::rewrite;
+use super::sent::Sent;
 use super::settings::{Host, Protocol, Upstream};
-use super::source::{Release, Source};
+use super::source::{RawBody, Release};
 use super::timed::Timed;
 use super::upload::Upload;
 
@@ -85,7 +87,7 @@ impl Forward {
     }
 
     async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
-        let (mut response, lease, member) = self.exchange(outgoing).await?;
+        let (mut response, checkout, member) = self.exchange(outgoing).await?;
         let Outgoing { upgrade, release, .. } = outgoing;
         if let Some(release) = release {
             release.answered();
@@ -93,7 +95,7 @@ impl Forward {
         // The version of the upstream's connection is not the version of the client's connection.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return self.switch(response, lease, member, upgrade.take());
+            return self.switch(response, checkout, member, upgrade.take());
         }
         let headers = response.headers_mut();
         if headers.contains_key(TRANSFER_ENCODING) {
@@ -110,16 +112,16 @@ impl Forward {
         rewrite::redirect(headers, &member.address, prefix);
         self.response_headers.apply(headers);
         // Some upstreams misread the connection after they have rejected an upgrade.
-        let mut lease = upgrade.is_none().then_some(lease);
-        if let Some(lease) = &mut lease
+        let mut checkout = upgrade.is_none().then_some(checkout);
+        if let Some(checkout) = &mut checkout
             && response.body().is_end_stream()
         {
-            lease.settled().await;
+            checkout.settled().await;
         }
         let idle = self.rules.common.clients.timeouts().body;
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);
-            Body::of(Timed::response(Source::Response(body), idle, health, lease))
+            Body::of(Timed::response(RawBody::Response(body), idle, health, checkout))
                 .releasing(release.take())
         }))
     }
@@ -149,7 +151,7 @@ impl Forward {
     async fn exchange(
         &self,
         outgoing: &mut Outgoing,
-    ) -> Result<(Response<Incoming>, Lease, &Arc<Member>), Fault> {
+    ) -> Result<(Response<Incoming>, Checkout, &Arc<Member>), Fault> {
         let Outgoing { request, upload, upgrade, release } = outgoing;
         let (group, upload, is_upgrade) = (&*self.group, upload.as_ref(), upgrade.is_some());
         let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
@@ -172,20 +174,20 @@ impl Forward {
                 request.headers_mut().insert(HOST, member.host.clone());
             }
             let busy = group.busy(member);
-            let lease = if is_upgrade {
-                Box::pin(member.upgrades.lease_new()).await
+            let checkout = if is_upgrade {
+                Box::pin(member.upgrades.checkout_new()).await
             } else {
-                member.pool.lease().await
+                member.pool.checkout().await
             };
-            let mut lease = match lease {
-                Ok(lease) => lease,
+            let mut checkout = match checkout {
+                Ok(checkout) => checkout,
                 Err(error) => {
                     let fault = self.fault(member, &error);
                     member = group.choose(&mut tried).ok_or(fault)?;
                     continue;
                 }
             };
-            lease.counting(busy);
+            checkout.counting(busy);
             let may_be_refused = !is_http1 && refusals < MAX_REFUSALS;
             let again = (may_be_refused || (may_repeat && !was_repeated)).then(|| {
                 let mut again = Request::new(Sent::default());
@@ -196,11 +198,11 @@ impl Forward {
                 again
             });
             let begun = Instant::now();
-            let sending = lease.send(mem::take(request), upload.map(|upload| &**upload));
+            let sending = checkout.send(mem::take(request), upload.map(|upload| &**upload));
             let Unanswered { error, unsent } = match sending.await {
                 Ok(response) => {
                     Group::answered(member, response.status(), begun.elapsed());
-                    return Ok((response, lease, member));
+                    return Ok((response, checkout, member));
                 }
                 Err(unanswered) => unanswered,
             };
@@ -208,13 +210,13 @@ impl Forward {
             let is_safe = if was_refused {
                 may_be_refused
             } else {
-                may_repeat && !was_repeated && broke_off(&error) && !lease.has_begun()
+                may_repeat && !was_repeated && broke_off(&error) && !checkout.has_begun()
             };
             let again = again.filter(|_| is_safe);
             let again = again.and_then(|again| self.with_body(again, upload, release));
             match (unsent, again) {
                 // This idle connection was already closed. Other idle connections may be open.
-                (Some(unsent), _) if lease.is_reused() => *request = unsent,
+                (Some(unsent), _) if checkout.is_reused() => *request = unsent,
                 (unsent, again) => {
                     let may_stay = again.is_some();
                     let Some(next) = unsent.or(again) else {
@@ -248,7 +250,7 @@ impl Forward {
         let (source, bytes) = release.as_mut()?.again()?;
         upload.rewind(bytes);
         let idle = self.rules.common.clients.timeouts().body;
-        *again.body_mut() = Sent::of(Timed::request(source, idle, Arc::clone(upload)));
+        *again.body_mut() = Sent::of(source, idle, upload);
         Some(again)
     }
 
@@ -280,7 +282,7 @@ impl Forward {
     fn switch(
         &self,
         mut response: Response<Incoming>,
-        mut lease: Lease,
+        mut checkout: Checkout,
         member: &Member,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Body>, Fault> {
@@ -292,7 +294,7 @@ impl Forward {
         }
         let upstream = hyper::upgrade::on(&mut response);
         let idle = self.rules.common.clients.timeouts().tunnel;
-        self.rules.common.tunnels.open(client, upstream, (place, lease.take_busy()), idle);
+        self.rules.common.tunnels.open(client, upstream, (place, checkout.take_busy()), idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();
         hop::remove(headers, &[]);

@@ -10,6 +10,7 @@ use http::header::{
 use http::{Request, Version};
 use tollgate::key::{self, RequestHead};
 
+use super::fields::is_spelling;
 use super::{Connection, hop, protocol};
 
 #[derive(Clone, Debug)]
@@ -151,11 +152,6 @@ fn is_about_client(name: &HeaderName, own: Option<&HeaderName>) -> bool {
 fn is_harmful(name: &str) -> bool {
     let is_hidden_framing = name.contains('_') && hop::is_framing(name);
     is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
-}
-
-pub(super) fn is_spelling(name: &str, known: &str) -> bool {
-    let dashed = |byte| if byte == b'_' { b'-' } else { byte };
-    name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
 
 #[derive(Clone, Debug)]

@@ -13,12 +13,11 @@ use http::{Request, StatusCode, Uri};
 use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::body::Sent;
-use super::client::{self, Clients};
+use super::checkout::{Busy, SendError};
 use super::failures::{Failures, Health};
-use super::lease::SendError;
 use super::pool::Pool;
-use super::settings::{Active, Address, Balance, Passive, Protocol, Servers};
+use super::sent::Sent;
+use super::settings::{Active, Address, Balance, Endpoint, Passive, Protocol, Servers};
 use crate::meter::Meter;
 
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(super) struct Member {
     /// while it gets requests.
     out_until: AtomicU64,
     is_down: AtomicBool,
-    busy: AtomicUsize,
+    busy: Arc<AtomicUsize>,
     meter: Meter,
     failed: Counter,
 }
@@ -54,16 +53,6 @@ impl std::fmt::Debug for Member {
     }
 }
 
-/// A request under way. Dropped where the response ends.
-#[derive(Debug)]
-pub(super) struct Busy(Arc<Member>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tried(u64);
 
@@ -71,7 +60,7 @@ impl Group {
     /// Starts the checks of `servers`, if there are any. Needs a runtime for them.
     pub(super) fn new(
         servers: &Servers,
-        clients: &Clients,
+        pool: impl Fn(&Endpoint, Protocol) -> Result<Arc<Pool>, http::Error>,
         failures: &Failures,
     ) -> Result<Self, http::Error> {
         let member = |address: &Address| {
@@ -81,14 +70,14 @@ impl Group {
             failed.increment(0);
             Ok(Arc::new(Member {
                 address: address.clone(),
-                pool: clients.pool(endpoint, servers.protocol)?,
-                upgrades: clients.pool(endpoint, Protocol::Http1)?,
-                host: client::host(endpoint)?,
+                pool: pool(endpoint, servers.protocol)?,
+                upgrades: pool(endpoint, Protocol::Http1)?,
+                host: endpoint.host_header()?,
                 health: failures.of(&name),
                 failures: AtomicU32::new(0),
                 out_until: AtomicU64::new(0),
                 is_down: AtomicBool::new(false),
-                busy: AtomicUsize::new(0),
+                busy: Arc::default(),
                 meter: Meter::upstream(&name),
                 failed,
             }))
@@ -158,11 +147,9 @@ impl Group {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    pub(super) fn busy(&self, member: &Arc<Member>) -> Option<Busy> {
-        (self.balance == Balance::LeastBusy && self.members.len() > 1).then(|| {
-            member.busy.fetch_add(1, Ordering::Relaxed);
-            Busy(Arc::clone(member))
-        })
+    pub(super) fn busy(&self, member: &Member) -> Option<Busy> {
+        let counts = self.balance == Balance::LeastBusy && self.members.len() > 1;
+        counts.then(|| Busy::count(&member.busy))
     }
 
     pub(super) fn failed(&self, member: &Member) {
@@ -233,12 +220,12 @@ impl Member {
         if is_http1 {
             request.headers_mut().insert(HOST, self.host.clone());
         }
-        let mut lease = match self.pool.lease_new().await {
-            Ok(lease) => lease,
+        let mut checkout = match self.pool.checkout_new().await {
+            Ok(checkout) => checkout,
             Err(SendError::Full) => return None,
             Err(_) => return Some(false),
         };
-        let response = lease.send(request, None).await;
+        let response = checkout.send(request, None).await;
         let status = response.ok().map(|response| response.status());
         Some(status.is_some_and(|status| status.is_success() || status.is_redirection()))
     }

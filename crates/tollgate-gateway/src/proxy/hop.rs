@@ -5,7 +5,7 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 
-use super::forwarded;
+use super::fields::is_spelling;
 
 /// Removes the headers that apply only to the incoming connection (RFC 9110 §7.6.1): the known
 /// ones, and those in `Connection`. `Connection` cannot remove the headers of `identity`: without
@@ -50,7 +50,7 @@ pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
 /// Whether a header describes the connection or the length of a message. Many services read `_` as
 /// `-`, so both spellings count.
 pub(super) fn is_framing(name: &str) -> bool {
-    let is_known = |known: &HeaderName| forwarded::is_spelling(name, known.as_str());
+    let is_known = |known: &HeaderName| is_spelling(name, known.as_str());
     is_known(&CONTENT_LENGTH) || HOP_BY_HOP.iter().any(is_known)
 }
 

@@ -2,23 +2,29 @@
 //! source of its settings. Only its body has room for the permit of a limiter.
 
 mod body;
+mod body_error;
+mod checkout;
 mod client;
+mod connection;
+mod connector;
+mod edits;
 pub(crate) mod entrance;
 mod failures;
 mod fault;
+mod fields;
 mod forward;
 mod forwarded;
 mod group;
 mod hop;
-mod lease;
 mod outgoing;
 pub mod path;
 mod pool;
+mod response;
 mod rewrite;
+mod sent;
 mod settings;
 mod socket;
 mod source;
-mod streams;
 mod timed;
 mod tunnel;
 mod upload;
@@ -30,9 +36,12 @@ use http::header::{HeaderValue, InvalidHeaderValue};
 
 pub use self::body::Body;
 pub(crate) use self::body::Watch;
+pub use self::body_error::BodyError;
+pub use self::client::Clients;
+pub use self::connector::RootsError;
 #[cfg(feature = "otlp")]
-pub(crate) use self::client::tls_config;
-pub use self::client::{Clients, RootsError};
+pub(crate) use self::connector::tls_config;
+pub use self::edits::{EditError, Edits};
 pub use self::entrance::{Admitted, Meaning, admit};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
@@ -41,11 +50,10 @@ pub use self::forward::Forward;
 pub use self::forwarded::{TrustedProxies, Via};
 pub use self::outgoing::Common;
 pub(crate) use self::pool::become_worker;
-pub use self::rewrite::{EditError, Edits};
 pub use self::settings::{
     Active, Address, Balance, Endpoint, Host, Passive, Protocol, Servers, Timeouts, Upstream,
 };
-pub use self::timed::{BodyError, Timed};
+pub use self::timed::Timed;
 pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
 pub(crate) use self::upload::Received;

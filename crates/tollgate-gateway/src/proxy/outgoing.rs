@@ -12,17 +12,16 @@ use hyper::upgrade::OnUpgrade;
 use tollgate::headers::X_RATELIMIT_EXCEEDED;
 use tollgate::layer::Verdicts;
 
-use super::body::Sent;
 use super::client::Clients;
+use super::edits::Edits;
 use super::entrance::Admitted;
 use super::failures::Failures;
 use super::fault::Fault;
 use super::forwarded::{self, TrustedProxies, Via};
 use super::hop;
-use super::rewrite::Edits;
+use super::sent::Sent;
 use super::settings::Protocol;
-use super::source::{Release, Source};
-use super::timed::Timed;
+use super::source::{RawBody, Release};
 use super::tunnel::{Place, Tunnels};
 use super::upload::Upload;
 
@@ -91,9 +90,9 @@ impl Outgoing {
         let edits = rules.headers.clone();
         let upload = Upload::new(received.unwrap_or_default(), rules.max_body, edits);
         // Only HTTP/2 servers can guarantee that they did not process a request.
-        let (body, release) = Source::request(body, rules.protocol == Protocol::Http2);
+        let (body, release) = RawBody::request(body, rules.protocol == Protocol::Http2);
         let idle = rules.common.clients.timeouts().body;
-        let body = Sent::of(Timed::request(body, idle, Arc::clone(&upload)));
+        let body = Sent::of(body, idle, &upload);
         let request = Request::from_parts(parts, body);
         Ok(Self { request, upload: Some(upload), release: Some(release), upgrade })
     }

@@ -1,4 +1,4 @@
-//! Connections to one upstream, kept for further requests.
+//! Connections to one upstream. Idle connections serve further requests.
 //!
 //! Each worker has its own connections, because a connection is cheapest on the thread that serves
 //! it. The number of connections is bounded for all workers together.
@@ -21,11 +21,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower_service::Service as _;
 
-use super::client::Connector;
-use super::lease::{Kept, Lease, SendError, Sender};
+use super::checkout::{Checkout, SendError};
+use super::connection::{ConnectionPool, PooledConnection, RequestSender, Streams};
+use super::connector::Connector;
 use super::settings::{Protocol, Timeouts};
 use super::socket::{Begun, Socket};
-use super::streams::Streams;
 
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
@@ -39,11 +39,11 @@ pub(crate) fn become_worker(number: usize) {
 pub(crate) struct Pool {
     protocol: Protocol,
     connector: Connector,
-    pub(super) timeouts: Timeouts,
+    timeouts: Timeouts,
     /// One for each connection that may be opened, whatever the protocol and the worker.
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
-    waiting: Mutex<VecDeque<oneshot::Sender<Box<Kept>>>>,
+    waiting: Mutex<VecDeque<oneshot::Sender<Box<PooledConnection>>>>,
     waiters: AtomicUsize,
     /// Serialises the opening of HTTP/2 connections, because requests share them.
     opening: Arc<tokio::sync::Mutex<()>>,
@@ -53,7 +53,7 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    kept: VecDeque<Box<Kept>>,
+    idle: VecDeque<Box<PooledConnection>>,
     borrowed: u32,
     is_swept: bool,
 }
@@ -79,45 +79,45 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, SendError> {
+    pub(crate) async fn checkout(self: &Arc<Self>) -> Result<Checkout, SendError> {
         let worker = self.worker();
         // Requests that wait already come first.
         let is_first = self.waiters.load(Ordering::Relaxed) == 0;
-        if is_first && let Some(kept) = self.take(worker) {
-            return Ok(self.reused(kept));
+        if is_first && let Some(connection) = self.take(worker) {
+            return Ok(self.reused(connection));
         }
         // Boxed, because most requests find an open connection and need no memory for opening it.
         match self.protocol {
-            Protocol::Http1 => Box::pin(self.lease_slowly(worker)).await,
-            Protocol::Http2 => Box::pin(self.lease_stream(worker, is_first)).await,
+            Protocol::Http1 => Box::pin(self.checkout_slowly(worker)).await,
+            Protocol::Http2 => Box::pin(self.checkout_stream(worker, is_first)).await,
         }
     }
 
     /// The same where none is at hand.
-    async fn lease_slowly(self: &Arc<Self>, worker: usize) -> Result<Lease, SendError> {
+    async fn checkout_slowly(self: &Arc<Self>, worker: usize) -> Result<Checkout, SendError> {
         let until = Instant::now() + self.timeouts.connect;
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok(self.fresh(self.connect(permit, until, worker).await?));
         }
         let receiver = self.queue();
         // A connection may have been returned before this request waited.
-        if let Some(kept) = self.take_anywhere(worker) {
-            return Ok(self.reused(kept));
+        if let Some(connection) = self.take_anywhere(worker) {
+            return Ok(self.reused(connection));
         }
         tokio::select! {
             biased;
-            Ok(kept) = receiver => Ok(self.reused(kept)),
-            kept = self.open(until, worker) => Ok(self.fresh(kept?)),
+            Ok(connection) = receiver => Ok(self.reused(connection)),
+            connection = self.open(until, worker) => Ok(self.fresh(connection?)),
         }
     }
 
     /// Waits for a stream of an HTTP/2 connection. While all streams are in use, this opens
     /// another connection, and also accepts a stream that another request releases.
-    async fn lease_stream(
+    async fn checkout_stream(
         self: &Arc<Self>,
         worker: usize,
         is_first: bool,
-    ) -> Result<Lease, SendError> {
+    ) -> Result<Checkout, SendError> {
         let until = Instant::now() + self.timeouts.connect;
         let is_full = || self.permits.available_permits() == 0;
         let mut opening = None;
@@ -129,15 +129,15 @@ impl Pool {
         {
             opening = Some(self.open_shared(turn, until, worker));
         }
-        if let Some(kept) = self.take_anywhere(worker) {
-            return Ok(self.reused(kept));
+        if let Some(connection) = self.take_anywhere(worker) {
+            return Ok(self.reused(connection));
         }
         let mut receiver = self.queue();
         // Another request may have released a stream before this request was in the queue.
-        if let Some(kept) = self.take_anywhere(worker) {
+        if let Some(connection) = self.take_anywhere(worker) {
             drop(receiver);
             self.leave_queue();
-            return Ok(self.reused(kept));
+            return Ok(self.reused(connection));
         }
         loop {
             let opened = async {
@@ -151,7 +151,7 @@ impl Pool {
             };
             let failed = tokio::select! {
                 biased;
-                Ok(kept) = &mut receiver => return Ok(self.reused(kept)),
+                Ok(connection) = &mut receiver => return Ok(self.reused(connection)),
                 opened = timeout_at(until, opened) => match opened {
                     Ok(Ok(Ok(()))) => continue,
                     Ok(Ok(Err(error))) => error,
@@ -164,7 +164,7 @@ impl Pool {
             }
             // The server accepts no more connections, but a request may still release a stream.
             return match timeout_at(until, receiver).await {
-                Ok(Ok(kept)) => Ok(self.reused(kept)),
+                Ok(Ok(connection)) => Ok(self.reused(connection)),
                 _ => Err(failed),
             };
         }
@@ -180,9 +180,9 @@ impl Pool {
     ) -> JoinHandle<Result<(), SendError>> {
         let pool = Arc::clone(self);
         tokio::spawn(async move {
-            let kept = pool.open(until, worker).await?;
-            let streams = kept.streams();
-            pool.put(kept);
+            let connection = pool.open(until, worker).await?;
+            let streams = connection.streams();
+            pool.put(connection);
             if let Some(streams) = streams {
                 // Only now is it known whether the waiting requests need another connection.
                 let _ = timeout_at(until, streams.known()).await;
@@ -193,11 +193,11 @@ impl Pool {
     }
 
     /// Opens a connection that only this request uses.
-    pub(super) async fn lease_new(self: &Arc<Self>) -> Result<Lease, SendError> {
+    pub(super) async fn checkout_new(self: &Arc<Self>) -> Result<Checkout, SendError> {
         let (until, worker) = (Instant::now() + self.timeouts.connect, self.worker());
         if self.permits.available_permits() == 0 {
             if self.protocol == Protocol::Http2 {
-                return self.lease().await;
+                return self.checkout().await;
             }
             // An idle connection makes room.
             drop(self.take_anywhere(worker));
@@ -205,7 +205,11 @@ impl Pool {
         Ok(self.fresh(self.open(until, worker).await?))
     }
 
-    async fn open(self: &Arc<Self>, until: Instant, worker: usize) -> Result<Box<Kept>, SendError> {
+    async fn open(
+        self: &Arc<Self>,
+        until: Instant,
+        worker: usize,
+    ) -> Result<Box<PooledConnection>, SendError> {
         let permit = timeout_at(until, Arc::clone(&self.permits).acquire_owned()).await;
         match permit {
             Ok(Ok(permit)) => self.connect(permit, until, worker).await,
@@ -222,7 +226,7 @@ impl Pool {
         permit: OwnedSemaphorePermit,
         until: Instant,
         home: usize,
-    ) -> Result<Box<Kept>, SendError> {
+    ) -> Result<Box<PooledConnection>, SendError> {
         let connecting = async {
             match &self.connector {
                 Connector::Tcp(tcp, server) => {
@@ -237,14 +241,14 @@ impl Pool {
         let connected = timeout_at(until, connecting).await.map_err(|_| self.no_connection())?;
         let (sender, begun) = connected.map_err(SendError::Connect)?;
         let (timer, used_at) = (self.timer(), Instant::now());
-        Ok(Box::new(Kept { sender, begun, timer, home, used_at, _stream: None }))
+        Ok(Box::new(PooledConnection { sender, begun, timer, home, used_at, _stream: None }))
     }
 
     async fn handshake<S: Read + Write + Unpin + Send + 'static>(
         self: &Arc<Self>,
         stream: S,
         permit: OwnedSemaphorePermit,
-    ) -> Result<(Sender, Begun), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<(RequestSender, Begun), Box<dyn std::error::Error + Send + Sync>> {
         let (io, begun) = Socket::new(stream, self.protocol, permit);
         let sender = match self.protocol {
             Protocol::Http1 => {
@@ -252,7 +256,7 @@ impl Pool {
                 let handshake = builder.max_buf_size(HEAD_BYTES).handshake(io);
                 let (sender, connection) = handshake.await?;
                 tokio::spawn(connection.with_upgrades());
-                Sender::Http1(sender)
+                RequestSender::Http1(sender)
             }
             Protocol::Http2 => {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -265,7 +269,7 @@ impl Pool {
                     .initial_stream_window_size(STREAM_BYTES)
                     .initial_connection_window_size(CONNECTION_BYTES);
                 let (sender, mut connection) = builder.handshake(io).await?;
-                let streams = Streams::of(self, &self.open);
+                let streams = Streams::of(self.downgraded(), &self.open);
                 let known = Arc::clone(&streams);
                 tokio::spawn(async move {
                     // The server may change this limit at any time.
@@ -277,26 +281,40 @@ impl Pool {
                     .await;
                     known.close();
                 });
-                Sender::Http2(sender, streams)
+                RequestSender::Http2(sender, streams)
             }
         };
         Ok((sender, begun))
     }
 
-    pub(super) fn timer(&self) -> Pin<Box<Sleep>> {
+    fn timer(&self) -> Pin<Box<Sleep>> {
         Box::pin(sleep(self.timeouts.response))
     }
 
-    fn fresh(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
-        Lease::new(kept, self, false)
+    fn fresh(self: &Arc<Self>, connection: Box<PooledConnection>) -> Checkout {
+        self.checked_out(connection, false)
     }
 
-    fn reused(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
-        let is_reused = match &kept.sender {
-            Sender::Http1(_) => true,
-            Sender::Http2(_, streams) => streams.has_answered(),
+    fn reused(self: &Arc<Self>, connection: Box<PooledConnection>) -> Checkout {
+        let is_reused = match &connection.sender {
+            RequestSender::Http1(_) => true,
+            RequestSender::Http2(_, streams) => streams.has_answered(),
         };
-        Lease::new(kept, self, is_reused)
+        self.checked_out(connection, is_reused)
+    }
+
+    fn checked_out(
+        self: &Arc<Self>,
+        connection: Box<PooledConnection>,
+        is_reused: bool,
+    ) -> Checkout {
+        let pool: Arc<Self> = Arc::clone(self);
+        Checkout::new(connection, pool, self.timeouts.response, is_reused)
+    }
+
+    fn downgraded(self: &Arc<Self>) -> Weak<dyn ConnectionPool> {
+        let pool: Weak<Self> = Arc::downgrade(self);
+        pool
     }
 
     fn worker(&self) -> usize {
@@ -307,11 +325,11 @@ impl Pool {
     ///
     /// A worker that borrows often gets a connection of its own instead: one that belongs to another
     /// thread costs more with each request.
-    fn take(&self, worker: usize) -> Option<Box<Kept>> {
+    fn take(&self, worker: usize) -> Option<Box<PooledConnection>> {
         let may_borrow = {
             let mut shelf = self.shelves[worker].lock();
-            if let Some(kept) = shelf.take(self) {
-                return Some(kept);
+            if let Some(connection) = shelf.take(self) {
+                return Some(connection);
             }
             shelf.borrowed = (shelf.borrowed + 1) % BORROWED;
             shelf.borrowed > 0
@@ -319,16 +337,16 @@ impl Pool {
         if may_borrow { self.take_anywhere(worker) } else { None }
     }
 
-    fn take_anywhere(&self, worker: usize) -> Option<Box<Kept>> {
+    fn take_anywhere(&self, worker: usize) -> Option<Box<PooledConnection>> {
         let (after, before) = (worker..self.shelves.len(), 0..worker);
         after.chain(before).find_map(|other| self.shelves[other].lock().take(self))
     }
 
-    pub(super) fn put(self: &Arc<Self>, kept: Box<Kept>) {
-        let home = kept.home;
+    fn put(self: &Arc<Self>, connection: Box<PooledConnection>) {
+        let home = connection.home;
         {
             let mut shelf = self.shelves[home].lock();
-            shelf.kept.push_back(kept);
+            shelf.idle.push_back(connection);
             if !shelf.is_swept {
                 shelf.is_swept = true;
                 tokio::spawn(sweep(Arc::downgrade(self), home));
@@ -339,7 +357,7 @@ impl Pool {
         }
     }
 
-    fn queue(&self) -> oneshot::Receiver<Box<Kept>> {
+    fn queue(&self) -> oneshot::Receiver<Box<PooledConnection>> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         waiting.push_back(sender);
@@ -362,14 +380,20 @@ impl Pool {
             if waiter.is_closed() {
                 continue;
             }
-            let Some(kept) = self.take_anywhere(worker) else {
+            let Some(connection) = self.take_anywhere(worker) else {
                 waiting.push_front(waiter);
                 break;
             };
             // If the request has left at this moment, the connection or the stream is closed.
-            unused.extend(waiter.send(kept).err());
+            unused.extend(waiter.send(connection).err());
         }
         self.waiters.store(waiting.len(), Ordering::Relaxed);
+    }
+}
+
+impl ConnectionPool for Pool {
+    fn put(self: Arc<Self>, connection: Box<PooledConnection>) {
+        Self::put(&self, connection);
     }
 }
 
@@ -379,11 +403,11 @@ async fn sweep(pool: Weak<Pool>, worker: usize) {
             let Some(pool) = pool.upgrade() else { return };
             let mut shelf = pool.shelves[worker].lock();
             let (idle, now) = (pool.timeouts.pool, Instant::now());
-            while shelf.kept.front().is_some_and(|kept| kept.used_at + idle <= now) {
-                shelf.kept.pop_front();
+            while shelf.idle.front().is_some_and(|connection| connection.used_at + idle <= now) {
+                shelf.idle.pop_front();
             }
-            match shelf.kept.front() {
-                Some(kept) => kept.used_at + idle,
+            match shelf.idle.front() {
+                Some(connection) => connection.used_at + idle,
                 None => {
                     shelf.is_swept = false;
                     return;
@@ -396,26 +420,28 @@ async fn sweep(pool: Weak<Pool>, worker: usize) {
 
 impl Shelf {
     /// The connection that was used last: the others may end when they are not needed.
-    fn take(&mut self, pool: &Pool) -> Option<Box<Kept>> {
+    fn take(&mut self, pool: &Pool) -> Option<Box<PooledConnection>> {
         loop {
-            let mut kept = self.kept.pop_back()?;
-            if kept.is_closed() {
+            let mut connection = self.idle.pop_back()?;
+            if connection.is_closed() {
                 continue;
             }
-            let Sender::Http2(sender, streams) = &kept.sender else { return Some(kept) };
+            let RequestSender::Http2(sender, streams) = &connection.sender else {
+                return Some(connection);
+            };
             let (streams, used_at) = (Arc::clone(streams), Instant::now());
             let one = streams.begin().map(|stream| {
-                Box::new(Kept {
-                    sender: Sender::Http2(sender.clone(), Arc::clone(&streams)),
-                    begun: kept.begun.clone(),
+                Box::new(PooledConnection {
+                    sender: RequestSender::Http2(sender.clone(), Arc::clone(&streams)),
+                    begun: connection.begun.clone(),
                     timer: pool.timer(),
-                    home: kept.home,
+                    home: connection.home,
                     used_at,
                     _stream: Some(stream),
                 })
             });
-            kept.used_at = used_at;
-            self.kept.extend(streams.park(kept));
+            connection.used_at = used_at;
+            self.idle.extend(streams.park(connection));
             if one.is_some() {
                 return one;
             }

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{HeaderValue, InvalidHeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 
-use super::rewrite::Edits;
+use super::edits::Edits;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
@@ -76,6 +77,15 @@ impl Endpoint {
     pub fn unix(socket: &Path) -> Self {
         let authority = Authority::from_static("localhost");
         Self { scheme: Scheme::HTTP, authority, socket: Some(socket.into()) }
+    }
+
+    /// The header `Host`, without the default port of the scheme.
+    pub(super) fn host_header(&self) -> Result<HeaderValue, InvalidHeaderValue> {
+        let usual = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
+        match self.authority.port_u16() {
+            Some(port) if port != usual => format!("{}:{port}", self.authority.host()).try_into(),
+            _ => self.authority.host().try_into(),
+        }
     }
 }
 

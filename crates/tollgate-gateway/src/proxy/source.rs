@@ -9,16 +9,16 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 
-use super::timed::BodyError;
+use super::body_error::BodyError;
 
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum RawBody {
     Response(Incoming),
-    Request(Arc<Mutex<Held>>),
+    Request(Arc<Mutex<RepeatableBody>>),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct RepeatableBody {
     body: Option<Incoming>,
     reader: Option<Waker>,
     /// All pieces so far, while the gateway may have to repeat the request.
@@ -33,36 +33,37 @@ pub(super) struct Held {
 /// waits for the upstream, and reads nothing from the client as long as the body exists: the client
 /// would go on sending and never read the response.
 #[derive(Debug)]
-pub(super) struct Release(Arc<Mutex<Held>>);
+pub(super) struct Release(Arc<Mutex<RepeatableBody>>);
 
-impl Source {
+impl RawBody {
     /// With `may_repeat`, this buffers the start of the body, for [`Release::again`].
     pub(super) fn request(body: Incoming, may_repeat: bool) -> (Self, Release) {
         let sent = may_repeat.then(VecDeque::new);
-        let held = Held { body: Some(body), sent, ..Held::default() };
-        let held = Arc::new(Mutex::new(held));
-        (Self::Request(Arc::clone(&held)), Release(held))
+        let request = RepeatableBody { body: Some(body), sent, ..RepeatableBody::default() };
+        let request = Arc::new(Mutex::new(request));
+        (Self::Request(Arc::clone(&request)), Release(request))
     }
 }
 
 impl Release {
     /// Returns the entire body for a repetition, and the number of repeated bytes. The first
-    /// [`Source`] fails from now on. `None` if the buffer was too small.
-    pub(super) fn again(&mut self) -> Option<(Source, usize)> {
-        let mut held = self.0.lock();
-        let again = held.sent.take()?;
-        let (body, reader) = (held.body.take(), held.reader.take());
+    /// [`RawBody`] fails from now on. `None` if the buffer was too small.
+    pub(super) fn again(&mut self) -> Option<(RawBody, usize)> {
+        let mut request = self.0.lock();
+        let again = request.sent.take()?;
+        let (body, reader) = (request.body.take(), request.reader.take());
         let size = |pieces: &VecDeque<Bytes>| pieces.iter().map(Bytes::len).sum::<usize>();
         // An earlier repetition may have ended before it had sent all pieces.
-        let bytes = size(&again) - size(&held.again);
-        drop(held);
+        let bytes = size(&again) - size(&request.again);
+        drop(request);
         let sent = Some(again.clone());
-        let held = Arc::new(Mutex::new(Held { body, again, sent, ..Held::default() }));
-        self.0 = Arc::clone(&held);
+        let request =
+            Arc::new(Mutex::new(RepeatableBody { body, again, sent, ..RepeatableBody::default() }));
+        self.0 = Arc::clone(&request);
         if let Some(reader) = reader {
             reader.wake();
         }
-        Some((Source::Request(held), bytes))
+        Some((RawBody::Request(request), bytes))
     }
 
     /// Drops the buffer, because the upstream has responded.
@@ -73,7 +74,7 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        let Held { body, reader, .. } = mem::take(&mut *self.0.lock());
+        let RepeatableBody { body, reader, .. } = mem::take(&mut *self.0.lock());
         drop(body);
         if let Some(reader) = reader {
             reader.wake();
@@ -81,7 +82,7 @@ impl Drop for Release {
     }
 }
 
-impl Held {
+impl RepeatableBody {
     /// Buffers a piece, or drops the buffer if it would be too large.
     fn remember(&mut self, frame: &Frame<Bytes>) {
         let Some(sent) = &mut self.sent else { return };
@@ -95,7 +96,7 @@ impl Held {
     }
 }
 
-impl Body for Source {
+impl Body for RawBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -105,19 +106,19 @@ impl Body for Source {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = match self.get_mut() {
             Self::Response(body) => Pin::new(body).poll_frame(cx),
-            Self::Request(held) => {
-                let held = &mut *held.lock();
-                let Some(body) = &mut held.body else {
+            Self::Request(request) => {
+                let request = &mut *request.lock();
+                let Some(body) = &mut request.body else {
                     return Poll::Ready(Some(Err(BodyError::Unwanted)));
                 };
-                if let Some(piece) = held.again.pop_front() {
+                if let Some(piece) = request.again.pop_front() {
                     return Poll::Ready(Some(Ok(Frame::data(piece))));
                 }
                 let polled = Pin::new(body).poll_frame(cx);
                 match &polled {
-                    Poll::Pending => held.reader = Some(cx.waker().clone()),
-                    Poll::Ready(Some(Ok(frame))) => held.remember(frame),
-                    Poll::Ready(Some(Err(_))) => held.sent = None,
+                    Poll::Pending => request.reader = Some(cx.waker().clone()),
+                    Poll::Ready(Some(Ok(frame))) => request.remember(frame),
+                    Poll::Ready(Some(Err(_))) => request.sent = None,
                     Poll::Ready(None) => {}
                 }
                 polled
@@ -129,9 +130,9 @@ impl Body for Source {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Response(body) => body.is_end_stream(),
-            Self::Request(held) => {
-                let held = held.lock();
-                held.again.is_empty() && held.body.as_ref().is_some_and(Body::is_end_stream)
+            Self::Request(request) => {
+                let request = request.lock();
+                request.again.is_empty() && request.body.as_ref().is_some_and(Body::is_end_stream)
             }
         }
     }
@@ -139,10 +140,10 @@ impl Body for Source {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Response(body) => body.size_hint(),
-            Self::Request(held) => {
-                let held = held.lock();
-                let rest = held.body.as_ref().map_or_else(SizeHint::default, Body::size_hint);
-                let again = held.again.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            Self::Request(request) => {
+                let request = request.lock();
+                let rest = request.body.as_ref().map_or_else(SizeHint::default, Body::size_hint);
+                let again = request.again.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 let mut whole = SizeHint::new();
                 whole.set_lower(rest.lower() + again);
                 if let Some(upper) = rest.upper() {

@@ -1,7 +1,6 @@
 //! Bodies with a limit on the pauses of their sender.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -10,25 +9,7 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::entrance::MOST_FIELDS;
-use super::failures::Health;
-use super::lease::{Lease, SETTLED};
-use super::upload::Upload;
-use super::{forwarded, hop};
-
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    #[error("no piece of the body came for {0:?}")]
-    Idle(Duration),
-    #[error(transparent)]
-    Broken(#[from] hyper::Error),
-    #[error("the response ended before the body of the request")]
-    Unwanted,
-    #[error("the body is too large")]
-    TooLarge,
-    #[error("more than {MOST_FIELDS} trailers came")]
-    Trailers,
-}
+use super::body_error::BodyError;
 
 pin_project! {
     /// A body with a limit on the pauses of its sender.
@@ -36,14 +17,14 @@ pin_project! {
     /// The limit counts only while the receiver waits for a piece. A slow receiver does not
     /// poll the body, so memory holds only the pieces under way.
     #[derive(Debug)]
-    pub struct Timed<B> {
+    pub struct Timed<B, S> {
         #[pin]
         body: B,
         // Boxed, because hyper's client requires bodies that are `Unpin`.
         pause: Option<Pin<Box<Sleep>>>,
         is_silent: bool,
         idle: Duration,
-        sender: Sender,
+        sender: S,
         // The reason for an early end. It is held back until the earlier pieces are sent.
         broken: Option<BodyError>,
         // The last piece, or the end. It is held back until the upstream connection is ready for
@@ -52,44 +33,38 @@ pin_project! {
     }
 }
 
-#[derive(Debug)]
-enum Sender {
-    Client(Arc<Upload>),
-    /// The connection is free for other requests when the body has ended.
-    Upstream(Arc<Health>, Option<Lease>),
-}
-
-impl<B: http_body::Body> Timed<B> {
-    pub(super) const fn request(body: B, idle: Duration, upload: Arc<Upload>) -> Self {
-        Self::new(body, idle, Sender::Client(upload))
-    }
-
-    /// The body of a response. If it breaks off, `health` records the failure.
-    pub(super) fn response(
-        body: B,
-        idle: Duration,
-        health: Arc<Health>,
-        lease: Option<Lease>,
-    ) -> Self {
-        let lease = lease.and_then(|lease| {
-            if !body.is_end_stream() {
-                return Some(lease);
-            }
-            lease.release();
-            None
-        });
-        Self::new(body, idle, Sender::Upstream(health, lease))
-    }
-
-    const fn new(body: B, idle: Duration, sender: Sender) -> Self {
+impl<B, S> Timed<B, S> {
+    pub(super) const fn new(body: B, idle: Duration, sender: S) -> Self {
         Self { body, pause: None, is_silent: false, idle, sender, broken: None, last: None }
     }
 }
 
-impl<B> http_body::Body for Timed<B>
+/// The side that sends a body: a client or an upstream.
+pub(super) trait BodySender {
+    /// Checks a piece, and removes trailers that must not be passed on.
+    fn clean(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError>;
+
+    /// Called while the receiver waits for a piece.
+    fn waits(&self) {}
+
+    /// Waits until the receiver may read the end.
+    fn poll_settled(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn finish(&mut self);
+
+    /// Returns whether the error is held back until the receiver has the earlier pieces.
+    fn broke_off(&mut self, _: &BodyError) -> bool {
+        false
+    }
+}
+
+impl<B, S> http_body::Body for Timed<B, S>
 where
     B: http_body::Body<Data = Bytes>,
     BodyError: From<B::Error>,
+    S: BodySender,
 {
     type Data = Bytes;
     type Error = BodyError;
@@ -101,11 +76,11 @@ where
         let mut this = self.project();
         if let Some(last) = this.last.take() {
             let is_late = this.pause.as_mut().is_some_and(|held| held.as_mut().poll(cx).is_ready());
-            if !is_late && this.sender.poll_ended(cx).is_pending() {
+            if !is_late && this.sender.poll_settled(cx).is_pending() {
                 *this.last = Some(last);
                 return Poll::Pending;
             }
-            this.sender.ended();
+            this.sender.finish();
             return Poll::Ready(last.map(Ok));
         }
         if this.broken.is_none() {
@@ -114,9 +89,9 @@ where
                 Poll::Ready(frame) => {
                     *this.is_silent = false;
                     let is_last = frame.is_none() || this.body.is_end_stream();
-                    let is_held = is_last && this.sender.poll_ended(cx).is_pending();
+                    let is_held = is_last && this.sender.poll_settled(cx).is_pending();
                     if is_last && !is_held {
-                        this.sender.ended();
+                        this.sender.finish();
                     }
                     let frame = frame.map(|frame| this.sender.clean(frame?)).transpose()?;
                     if !is_held {
@@ -140,14 +115,9 @@ where
                     BodyError::Idle(*this.idle)
                 }
             };
-            let Sender::Upstream(health, lease) = this.sender else {
+            if !this.sender.broke_off(&error) {
                 return Poll::Ready(Some(Err(error)));
-            };
-            if let (BodyError::Idle(_), Some(lease)) = (&error, lease) {
-                lease.retire();
             }
-            let what = "the upstream broke off in the body of a response";
-            health.failed("response-broke-off", &what, Some(&error));
             *this.broken = Some(error);
             // hyper drops unsent bytes when a body fails, and with them perhaps the head.
             let rest = this.pause.get_or_insert_with(|| Box::pin(sleep(REST)));
@@ -172,61 +142,9 @@ where
     }
 }
 
-impl Sender {
-    fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
-        if let (Self::Client(upload), Some(data)) = (self, frame.data_ref())
-            && !upload.takes(data)
-        {
-            return Err(BodyError::TooLarge);
-        }
-        let trailers = frame.trailers_mut();
-        match self {
-            Self::Client(upload) => {
-                upload.moved();
-                if let Some(trailers) = trailers {
-                    forwarded::clean_trailers(trailers);
-                    if let Some(edits) = &upload.edits {
-                        edits.clear(trailers);
-                    }
-                    if trailers.len() > MOST_FIELDS {
-                        return Err(BodyError::Trailers);
-                    }
-                }
-            }
-            Self::Upstream(..) => {
-                if let Some(trailers) = trailers {
-                    hop::remove_framing(trailers);
-                }
-            }
-        }
-        Ok(frame)
-    }
-
-    fn waits(&self) {
-        if let Self::Client(upload) = self {
-            upload.waits();
-        }
-    }
-
-    /// Waits until the client may read the end.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            Self::Upstream(_, Some(lease)) => lease.poll_settled(cx),
-            _ => Poll::Ready(()),
-        }
-    }
-
-    fn ended(&mut self) {
-        match self {
-            Self::Client(upload) => upload.ended(),
-            Self::Upstream(_, lease) => {
-                if let Some(lease) = lease.take() {
-                    lease.release();
-                }
-            }
-        }
-    }
-}
+/// How long a response may wait for its connection. Connections are ready within microseconds,
+/// unless the upstream responded before it read the entire request.
+pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
 /// The pause before a body breaks off, in which hyper sends the received part of the response.
 const REST: Duration = Duration::from_millis(100);

@@ -5,9 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body::Frame;
 use tokio::time::Instant;
 
-use super::rewrite::Edits;
+use super::body_error::BodyError;
+use super::edits::Edits;
+use super::fields::MOST_FIELDS;
+use super::forwarded;
+use super::timed::BodySender;
 
 /// The progress of a request's body. The task that waits for the response reads it.
 #[derive(Debug)]
@@ -18,10 +23,10 @@ pub(super) struct Upload {
     received: Received,
     left: AtomicU64,
     /// The changes to the header, which trailers must not undo.
-    pub(super) edits: Option<Arc<Edits>>,
+    edits: Option<Arc<Edits>>,
 }
 
-/// Whether the whole body of a request has come. Clones share it.
+/// Whether the request body is complete. Clones share this.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Received(Arc<AtomicBool>);
 
@@ -48,7 +53,7 @@ impl Upload {
     }
 
     /// Subtracts a piece from the bytes that may still come. False if the body is too large.
-    pub(super) fn takes(&self, data: &Bytes) -> bool {
+    fn takes(&self, data: &Bytes) -> bool {
         // Only one task reads the body.
         let left = self.left.load(Ordering::Relaxed).checked_sub(data.len() as u64);
         left.inspect(|left| self.left.store(*left, Ordering::Relaxed)).is_some()
@@ -63,18 +68,37 @@ impl Upload {
         self.began + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
     }
 
-    pub(super) fn moved(&self) {
+    fn moved(&self) {
         // Milliseconds in a `u64` last for 500 million years.
         let passed = self.began.elapsed().as_millis() as u64;
         self.moved_at.store(passed, Ordering::Relaxed);
         self.waits.store(false, Ordering::Relaxed);
     }
+}
 
-    pub(super) fn waits(&self) {
+impl BodySender for Arc<Upload> {
+    fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
+        if frame.data_ref().is_some_and(|data| !self.takes(data)) {
+            return Err(BodyError::TooLarge);
+        }
+        self.moved();
+        if let Some(trailers) = frame.trailers_mut() {
+            forwarded::clean_trailers(trailers);
+            if let Some(edits) = &self.edits {
+                edits.clear(trailers);
+            }
+            if trailers.len() > MOST_FIELDS {
+                return Err(BodyError::Trailers);
+            }
+        }
+        Ok(frame)
+    }
+
+    fn waits(&self) {
         self.waits.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn ended(&self) {
+    fn finish(&mut self) {
         self.received.0.store(true, Ordering::Relaxed);
     }
 }

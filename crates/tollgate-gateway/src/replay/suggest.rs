@@ -7,9 +7,9 @@ use std::time::Duration;
 use tollgate::store::Micros;
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest, Suggestion};
 
-use super::words::Count;
-use super::{LogArgs, ReplayError, Replayed, replay};
+use super::replayed::{LogArgs, ReplayError, Replayed, read, replay, write_whole};
 use crate::config::{self, Source};
+use crate::count::Count;
 use crate::plan::Plan;
 use crate::serve::recorded::Recorded;
 
@@ -104,7 +104,7 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
     match &args.output {
         None => Ok(yaml),
         Some(path) => {
-            super::write_whole(path, yaml.as_bytes())
+            write_whole(path, yaml.as_bytes())
                 .map_err(|error| ReplayError::Write { path: path.clone(), error })?;
             Ok(format!("tollgate check {0}\ntollgate serve {0}\n", path.display()))
         }
@@ -149,7 +149,7 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
     let (mut not_limited, mut with_user, mut with_status) = (0, 0, 0);
     let header = args.header.as_deref().unwrap_or("X-Forwarded-For");
     let mut has_header = args.trusted_proxies.is_empty();
-    let records = super::read(&args.log, 0, |_, record| {
+    let records = read(&args.log, 0, |_, record| {
         let Some((subject, path)) = recorded.charged(record) else {
             not_limited += 1;
             return Ok(());

@@ -4,7 +4,8 @@ use std::fmt::{self, Write as _};
 
 use tollgate_replay::{Counts, Minute, Report, Totals};
 
-use super::Replayed;
+use super::replayed::Replayed;
+use crate::count::Count;
 use crate::serve::recorded::ASSUMPTIONS;
 
 pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
@@ -179,14 +180,6 @@ fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
         write!(out, "  {at}: {denied} of {requests} denied")?;
     }
     writeln!(out)
-}
-
-pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
-    }
 }
 
 struct Share(u64, u64);

@@ -106,7 +106,11 @@ impl<St: Inspect> App<St> {
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
-        let rate_limits = RateLimits::new(&plan, persistent)?;
+        let rate_limits = RateLimits::new(
+            &plan,
+            [&persistent.store, &persistent.without_local],
+            &persistent.summary,
+        )?;
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {

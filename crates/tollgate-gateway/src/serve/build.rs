@@ -15,7 +15,7 @@ use tollgate::{Costs, Limit, Policy, RateLimitLayer, headers};
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
 use super::error::BuildError;
-use super::lists;
+use super::key_sources;
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
@@ -129,7 +129,7 @@ impl<St: Inspect> Parts<'_, St> {
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
         let limiter = self.limiter_of(&[&**limit], "preflight")?;
-        Ok(Some(Preflight { limiter, source: lists::addresses(self.plan)? }))
+        Ok(Some(Preflight { limiter, source: key_sources::addresses(self.plan)? }))
     }
 
     fn limiter_of(&self, limits: &[&LimitPlan], endpoint: &str) -> Result<Limiter<St>, BuildError> {
@@ -281,7 +281,7 @@ pub(super) fn trusted_proxies(plan: &Plan) -> Result<TrustedProxies, BuildError>
         Some(ForwardingHeader::Forwarded) => FORWARDED,
         Some(ForwardingHeader::Single(name)) => name.clone(),
     };
-    let client = lists::addresses(plan)?;
+    let client = key_sources::addresses(plan)?;
     Ok(TrustedProxies { proxies: plan.trusted_proxies.clone(), header, client })
 }
 

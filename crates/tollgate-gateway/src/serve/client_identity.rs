@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
-    RequestHead, Subject, SubjectKind, SubjectName, TrustedProxies, UnverifiedApiKey,
+    ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
+    SubjectKind, SubjectName,
 };
 
 use super::error::BuildError;
+use super::key_sources::{addresses, client_ip, place};
 use super::keys::{KeySet, KeySets};
-use super::lists;
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
 use crate::files;
-use crate::plan::{
-    ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
-};
+use crate::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
 /// The client of a request, as an extension of the request. The limits of a route read it, so
 /// `identity` is evaluated only once.
@@ -98,7 +96,7 @@ impl Identity {
                 IdentitySource::User(jwt) => {
                     let user = user(jwt, known, &mut key_sets)?;
                     let limit = refused.zip(jwt.max_refused).map(|(refused, most)| {
-                        TokenLimit::new(refused, most, lists::addresses(plan)?).map(Arc::new)
+                        TokenLimit::new(refused, most, addresses(plan)?).map(Arc::new)
                     });
                     let user = TokenUser { user, limit: limit.transpose()? };
                     let claim = jwt.tier_claim.as_ref().filter(|_| !plan.tiers.is_empty());
@@ -205,29 +203,6 @@ impl KeySource for Users {
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let subject = self.0.links.iter().find_map(|link| link.source.named(name))?;
         (subject.kind == SubjectKind::User).then_some(subject)
-    }
-}
-
-pub(super) fn client_ip(
-    proxies: &TrustedProxies,
-    header: Option<&ForwardingHeader>,
-    v4_prefix: u8,
-    v6_prefix: u8,
-) -> Result<ClientIp, BuildError> {
-    let behind = ClientIp::peer().trusting(proxies.clone());
-    let source = match header {
-        None => ClientIp::peer(),
-        Some(ForwardingHeader::XForwardedFor) => behind,
-        Some(ForwardingHeader::Forwarded) => behind.in_forwarded(),
-        Some(ForwardingHeader::Single(name)) => behind.in_single_header(name.clone()),
-    };
-    Ok(source.v4_prefix(v4_prefix)?.v6_prefix(v6_prefix)?)
-}
-
-pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
-    match place {
-        ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
-        ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
     }
 }
 

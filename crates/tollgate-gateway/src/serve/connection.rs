@@ -29,7 +29,7 @@ use super::gateway::Gateway;
 use super::lifetime::{LAST_CALL, Lifetime};
 use super::slots::Slot;
 use super::streams::Streams;
-use super::{forward_auth, rate_limits};
+use super::{forward_auth, rate_limit_service};
 use crate::flow::{Paced, Share};
 use crate::plan::Front;
 use crate::proxy::{Body, Connection, Received};
@@ -183,7 +183,7 @@ async fn answer<St: Inspect>(
                 Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
             }
             Front::RateLimitService => {
-                (Box::pin(rate_limits::answer(gateway, &app, request)).await, None)
+                (Box::pin(rate_limit_service::answer(gateway, &app, request)).await, None)
             }
         }
     });

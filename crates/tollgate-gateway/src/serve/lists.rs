@@ -1,8 +1,9 @@
 use tollgate::access::{AccessLists, SubjectList};
-use tollgate::key::{ApiKey, ApiKeys, ClientIp, UnverifiedApiKey};
+use tollgate::key::{ApiKey, ApiKeys, UnverifiedApiKey};
 
-use super::client_identity::{Identity, Users, client_ip, place};
+use super::client_identity::{Identity, Users};
 use super::error::BuildError;
+use super::key_sources::{addresses, place};
 use crate::files;
 use crate::plan::{IdentitySource, Plan, SubjectsPlan};
 
@@ -19,16 +20,6 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     let (deny, allow) = (list("deny", &plan.deny)?, list("allow", &plan.allow)?);
     lists.replace(&deny, &allow).map_err(|error| wrong(&error))?;
     Ok(Some(lists))
-}
-
-/// The addresses of clients, as the first source of addresses in `identity` finds them.
-pub(super) fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
-    for source in &plan.identity {
-        if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {
-            return client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix);
-        }
-    }
-    Ok(ClientIp::peer().trusting(plan.trusted_proxies.clone()))
 }
 
 fn api_keys(plan: &Plan) -> UnverifiedApiKey {

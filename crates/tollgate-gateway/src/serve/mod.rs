@@ -12,12 +12,14 @@ mod error;
 pub mod explain;
 mod forward_auth;
 mod gateway;
+mod key_sources;
 mod keys;
 mod lifetime;
 mod linger;
 mod listener;
 mod lists;
 mod observed;
+mod rate_limit_service;
 mod rate_limits;
 pub(crate) mod recorded;
 mod redis;
@@ -146,7 +148,7 @@ async fn serve<St: Inspect>(
     };
     let tunnels = persistent.tunnels.clone();
     let health = HealthReporter::new();
-    for service in rate_limits::SERVICES {
+    for service in rate_limit_service::SERVICES {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
     let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
@@ -159,7 +161,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(reload.run());
     bound.announce();
 
-    tokio::spawn(rate_limits::keep_health(Arc::clone(&gateway), health));
+    tokio::spawn(rate_limit_service::keep_health(Arc::clone(&gateway), health));
     tokio::spawn(observed::keep_small(metrics.clone()));
     tokio::spawn(summary.clone().keep_telling());
     let most = gateway.app().admin_connections;

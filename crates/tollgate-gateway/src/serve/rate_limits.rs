@@ -1,45 +1,27 @@
-//! Envoy's Rate Limit Service. The rules are those of the files, the decisions those of the store.
+//! The decisions of Envoy's Rate Limit Service. The rules come from files.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit, rate_limit,
 };
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::Duration as Seconds;
-use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
 use metrics::{Counter, counter};
-use tokio::time::{sleep, timeout};
 use tollgate::key::Key;
 use tollgate::observe::Inspect;
 use tollgate::policy::{Cost, OnStoreError};
 use tollgate::store::{Charge, Micros, Outcome, StoreError, Timestamp};
 use tonic::Status;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
-use tower_service::Service;
 
-use super::app::{App, Persistent};
 use super::error::BuildError;
-use super::gateway::Gateway;
 use super::summary::Summary;
 use crate::config::read_rate_limit_files;
 use crate::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
-use crate::proxy::Body;
-
-/// The service names for health checks. Envoy's examples use `ratelimit`, the name in
-/// envoyproxy/ratelimit.
-pub(super) const SERVICES: [&str; 3] =
-    ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
 pub(super) struct RateLimits<St> {
     store: St,
@@ -52,83 +34,7 @@ pub(super) struct RateLimits<St> {
     summary: Summary,
 }
 
-pub(super) async fn answer<St: Inspect>(
-    gateway: &Gateway<St>,
-    app: &Arc<App<St>>,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let deadline = deadline(request.headers());
-    let answered = async {
-        if request.uri().path().starts_with("/grpc.health.v1.Health/") {
-            return gateway.health.clone().call(request).await;
-        }
-        RateLimitServiceServer::new(Decider(Arc::clone(app))).call(request).await
-    };
-    // A client may set no deadline and never finish its request.
-    let longest = app.plan.timeouts.upstream.response;
-    let answered = timeout(deadline.map_or(longest, |it| it.min(longest)), answered).await;
-    let answered = answered.map(|answered| answered.unwrap_or_else(|never| match never {}));
-    let late = |_| Status::deadline_exceeded("there was no decision in time").into_http();
-    answered.unwrap_or_else(late).map(Body::from)
-}
-
-pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: HealthReporter) {
-    let mut told = None;
-    loop {
-        let app = gateway.app_to_keep();
-        let serves = app.rate_limits.as_ref().is_none_or(RateLimits::can_answer);
-        drop(app);
-        let status = if gateway.leaving.initialized() || !serves {
-            ServingStatus::NotServing
-        } else {
-            ServingStatus::Serving
-        };
-        if told.replace(status) != Some(status) {
-            for service in SERVICES {
-                health.set_service_status(service, status).await;
-            }
-        }
-        tokio::select! {
-            _ = gateway.leaving.wait(), if !gateway.leaving.initialized() => {}
-            () = sleep(LOOK) => {}
-        }
-    }
-}
-
-const LOOK: Duration = Duration::from_millis(500);
-
-/// `grpc-timeout`: up to eight digits and a unit.
-fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number = digits.parse().ok().filter(|_| digits.len() <= 8)?;
-    Some(match unit {
-        "H" => Duration::from_secs(number * 3_600),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
-        _ => return None,
-    })
-}
-
 const ANSWERS: &str = "tollgate_gateway_rate_limit_service_total";
-
-struct Decider<St>(Arc<App<St>>);
-
-#[tonic::async_trait]
-impl<St: Inspect> RateLimitService for Decider<St> {
-    async fn should_rate_limit(
-        &self,
-        request: tonic::Request<RateLimitRequest>,
-    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let rules = self.0.rate_limits.as_ref();
-        let rules =
-            rules.ok_or_else(|| Status::unimplemented("no `rateLimitService` is configured"))?;
-        rules.answer(&request.into_inner()).await.map(tonic::Response::new)
-    }
-}
 
 /// A descriptor with its rule and key.
 struct Met<'a> {
@@ -170,13 +76,14 @@ struct TightestRule<'a> {
 impl<St: Inspect> RateLimits<St> {
     pub(super) fn new(
         plan: &Plan,
-        persistent: &Persistent<St>,
+        [store, without_local]: [&St; 2],
+        summary: &Summary,
     ) -> Result<Option<Self>, BuildError> {
         let Some(rules) = &plan.rate_limits else { return Ok(None) };
         let domains = read_rate_limit_files(rules.files.iter().map(|file| &**file));
         let domains = domains.map_err(|error| BuildError(error.to_string()))?;
         let is_local = rules.on_store_error == OnStoreError::Local;
-        let store = if is_local { &persistent.store } else { &persistent.without_local };
+        let store = if is_local { store } else { without_local };
         let on_store_error = match rules.on_store_error {
             // A store in memory has no outage.
             OnStoreError::Local if !store.has_local_fallback() => OnStoreError::Open,
@@ -191,17 +98,20 @@ impl<St: Inspect> RateLimits<St> {
             (domain.clone(), ["ok", "over_limit", "error"].map(count))
         });
         let answers = answers.collect();
-        let (store, summary) = (store.clone(), persistent.summary.clone());
+        let (store, summary) = (store.clone(), summary.clone());
         let shadow = rules.shadow;
         Ok(Some(Self { store, domains, on_store_error, shadow, answers, summary }))
     }
 
     /// Whether requests are decided: by the store, or without it.
-    fn can_answer(&self) -> bool {
+    pub(super) fn can_answer(&self) -> bool {
         self.on_store_error != OnStoreError::Closed || self.store.inspect().is_available
     }
 
-    async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub(super) async fn answer(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
         let decided = self.decide(request).await;
         let outcome = match &decided {
             Ok(decided) => usize::from(decided.overall_code == Code::OverLimit as i32),

@@ -21,7 +21,8 @@ use tollgate::store::{Micros, StoreError};
 use tollgate_replay::log::{Record, Visible};
 use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
-use super::client_identity::{ClientIdentity, Identity, client_ip};
+use super::client_identity::{ClientIdentity, Identity};
+use super::key_sources::client_ip;
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{

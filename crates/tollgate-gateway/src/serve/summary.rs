@@ -12,8 +12,8 @@ use tokio::time::{Instant, interval};
 use tollgate::observe::{Denials, Observer};
 
 use super::token_limit;
+use crate::count::Count;
 use crate::proxy::Failures;
-use crate::replay::Count;
 
 #[derive(Clone)]
 pub(super) struct Summary {

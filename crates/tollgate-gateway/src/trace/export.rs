@@ -27,7 +27,7 @@ use tracing_subscriber::filter::DynFilterFn;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::queue::{Queue, Tally};
-use super::{Spans, TracingError};
+use super::spans::{Spans, TracingError};
 use crate::plan::TracingPlan;
 use crate::proxy;
 

@@ -9,10 +9,13 @@ mod export;
 #[cfg(feature = "otlp")]
 mod queue;
 mod request;
+mod spans;
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::export::{Export, decisions};
 pub(crate) use self::request::{Traced, note_route};
+pub(crate) use self::spans::Spans;
+pub use self::spans::TracingError;
 use crate::plan::TracingPlan;
 
 /// The gateway's part of traces. Clones share it.
@@ -21,21 +24,6 @@ pub struct Tracing {
     #[cfg(feature = "otlp")]
     export: Option<Export>,
 }
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spans {
-    /// The collector has accepted them.
-    pub(crate) exported: u64,
-    /// The queue was full.
-    pub(crate) dropped: u64,
-    /// The collector did not accept them.
-    pub(crate) failed: u64,
-}
-
-/// The reason why tracing cannot start.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("rateLimiter.tracing: {0}")]
-pub struct TracingError(String);
 
 impl Tracing {
     /// Starts the tracing of a plan.

@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
 };
 
-use super::Spans;
+use super::spans::Spans;
 
 const ROOM: usize = 4_096;
 const BATCH: usize = 512;

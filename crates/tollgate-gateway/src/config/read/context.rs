@@ -1,4 +1,4 @@
-//! What the readers of several sections need.
+//! Facts that several readers need.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use super::super::problem::Checked;
 use super::super::tables::{Api, File, RateLimiter, Route};
 use super::super::typed::{Item, Key, Location};
 
-/// The parts of a file that all policies depend on.
+/// Settings that every policy depends on.
 pub(super) struct FileContext<'a> {
     pub(super) limiter: &'a RateLimiter,
     /// Whether the store can fail.

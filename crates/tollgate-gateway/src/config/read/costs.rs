@@ -8,7 +8,7 @@ use super::super::typed::{Either, Key, Kind};
 use super::paths;
 use crate::plan::{CostRule, CostTable};
 
-/// The costs of a section that may have its own, else those of all.
+/// A policy's own costs, or the costs for all policies.
 pub(super) fn costs(
     costs: &Key<Option<<tables::Costs as Kind>::Value>>,
     of_all: Option<&Arc<CostTable>>,

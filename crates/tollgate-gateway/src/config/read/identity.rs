@@ -23,7 +23,7 @@ impl Identity {
     }
 }
 
-/// The chain of a file; addresses without one.
+/// The sources that identify clients; addresses by default.
 pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Identity> {
     let proxies = trusted(&limiter.trusted_proxies);
     let known = proxies.clone().unwrap_or_else(|_| Some(TrustedProxies::none()));
@@ -122,7 +122,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The proxies whose forwarding headers are passed on. The identity trusts them too.
+    /// The proxies that may send forwarding headers to the target. The identity trusts them too.
     fn trusted(self) -> TrustedProxies {
         self.believed.or(self.proxies).unwrap_or_else(TrustedProxies::none)
     }

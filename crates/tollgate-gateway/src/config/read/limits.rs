@@ -19,7 +19,7 @@ use crate::plan::{
 pub(super) struct Limits<'a> {
     pub(super) limits: RouteLimits,
     costs: Option<Arc<CostTable>>,
-    /// The quota of `client` and then that of each tier, for limits that are a share.
+    /// The quotas of `client` and its tiers, for limits that are a share.
     client: Option<Quotas<'a>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     limits
 }
 
-/// The limits of a route: its own, and for the rest the limits of `rateLimiter`.
+/// A route's own limits, completed with the limits of `rateLimiter`.
 pub(super) fn of_route<'a>(
     route: &'a Route,
     name: &str,
@@ -238,7 +238,7 @@ impl LimitOptions {
             failures,
         });
         if quotas.is_empty() {
-            // A request in flight counts as one unit at any cost.
+            // A concurrency limit counts requests, not their cost.
             limit.costs = Arc::new(CostTable::flat(Cost::ONE));
             limit.counts = None;
             limit.reserve = None;
@@ -310,8 +310,7 @@ fn api<'a>(
     Ok(ApiPlan { methods, path, limit })
 }
 
-/// The quotas of an api. For a share of the client's quota, these are the whole quotas of the
-/// client and of each tier.
+/// An api's quotas. For a share, these are the full quotas of `client` and its tiers.
 fn quotas<'a>(
     keys: &'a Api,
     algorithm: Algorithm,

@@ -1,6 +1,6 @@
-//! Makes a plan of the values of a file.
+//! Makes a plan from the values in a file.
 //!
-//! Reading goes on after a problem, so that one run reports all problems.
+//! Reading continues after a problem, so one run reports all problems.
 
 mod context;
 mod costs;
@@ -116,7 +116,7 @@ fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
 /// Each tier has a policy for each route and api.
 const MOST_TIERS: usize = 64;
 
-/// The action for a request without a client, and the status if that is rejecting it.
+/// The action for requests without a client, and the status of rejections.
 fn on_missing_key(
     limiter: &RateLimiter,
     identity: Option<&Identity>,
@@ -141,7 +141,7 @@ fn on_missing_key(
     Ok((OnMissingKey::Deny, status))
 }
 
-/// How many requests may wait at once, and how many bytes of them.
+/// The maximum number of waiting requests, and their maximum size in bytes.
 fn waiting(limiter: &RateLimiter) -> Checked<(usize, usize)> {
     let waiting = limiter.waiting.get()?;
     Ok((waiting.requests.value()?, waiting.megabytes.value()? << 20))

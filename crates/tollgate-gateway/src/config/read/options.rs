@@ -1,4 +1,4 @@
-//! The rest of a policy: concurrency limits, penalties and leases.
+//! Concurrency limits, penalties and leases.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
     policy.map(Some)
 }
 
-/// A shorter lease is mostly a mistake: it does not limit how long a request takes.
+/// A shorter lease is usually a mistake, because it does not limit a request's duration.
 const SHORT: Duration = Duration::from_secs(1);
 
 pub(super) fn penalty(

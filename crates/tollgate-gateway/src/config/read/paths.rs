@@ -11,7 +11,7 @@ pub(super) fn path(
 ) -> Checked<PathMatch> {
     let section = match path {
         Either::One(path) => {
-            // Routers write parts so. In HTTP the colon is a letter like all others.
+            // In many routers a colon starts a placeholder. In HTTP it has no special meaning.
             if path.text.contains("/:") && !path.is_from_variable {
                 location.warn(
                     "`:` is a letter in a path, and no placeholder begins with it",
@@ -39,7 +39,7 @@ fn plain(section: &PathSection) -> Checked<PathMatch> {
              `expression: regex`"
                 .to_owned()
         }
-        // A caret is the mark of an expression.
+        // A caret suggests a regular expression.
         text if text.starts_with('^') => "this looks like `expression: regex`".to_owned(),
         text => match format::path(text) {
             Ok(path) => return Ok(path),
@@ -93,7 +93,7 @@ fn reason(error: &regex::Error) -> String {
     }
 }
 
-/// The methods of a key; all without it.
+/// A key's methods. By default, all methods match.
 pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<Methods> {
     Ok(Methods::new(values(key.items()?)?))
 }

@@ -33,7 +33,7 @@ impl Api {
     }
 }
 
-/// How much per how long, as the file has it.
+/// The keys that define a quota.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaKeys<'a> {
     pub(super) info: &'a SectionInfo,
@@ -54,7 +54,7 @@ impl<'a> Section<'a> {
         QuotaKeys { info, amount, limit, window }
     }
 
-    /// The key that says how much a request may cost.
+    /// The key that bounds the cost of requests.
     pub(super) fn capacity(self) -> Option<&'a Setting> {
         let keys: [Option<&Setting>; 3] =
             [Some(&self.window.burst), Some(self.limit), self.share.map(|share| &**share)];
@@ -97,9 +97,9 @@ pub(super) fn algorithm(rules: &Rules, file: &FileContext<'_>) -> Checked<Algori
     Ok(algorithm)
 }
 
-/// The algorithm of `global` or `client`. A request waits in one queue only. Where all policies
-/// are leaky buckets, these two measure, and requests wait for the policy of their own rate. Files
-/// for an older gateway, which name one strategy for everything, run by that.
+/// The algorithm for `global` or `client`. A request can wait in only one queue, so if all policies
+/// are leaky buckets, these two only measure and the api queues. Older files with a single strategy
+/// rely on this.
 pub(super) fn algorithm_everywhere(
     section: Section<'_>,
     file: &FileContext<'_>,
@@ -144,7 +144,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
     Ok(burst.value()?.map_or(quota, |burst| quota.burst(burst)))
 }
 
-/// The calendar of the limit, if it has one instead of a duration.
+/// The limit's calendar, if there is no duration.
 fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     if !keys.calendar.is_set() {
         return Ok(None);
@@ -174,7 +174,7 @@ impl Window {
         spelled.or_else(|| in_seconds(window_seconds))
     }
 
-    /// The window of an algorithm: for buckets, the time to refill replaces the window.
+    /// The window that the algorithm uses. For buckets, `refillSeconds` replaces the window.
     fn for_algorithm(&self, algorithm: Algorithm) -> Option<(&Setting, Checked<Duration>)> {
         let (window, refill) = (self.duration(), in_seconds(&self.refill_seconds));
         if !is_bucket(algorithm) {
@@ -182,7 +182,7 @@ impl Window {
             self.refill_seconds.no_effect(format_args!("on a {algorithm}"), why);
             return window;
         }
-        // Older files have both, and mostly the same value.
+        // Older files have both keys, usually with the same value.
         if let (Some((key, window)), Some((_, refill))) = (&window, &refill)
             && (refill.is_err() || window != refill)
         {

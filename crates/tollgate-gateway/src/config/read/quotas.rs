@@ -81,7 +81,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
     false
 }
 
-/// The quotas of a section: its own, and those of `also`.
+/// A section's own quota, and the quotas in `also`.
 pub(super) fn of_section<'a>(
     keys: QuotaKeys<'a>,
     also: &'a Key<Option<Vec<Item<Bandwidth>>>>,
@@ -113,7 +113,7 @@ pub(super) fn of_section<'a>(
     quotas
 }
 
-/// Each is a charge of every request, and a layer decides 64 at once.
+/// Each quota charges every request, and a layer decides at most 64 charges.
 const MOST_AT_A_TIME: usize = 8;
 
 impl<'a> Quotas<'a> {
@@ -135,8 +135,7 @@ impl<'a> Quotas<'a> {
         self.everybody.len() > 1 || self.tiers.iter().any(|tier| tier.len() > 1)
     }
 
-    /// The policies of a limit with this name. The first quota has the name itself, and further
-    /// quotas have a number.
+    /// A limit's policies. The first has the limit's name, and further policies have a number.
     pub(super) fn plans(
         &self,
         name: &str,

@@ -122,7 +122,7 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
     }
 }
 
-/// A file without limits is a mistake more often than not.
+/// A file without limits is usually a mistake.
 fn warn_without_limits(limiter: &RateLimiter) {
     let has_limits = limiter.rate_limit_service.is_set()
         || limiter.client.is_set()
@@ -161,7 +161,7 @@ fn check_fronts(routes: &[(Route, Location)], limiter: &RateLimiter) {
     }
 }
 
-/// A request can wait in one queue alone.
+/// A request can wait in only one queue.
 fn check_queues(limits: &RouteLimits, location: &Location) {
     let queues =
         |limit: &&LimitPlan| limit.enforces() && limit.policy().is_some_and(Policy::queues);
@@ -178,7 +178,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// Who waits is denied at first, which is no offence.
+/// A waiting request is denied at first, which must not count as a strike.
 fn check_penalties(limits: &RouteLimits, location: &Location) {
     let waits =
         |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
@@ -201,7 +201,7 @@ fn check_penalties(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// A request is spared a call if nothing that it meets needs one.
+/// A lease saves a call only if all policies of a request are leased.
 fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     let everywhere: Vec<_> = limits.everywhere().collect();
     let Some(asking) = everywhere.iter().find(|limit| !limit.is_leased()) else {
@@ -218,7 +218,7 @@ fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// On a Cluster only what belongs to one subject can be decided in one step.
+/// A Cluster decides policies in one step only if they have the same subject.
 fn warn_of_slots(limits: &RouteLimits, location: &Location) {
     let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
     let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();

@@ -1,4 +1,4 @@
-//! The action for a denied request, and the correction of a charge after the response.
+//! How denied requests are treated, and how charges are corrected after a response.
 
 use std::time::Duration;
 

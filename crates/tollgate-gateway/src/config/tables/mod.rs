@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `server.rs` | where to listen and where to forward to |
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
-//! | `window.rs` | the window of a quota |
+//! | `window.rs` | windows and bursts |
 //! | `path.rs` | path patterns |
 //! | `options.rs` | options of a policy |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |

@@ -4,7 +4,7 @@ use super::super::{format, problem, spec, typed};
 use super::kinds::Units;
 use typed::{Time, Whole, section, words};
 
-/// 400 days, the longest window of a policy.
+/// 400 days, the longest window.
 type Seconds = Whole<1, { 400 * 86_400 }>;
 
 section! {

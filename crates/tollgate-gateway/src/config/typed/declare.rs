@@ -11,12 +11,12 @@
 //! }
 //! ```
 //!
-//! | a line begins with | meaning |
+//! | first word | meaning |
 //! |---|---|
 //! | `required`, `optional`, `default` | a key |
-//! | `implied` | an optional section whose defaults hold without it |
+//! | `implied` | an optional section with defaults |
 //! | `group` | the keys of another section |
-//! | `others` | keys whose names the file chooses |
+//! | `others` | keys with names that the file chooses |
 //!
 //! The key in the file is the name of the field in camel case, or the text after `as`. The doc
 //! comments are the documentation. A section with `short key` can also be written as the value of
@@ -158,7 +158,7 @@ macro_rules! section {
 }
 pub(crate) use section;
 
-/// Words, each with its value and its meaning.
+/// Keywords, each with a value and a meaning.
 macro_rules! words {
     ($(
         $(#[doc = $about:literal])*
@@ -186,7 +186,7 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// Texts of some form: what it is, a pattern for the JSON Schema, and how to read it.
+/// Text formats: a description, a pattern for the JSON Schema, and a parser.
 macro_rules! texts {
     (@pattern) => { None };
     (@pattern $pattern:literal) => { Some($pattern) };

@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// Reports a list, a section or nothing where another shape belongs.
+    /// Reports a value that has another shape, or is missing.
     pub(super) fn unexpected(self, shape: &Shape) -> Reported {
         if holds_secret(shape) {
             self.problems.hide(self.node.span.clone());

@@ -174,10 +174,10 @@ impl<K: Kind> Kind for OneOrMore<K> {
     }
 }
 
-/// A section, or only the value of one of its keys, whose kind is `A`.
+/// A section that the file may abbreviate to a single value, which has kind `A`.
 pub(crate) struct Short<A, S>(PhantomData<(A, S)>);
 
-/// A section that can be written as the value of one of its keys.
+/// A section that the file may abbreviate to a single key's value.
 pub(crate) trait Shorthand: Kind {
     fn read_short(input: Input<'_>) -> Self::Value;
 }
@@ -197,7 +197,7 @@ impl<A: Kind, S: Shorthand> Kind for Short<A, S> {
     }
 }
 
-/// A value in one of two shapes: a single value, a list or a section.
+/// A value that can have two shapes: a single value, a list or a section.
 pub(crate) enum Either<A, B> {
     One(A),
     Other(B),

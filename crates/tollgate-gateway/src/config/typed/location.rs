@@ -34,10 +34,10 @@ impl Location {
     }
 }
 
-/// A section, for problems that belong to none of its keys.
+/// A section, for problems that concern no particular key.
 pub(crate) struct SectionInfo {
     pub(crate) location: Rc<Location>,
-    /// Whether it has unknown keys. One of them may be a misspelled known key.
+    /// Whether it has unknown keys, which may be misspelled.
     pub(crate) has_unknown: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Kinds of values. A kind reads a value, reports what is wrong with it, and describes it for the
-//! JSON Schema and the documentation.
+//! Kinds of values. A kind reads a value, reports its problems, and describes it for the JSON Schema
+//! and the documentation.
 //!
 //! | file | content |
 //! |---|---|
@@ -32,7 +32,7 @@ pub(crate) trait Kind {
     const SHAPE: Shape;
     const IS_SECRET: bool = false;
 
-    /// Reads a value, and reports what is wrong with it.
+    /// Reads a value and reports its problems.
     fn read(input: Input<'_>) -> Checked<Self::Value>;
 }
 

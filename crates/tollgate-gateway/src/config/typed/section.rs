@@ -17,7 +17,7 @@ pub(crate) struct Entries<'a> {
     /// Known keys that the file probably means by unknown keys.
     meant: Vec<&'static str>,
     has_unknown: bool,
-    /// The key whose value the input is, instead of a section.
+    /// The only key, if the input is this key's value.
     short: Option<&'static str>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Entries<'a> {
         Ok(section)
     }
 
-    /// A section that consists of the value of one key.
+    /// A section with a single key, which has this value.
     pub(crate) fn short(input: Input<'a>, table: &'static Section, key: &'static str) -> Self {
         Self::new(input, &[], table, Some(key))
     }
@@ -103,8 +103,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Warns about keys that have no effect, because they are for another value of a key, or need a
-    /// key that is missing.
+    /// Warns about keys that have no effect because they need another key, or a different value
+    /// there.
     fn check_needs(&self) {
         for field in self.table.fields() {
             let (Some(needs), Some(entry)) = (field.needs, self.entry(field.key)) else { continue };
@@ -147,7 +147,7 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// Reads a section whose defaults apply if the key is not set.
+    /// Reads a section that has defaults if the key is not set.
     pub(crate) fn implied<K: Kind>(&self, key: &'static str) -> Key<K::Value> {
         self.key::<K, _>(key, |value| {
             value.unwrap_or_else(|| K::read(self.input.part(&Node::empty(), "")))
@@ -227,7 +227,7 @@ fn unknown_key_cure(
     }
 }
 
-/// The first sentence of a description, for the middle of a sentence.
+/// A description's first sentence, in lower case.
 fn first_sentence(doc: &str) -> String {
     let sentence = doc.split(". ").next().unwrap_or_default().trim_end_matches('.');
     let mut letters = sentence.chars();
@@ -261,7 +261,7 @@ impl<N: Text, K: Kind> Named<N, K> {
     }
 }
 
-/// Reads all items, so that all problems are reported, also those after the first.
+/// Reads all items, because later items may have problems too.
 pub(crate) fn all<T, U>(
     items: impl IntoIterator<Item = T>,
     read: impl FnMut(T) -> Checked<U>,

@@ -3,6 +3,7 @@ use tokio::time::advance;
 
 use super::super::settings::{Endpoint, Timeouts};
 use super::*;
+use crate::proxy::Clients;
 
 const RETRY: Duration = Duration::from_secs(10);
 

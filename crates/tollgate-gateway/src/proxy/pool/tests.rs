@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::proxy::body::Sent;
+use crate::proxy::sent::Sent;
 use crate::proxy::{Clients, Endpoint};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -84,29 +84,29 @@ async fn http2_pool() -> (Arc<Pool>, Arc<AtomicUsize>) {
 }
 
 /// A stream after its response head.
-async fn answered(pool: &Arc<Pool>) -> Lease {
-    let mut lease = pool.lease().await.unwrap();
+async fn answered(pool: &Arc<Pool>) -> Checkout {
+    let mut checkout = pool.checkout().await.unwrap();
     let mut request = Request::new(Sent::default());
     *request.uri_mut() = http::Uri::from_static("http://a/");
-    assert!(lease.send(request, None).await.is_ok());
-    lease
+    assert!(checkout.send(request, None).await.is_ok());
+    checkout
 }
 
-async fn use_once(mut lease: Lease) {
+async fn use_once(mut checkout: Checkout) {
     let mut request = Request::new(Sent::default());
     request.headers_mut().insert("host", http::HeaderValue::from_static("a"));
-    let Ok(response) = lease.send(request, None).await else { panic!("no response") };
+    let Ok(response) = checkout.send(request, None).await else { panic!("no response") };
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
-    lease.release();
+    checkout.release();
 }
 
 #[tokio::test]
 async fn a_request_waits_for_a_connection_that_another_request_uses() {
     let (pool, mut seen) = pool(1, 1, LONG).await;
-    let first = pool.lease().await.unwrap();
+    let first = pool.checkout().await.unwrap();
     let waiting = tokio::spawn({
         let pool = Arc::clone(&pool);
-        async move { use_once(pool.lease().await.unwrap()).await }
+        async move { use_once(pool.checkout().await.unwrap()).await }
     });
     while pool.waiters.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
@@ -120,10 +120,10 @@ async fn a_request_waits_for_a_connection_that_another_request_uses() {
 #[tokio::test]
 async fn a_connection_that_ends_makes_room_for_another_one() {
     let (pool, mut seen) = pool(1, 1, LONG).await;
-    let first = pool.lease().await.unwrap();
+    let first = pool.checkout().await.unwrap();
     let waiting = tokio::spawn({
         let pool = Arc::clone(&pool);
-        async move { use_once(pool.lease().await.unwrap()).await }
+        async move { use_once(pool.checkout().await.unwrap()).await }
     });
     while pool.waiters.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
@@ -133,22 +133,22 @@ async fn a_connection_that_ends_makes_room_for_another_one() {
     assert_eq!(seen.recv().await, Some(Seen::Opened));
     let rest = [seen.recv().await, seen.recv().await];
     assert!(rest.contains(&Some(Seen::Closed)) && rest.contains(&Some(Seen::Opened)));
-    // The connection that is kept makes room for a request that needs a new one.
-    drop(pool.lease_new().await.unwrap());
+    // The idle connection makes room for a request that needs a new one.
+    drop(pool.checkout_new().await.unwrap());
 }
 
 #[tokio::test]
 async fn a_worker_that_borrows_often_gets_a_connection_of_its_own() {
     let (pool, mut seen) = pool(10, 2, LONG).await;
-    use_once(pool.lease().await.unwrap()).await;
+    use_once(pool.checkout().await.unwrap()).await;
     become_worker(1);
     for _ in 1..BORROWED {
-        use_once(pool.lease().await.unwrap()).await;
+        use_once(pool.checkout().await.unwrap()).await;
     }
     assert_eq!(seen.recv().await, Some(Seen::Opened));
     assert!(seen.try_recv().is_err());
     for _ in 0..2 * BORROWED {
-        use_once(pool.lease().await.unwrap()).await;
+        use_once(pool.checkout().await.unwrap()).await;
     }
     become_worker(0);
     assert_eq!(seen.recv().await, Some(Seen::Opened));
@@ -158,10 +158,10 @@ async fn a_worker_that_borrows_often_gets_a_connection_of_its_own() {
 #[tokio::test]
 async fn a_connection_that_is_not_used_is_closed() {
     let (pool, mut seen) = pool(10, 1, Duration::from_millis(50)).await;
-    use_once(pool.lease().await.unwrap()).await;
+    use_once(pool.checkout().await.unwrap()).await;
     assert_eq!(seen.recv().await, Some(Seen::Opened));
     assert_eq!(seen.recv().await, Some(Seen::Closed));
-    use_once(pool.lease().await.unwrap()).await;
+    use_once(pool.checkout().await.unwrap()).await;
     assert_eq!(seen.recv().await, Some(Seen::Opened));
 }
 
@@ -170,14 +170,14 @@ async fn bound_changes_while_connections_are_open() {
     let (endpoint, mut seen) = server().await;
     let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
     let pool = clients.pool(&endpoint, Protocol::Http1).unwrap();
-    let open = [pool.lease().await.unwrap(), pool.lease().await.unwrap()];
+    let open = [pool.checkout().await.unwrap(), pool.checkout().await.unwrap()];
     clients.bound(1);
     drop(open);
     let mut closed = 0;
     while closed < 2 {
         closed += usize::from(seen.recv().await.unwrap() == Seen::Closed);
     }
-    let only = pool.lease().await.unwrap();
+    let only = pool.checkout().await.unwrap();
     assert_eq!(pool.permits.available_permits(), 0);
     clients.bound(3);
     assert_eq!(pool.permits.available_permits(), 2);
@@ -236,12 +236,12 @@ async fn unanswered_ping_ends_a_request() {
     let permit = Arc::clone(&pool.permits).try_acquire_owned().unwrap();
     let (sender, begun) = pool.handshake(TokioIo::new(ours), permit).await.unwrap();
     let (timer, used_at) = (pool.timer(), Instant::now());
-    let kept = Kept { sender, begun, timer, home: 0, used_at, _stream: None };
-    let mut lease = pool.fresh(Box::new(kept));
+    let connection = PooledConnection { sender, begun, timer, home: 0, used_at, _stream: None };
+    let mut checkout = pool.fresh(Box::new(connection));
     let mut request = Request::new(Sent::default());
     *request.uri_mut() = http::Uri::from_static("http://a/");
     let started = Instant::now();
-    let Err(unanswered) = lease.send(request, None).await else { panic!("a response") };
+    let Err(unanswered) = checkout.send(request, None).await else { panic!("a response") };
     let passed = started.elapsed();
     assert!(passed >= PING + PONG && passed < PING + 2 * PONG, "{passed:?}");
     assert!(

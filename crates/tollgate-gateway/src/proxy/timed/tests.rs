@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use http_body_util::BodyExt;
 
 use super::*;
-use crate::proxy::upload::Received;
+use crate::proxy::upload::{Received, Upload};
 
 /// A sender that sends one piece at each of these times, and nothing afterwards.
 struct Script {
@@ -36,7 +37,7 @@ async fn a_sender_may_pause_for_so_long_and_no_longer() {
     let pauses = [9, 9, 9].map(Duration::from_secs).into();
     let upload = Upload::new(Received::default(), u64::MAX, None);
     let script = Script { pauses, pause: None };
-    let mut body = Timed::request(script, Duration::from_secs(10), Arc::clone(&upload));
+    let mut body = Timed::new(script, Duration::from_secs(10), Arc::clone(&upload));
     let start = Instant::now();
     for _ in 0..3 {
         body.frame().await.unwrap().unwrap();
@@ -53,7 +54,7 @@ async fn a_sender_may_pause_for_so_long_and_no_longer() {
 async fn a_slow_receiver_is_not_a_silent_sender() {
     let pauses = [1, 1].map(Duration::from_secs).into();
     let script = Script { pauses, pause: None };
-    let mut body = Timed::request(
+    let mut body = Timed::new(
         script,
         Duration::from_secs(10),
         Upload::new(Received::default(), u64::MAX, None),

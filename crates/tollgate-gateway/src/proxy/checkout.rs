@@ -1,52 +1,52 @@
-//! The use of one connection for one request.
+//! A connection that is checked out of the pool for a request.
 
 use std::error::Error;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, Sleep, timeout};
 
-use super::body::Sent;
-use super::group::Busy;
-use super::pool::Pool;
-use super::socket::Begun;
-use super::streams::{Stream, Streams};
+use super::connection::{ConnectionPool, PooledConnection, RequestSender};
+use super::sent::Sent;
+use super::timed::SETTLED;
 use super::upload::{Received, Upload};
 
-/// An idle connection, or a stream of an HTTP/2 connection.
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) sender: Sender,
-    pub(super) begun: Begun,
-    /// Set again only when it ends: most requests are answered long before.
-    pub(super) timer: Pin<Box<Sleep>>,
-    pub(super) home: usize,
-    pub(super) used_at: Instant,
-    /// The request's stream. `None` in the pool.
-    pub(super) _stream: Option<Stream>,
-}
-
-#[derive(Debug)]
-pub(super) enum Sender {
-    Http1(http1::SendRequest<Sent>),
-    Http2(http2::SendRequest<Sent>, Arc<Streams>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Checkout {
     /// In a box, because it moves with the body of the response.
-    pub(super) kept: Box<Kept>,
-    pub(super) pool: Arc<Pool>,
+    connection: Box<PooledConnection>,
+    pool: Arc<dyn ConnectionPool>,
+    /// The time limit of the response.
+    limit: Duration,
     /// Whether it has carried other requests, so that the upstream may be closing it now.
-    pub(super) is_reused: bool,
+    is_reused: bool,
     /// Where servers share requests by what they have to do.
-    pub(super) busy: Option<Busy>,
+    busy: Option<Busy>,
     /// Whether the client has sent the entire request body, if there is a body.
     received: Option<Received>,
+}
+
+/// Counts a request that is under way at a server.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<AtomicUsize>);
+
+impl Busy {
+    pub(super) fn count(requests: &Arc<AtomicUsize>) -> Self {
+        requests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub(crate) enum SendError {
     #[error("all connections to the upstream are in use")]
     Full,
     #[error("no connection within {0:?}")]
-    ConnectTimeout(std::time::Duration),
+    ConnectTimeout(Duration),
     #[error("no connection: {0}")]
     Connect(#[source] Box<dyn Error + Send + Sync>),
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub(crate) enum SendError {
     #[error("refused without processing: {0}")]
     Refused(#[source] hyper::Error),
     #[error("no response within {0:?}")]
-    Silence(std::time::Duration),
+    Silence(Duration),
 }
 
 pub(super) struct Unanswered {
@@ -73,25 +73,14 @@ pub(super) struct Unanswered {
     pub(super) unsent: Option<Request<Sent>>,
 }
 
-impl Kept {
-    pub(super) fn streams(&self) -> Option<Arc<Streams>> {
-        match &self.sender {
-            Sender::Http1(_) => None,
-            Sender::Http2(_, streams) => Some(Arc::clone(streams)),
-        }
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender, streams) => sender.is_closed() || streams.is_retired(),
-        }
-    }
-}
-
-impl Lease {
-    pub(super) fn new(kept: Box<Kept>, pool: &Arc<Pool>, is_reused: bool) -> Self {
-        Self { kept, pool: Arc::clone(pool), is_reused, busy: None, received: None }
+impl Checkout {
+    pub(super) fn new(
+        connection: Box<PooledConnection>,
+        pool: Arc<dyn ConnectionPool>,
+        limit: Duration,
+        is_reused: bool,
+    ) -> Self {
+        Self { connection, pool, limit, is_reused, busy: None, received: None }
     }
 
     pub(super) const fn is_reused(&self) -> bool {
@@ -110,7 +99,7 @@ impl Lease {
     /// Whether the upstream had begun to answer the request that failed.
     pub(super) fn has_begun(&self) -> bool {
         // Over HTTP/2, the last bytes may belong to another request.
-        matches!(self.kept.sender, Sender::Http1(_)) && self.kept.begun.get()
+        matches!(self.connection.sender, RequestSender::Http1(_)) && self.connection.begun.get()
     }
 
     /// Sends a request. The time limit of the response begins now, and again with each piece of
@@ -121,12 +110,12 @@ impl Lease {
         upload: Option<&Upload>,
     ) -> Result<Response<Incoming>, Unanswered> {
         self.received = upload.map(Upload::received);
-        let (timer, limit) = (&mut self.kept.timer, self.pool.timeouts.response);
-        match &mut self.kept.sender {
-            Sender::Http1(sender) => {
+        let (timer, limit) = (&mut self.connection.timer, self.limit);
+        match &mut self.connection.sender {
+            RequestSender::Http1(sender) => {
                 answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
             }
-            Sender::Http2(sender, streams) => {
+            RequestSender::Http2(sender, streams) => {
                 let answer =
                     answered(pin!(sender.try_send_request(request)), timer, limit, upload).await;
                 match &answer {
@@ -141,7 +130,7 @@ impl Lease {
 
     /// Stops new requests from using a connection that may be dead.
     pub(super) fn retire(&self) {
-        if let Sender::Http2(_, streams) = &self.kept.sender {
+        if let RequestSender::Http2(_, streams) = &self.connection.sender {
             streams.retire();
         }
     }
@@ -151,15 +140,15 @@ impl Lease {
     pub(super) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // The upstream responded early, and the client may still send for a long time.
         let is_sending = self.received.as_ref().is_some_and(|received| !received.is_whole());
-        match &mut self.kept.sender {
-            Sender::Http1(sender) if !is_sending => sender.poll_ready(cx).map(|_| ()),
+        match &mut self.connection.sender {
+            RequestSender::Http1(sender) if !is_sending => sender.poll_ready(cx).map(|_| ()),
             _ => Poll::Ready(()),
         }
     }
 
-    /// The same for a response without a body.
+    /// Like [`poll_settled`](Self::poll_settled), for a response without a body.
     pub(super) async fn settled(&mut self) {
-        if let Sender::Http1(sender) = &self.kept.sender
+        if let RequestSender::Http1(sender) = &self.connection.sender
             && !sender.is_ready()
         {
             let settled = std::future::poll_fn(|cx| self.poll_settled(cx));
@@ -168,15 +157,15 @@ impl Lease {
         }
     }
 
-    /// Keeps the connection for other requests. Without this, it ends with the lease.
+    /// Returns the connection to the pool. Otherwise it closes when the checkout is dropped.
     pub(super) fn release(mut self) {
-        let Sender::Http1(sender) = &mut self.kept.sender else { return };
+        let RequestSender::Http1(sender) = &mut self.connection.sender else { return };
         if sender.is_ready() {
             self.keep();
         } else if !sender.is_closed() {
             // The upstream responded before it read the entire request.
             tokio::spawn(async move {
-                if let Sender::Http1(sender) = &mut self.kept.sender
+                if let RequestSender::Http1(sender) = &mut self.connection.sender
                     && sender.ready().await.is_ok()
                 {
                     self.keep();
@@ -186,9 +175,9 @@ impl Lease {
     }
 
     fn keep(self) {
-        let Self { mut kept, pool, .. } = self;
-        kept.used_at = Instant::now();
-        pool.put(kept);
+        let Self { mut connection, pool, .. } = self;
+        connection.used_at = Instant::now();
+        pool.put(connection);
     }
 }
 
@@ -223,16 +212,12 @@ fn is_refusal(error: &h2::Error) -> bool {
     error.is_remote() && (is_refused || error.is_go_away())
 }
 
-/// How long a response may wait for its connection. Connections are ready within microseconds,
-/// unless the upstream responded before it read the entire request.
-pub(super) const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
-
 type Outcome = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
 
 async fn answered(
     mut sending: Pin<&mut impl Future<Output = Outcome>>,
     timer: &mut Pin<Box<Sleep>>,
-    limit: std::time::Duration,
+    limit: Duration,
     upload: Option<&Upload>,
 ) -> Result<Response<Incoming>, Unanswered> {
     let sent = Instant::now();

@@ -1,19 +1,62 @@
-//! The streams of an HTTP/2 connection.
+//! A connection to an upstream, and the streams of an HTTP/2 connection.
 
+use std::fmt::Debug;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use hyper::client::conn::{http1, http2};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
-use super::lease::Kept;
-use super::pool::Pool;
+use super::sent::Sent;
+use super::socket::Begun;
+
+/// An idle connection, or a stream of an HTTP/2 connection.
+#[derive(Debug)]
+pub(super) struct PooledConnection {
+    pub(super) sender: RequestSender,
+    pub(super) begun: Begun,
+    /// Reset only when it fires, because most responses arrive long before.
+    pub(super) timer: Pin<Box<Sleep>>,
+    pub(super) home: usize,
+    pub(super) used_at: Instant,
+    /// The request's stream. `None` in the pool.
+    pub(super) _stream: Option<Stream>,
+}
+
+#[derive(Debug)]
+pub(super) enum RequestSender {
+    Http1(http1::SendRequest<Sent>),
+    Http2(http2::SendRequest<Sent>, Arc<Streams>),
+}
+
+/// The place to which a connection returns after a request.
+pub(super) trait ConnectionPool: Debug + Send + Sync {
+    fn put(self: Arc<Self>, connection: Box<PooledConnection>);
+}
+
+impl PooledConnection {
+    pub(super) fn streams(&self) -> Option<Arc<Streams>> {
+        match &self.sender {
+            RequestSender::Http1(_) => None,
+            RequestSender::Http2(_, streams) => Some(Arc::clone(streams)),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        match &self.sender {
+            RequestSender::Http1(sender) => sender.is_closed(),
+            RequestSender::Http2(sender, streams) => sender.is_closed() || streams.is_retired(),
+        }
+    }
+}
 
 /// State that all requests on an HTTP/2 connection share.
 #[derive(Debug)]
 pub(super) struct Streams {
-    pool: Weak<Pool>,
+    pool: Weak<dyn ConnectionPool>,
     /// The server's limit. It is 1 until the server sends its settings: the first request waits
     /// for them inside h2.
     most: AtomicUsize,
@@ -29,7 +72,7 @@ pub(super) struct Streams {
 struct InUse {
     count: usize,
     /// The connection, while all streams are in use. Otherwise the pool has it.
-    full: Option<Box<Kept>>,
+    full: Option<Box<PooledConnection>>,
 }
 
 /// A stream in use.
@@ -37,10 +80,10 @@ struct InUse {
 pub(super) struct Stream(Arc<Streams>);
 
 impl Streams {
-    pub(super) fn of(pool: &Arc<Pool>, open: &Arc<AtomicUsize>) -> Arc<Self> {
+    pub(super) fn of(pool: Weak<dyn ConnectionPool>, open: &Arc<AtomicUsize>) -> Arc<Self> {
         open.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
-            pool: Arc::downgrade(pool),
+            pool,
             most: AtomicUsize::new(1),
             is_known: Notify::new(),
             in_use: Mutex::default(),
@@ -75,7 +118,7 @@ impl Streams {
         self.is_known.notified().await;
     }
 
-    fn put(&self, kept: Option<Box<Kept>>) {
+    fn put(&self, kept: Option<Box<PooledConnection>>) {
         if let Some(mut kept) = kept
             && !kept.is_closed()
             && let Some(pool) = self.pool.upgrade()
@@ -117,7 +160,7 @@ impl Streams {
 
     /// Returns the connection, unless all streams are in use. Then the first stream to end returns
     /// the connection to the pool.
-    pub(super) fn park(&self, kept: Box<Kept>) -> Option<Box<Kept>> {
+    pub(super) fn park(&self, kept: Box<PooledConnection>) -> Option<Box<PooledConnection>> {
         let mut in_use = self.in_use.lock();
         if in_use.count < self.most.load(Ordering::Relaxed) {
             return Some(kept);

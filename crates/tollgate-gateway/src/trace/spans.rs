@@ -1,0 +1,14 @@
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spans {
+    /// The collector has accepted them.
+    pub(crate) exported: u64,
+    /// The queue was full.
+    pub(crate) dropped: u64,
+    /// The collector did not accept them.
+    pub(crate) failed: u64,
+}
+
+/// The reason why tracing cannot start.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("rateLimiter.tracing: {0}")]
+pub struct TracingError(pub(super) String);

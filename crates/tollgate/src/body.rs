@@ -1,9 +1,13 @@
-//! Response bodies behind a layer, and the permits that they hold.
+//! Response bodies behind a layer, the permits that they hold, and values from request bodies.
 //!
 //! The bodies of axum and tonic implement [`HoldPermits`], so responses behind a layer retain their
 //! body type. For other services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in
 //! a [`Body`]. The body holds the permits of concurrency limits until it is complete
 //! ([`InFlight`]).
+//!
+//! Keys and costs depend on a request's head. An [`ExtractLayer`] adds a value from its body.
+
+mod extract;
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,6 +19,8 @@ use http::{Extensions, Response};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
+
+pub use self::extract::{Extract, ExtractFuture, ExtractLayer, ReplayedBody};
 
 pin_project! {
     /// The inner service's body, or a short body from the layer. Its data and error types are the

@@ -1,4 +1,5 @@
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
 /// A request's head, without the body. The layer decides before the body is read, so keys, costs
@@ -30,6 +31,16 @@ impl<'a> RequestHead<'a> {
             version: request.version(),
             headers: request.headers(),
             extensions: request.extensions(),
+        }
+    }
+
+    pub(crate) const fn of_parts(parts: &'a Parts) -> Self {
+        Self {
+            method: &parts.method,
+            uri: &parts.uri,
+            version: parts.version,
+            headers: &parts.headers,
+            extensions: &parts.extensions,
         }
     }
 

@@ -4,7 +4,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 use tollgate_core::Cost;
 
 use super::settlement::Reservation;
@@ -39,7 +41,10 @@ pub struct Tally {
     units: AtomicU64,
     has_counted: AtomicBool,
     least: Option<Cost>,
+    by_policy: Mutex<PolicyCosts>,
 }
+
+type PolicyCosts = SmallVec<[(Box<str>, Cost); 2]>;
 
 impl Reservation {
     /// Counts the cost from zero and settles it when dropped.
@@ -49,6 +54,7 @@ impl Reservation {
             units: AtomicU64::new(0),
             has_counted: AtomicBool::new(false),
             least: None,
+            by_policy: Mutex::default(),
         }
     }
 }
@@ -68,11 +74,48 @@ impl Tally {
         self.has_counted.store(true, Ordering::Relaxed);
     }
 
-    /// Counts each piece of a streamed `body` when it is sent.
-    pub fn body<B, F>(self, body: B, units: F) -> TalliedBody<B, F>
+    /// Sets the cost for a policy, for example if tokens and cents have different policies. It
+    /// replaces the policy's earlier cost. [`add`](Self::add) and [`at_least`](Self::at_least) then
+    /// apply to the other policies.
+    ///
+    /// ```
+    /// use tollgate::layer::Reservation;
+    ///
+    /// async fn chat(reservation: Reservation) {
+    ///     let tally = reservation.tally();
+    ///     // The prompt, even if the client does not wait for the answer.
+    ///     tally.set_policy("tokens", 40);
+    ///     tally.set_policy("cents", 1);
+    ///     // The final usage.
+    ///     tally.set_policy("tokens", 260);
+    ///     tally.set_policy("cents", 7);
+    /// }
+    /// # let _ = chat;
+    /// ```
+    pub fn set_policy(&self, policy: &str, units: impl Into<Cost>) {
+        let units = units.into();
+        let mut by_policy = self.by_policy.lock();
+        match by_policy.iter_mut().find(|(name, _)| **name == *policy) {
+            Some((_, cost)) => *cost = units,
+            None => by_policy.push((policy.into(), units)),
+        }
+    }
+
+    /// Counts each chunk when the streamed `body` sends it.
+    pub fn body<B, F>(self, body: B, mut units: F) -> TalliedBody<B, impl FnMut(&Self, &Bytes)>
     where
         B: Body<Data = Bytes>,
         F: FnMut(&Bytes) -> u64,
+    {
+        self.body_with(body, move |tally: &Self, data: &Bytes| tally.add(units(data)))
+    }
+
+    /// Calls `count` for each chunk when the streamed `body` sends it, for example to
+    /// [set the cost](Self::set_policy) for each policy.
+    pub fn body_with<B, F>(self, body: B, count: F) -> TalliedBody<B, F>
+    where
+        B: Body<Data = Bytes>,
+        F: FnMut(&Self, &Bytes),
     {
         let tally = if body.is_end_stream() {
             // Servers do not poll an empty body.
@@ -81,12 +124,16 @@ impl Tally {
         } else {
             Some(self)
         };
-        TalliedBody { body, units, tally }
+        TalliedBody { body, count, tally }
     }
 }
 
 impl Drop for Tally {
     fn drop(&mut self) {
+        for (policy, cost) in self.by_policy.get_mut().drain(..) {
+            self.reservation.settle_policy(&policy, cost);
+        }
+        // The first settlement counts, so these policies are not settled again.
         let counted = self.has_counted.get_mut().then_some(Cost::new(*self.units.get_mut()));
         if let Some(cost) = counted.max(self.least) {
             self.reservation.settle(cost);
@@ -95,11 +142,11 @@ impl Drop for Tally {
 }
 
 pin_project! {
-    /// A body that counts its cost. Created by [`Tally::body`].
+    /// A body that counts its cost. Created by [`Tally::body`] and [`Tally::body_with`].
     pub struct TalliedBody<B, F> {
         #[pin]
         body: B,
-        units: F,
+        count: F,
         // Dropped before the last frame is returned.
         tally: Option<Tally>,
     }
@@ -108,7 +155,7 @@ pin_project! {
 impl<B, F> Body for TalliedBody<B, F>
 where
     B: Body<Data = Bytes>,
-    F: FnMut(&Bytes) -> u64,
+    F: FnMut(&Tally, &Bytes),
 {
     type Data = Bytes;
     type Error = B::Error;
@@ -121,10 +168,11 @@ where
         let frame = std::task::ready!(this.body.as_mut().poll_frame(cx));
         if let Some(tally) = this.tally {
             match &frame {
-                Some(Ok(frame)) => {
+                Some(Ok(frame)) => match frame.data_ref() {
+                    Some(data) => (this.count)(tally, data),
                     // Trailers are free, and the server may not poll after this frame.
-                    tally.add(frame.data_ref().map_or(0, |data| (this.units)(data)));
-                }
+                    None => tally.add(0),
+                },
                 // An empty body is complete, so its cost is known.
                 None => tally.add(0),
                 Some(Err(_)) => {}

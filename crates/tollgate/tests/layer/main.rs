@@ -10,6 +10,7 @@ mod charges;
 mod conformance;
 mod events;
 mod excess;
+mod extract;
 mod fit;
 mod grpc;
 mod in_flight;

@@ -34,6 +34,12 @@ macro_rules! any_table {
                 with_table!(self, table => &table.policy)
             }
 
+            /// Whether this is the table of the policy, or of another version of it.
+            pub(crate) fn is_version_of(&self, policy: &Policy) -> bool {
+                let own = self.policy();
+                own.name_hash() == policy.name_hash() && own.name() == policy.name()
+            }
+
             pub(crate) fn len(&self) -> usize {
                 with_table!(self, table => table.len())
             }

@@ -87,7 +87,7 @@ impl<C: Clock> Inner<C> {
                 && !sum.charge.policy.shares_state_with(charge.policy)
             {
                 let reason = format!(
-                    "policy `{}` is in one request with two quotas; name them apart",
+                    "policy `{}` has two quotas in one request; give each its own name",
                     charge.policy.name().escape_default()
                 );
                 return Err(StoreError::invalid(NAME, reason));

@@ -224,9 +224,7 @@ impl<C: Clock> Inner<C> {
     }
 
     fn settled_of(&self, id: ReceiptId) -> &Mutex<Settled> {
-        #[expect(clippy::cast_possible_truncation, reason = "only some bits are wanted")]
-        let bits = self.hasher.hash_one(id) as usize;
-        &self.settled[bits & (self.settled.len() - 1)]
+        &self.settled[shard_number(self.hasher.hash_one(id), self.settled.len())]
     }
 }
 

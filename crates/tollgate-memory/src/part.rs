@@ -116,8 +116,8 @@ impl Part {
         if contains(&self.tables[spot.table]) {
             return Place::Here;
         }
-        let version = |table: &AnyTable| table.policy().name() == spot.policy.name();
-        match self.tables.iter().position(|table| version(table) && contains(table)) {
+        let is_moved = |table: &AnyTable| table.is_version_of(spot.policy) && contains(table);
+        match self.tables.iter().position(is_moved) {
             Some(from) => Place::Moved { from },
             None => Place::New,
         }
@@ -143,8 +143,8 @@ impl Part {
         key: &Key,
         now: Timestamp,
     ) -> Option<R::State> {
-        let versions = self.tables.iter().filter(|table| table.policy().name() == policy.name());
-        versions.into_iter().find_map(|table| table.read_as(rule, hash, key, now))
+        let mut versions = self.tables.iter().filter(|table| table.is_version_of(policy));
+        versions.find_map(|table| table.read_as(rule, hash, key, now))
     }
 
     /// Inserts a key's state into its policy's table, and removes the key from the table for
@@ -167,7 +167,7 @@ impl Part {
     /// Forgets a key under all versions of a policy.
     pub(crate) fn forget(&mut self, policy: &Policy, key: &Key) {
         let hash = self.hasher.hash_one(key);
-        for table in self.tables.iter_mut().filter(|table| table.policy().name() == policy.name()) {
+        for table in self.tables.iter_mut().filter(|table| table.is_version_of(policy)) {
             table.remove(hash, key);
         }
     }
@@ -182,10 +182,12 @@ impl Part {
         self.tables[table].remove(spot.hash, spot.key);
     }
 
-    /// Checks the next `buckets` buckets in each table and removes keys that are as good as unused.
+    /// Checks the next `buckets` buckets, divided equally among the tables, and removes keys that are
+    /// as good as unused.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
+        let each = buckets.div_ceil(self.tables.len().max(1));
         for table in &mut self.tables {
-            table.sweep(buckets, now);
+            table.sweep(each, now);
         }
     }
 

@@ -20,15 +20,15 @@ pub(crate) struct Shard {
     pub(crate) own: Part,
     shared: Part,
     bounds: Bounds,
-    /// The number of new keys for which the current request has reserved room.
-    reserved: usize,
+    /// The room that the current request has reserved for new states.
+    reserved: Bounds,
     /// The number of charges so far that found no room.
     pub(crate) overflowed: u64,
     voided: Voided,
 }
 
-/// A shard's maximum size.
-#[derive(Clone, Copy, Debug)]
+/// A shard's maximum size, or a part of it.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounds {
     pub(crate) keys: usize,
     pub(crate) bytes: usize,
@@ -46,8 +46,8 @@ pub(crate) struct Seat<'a> {
 /// The key under which overflow entries are stored.
 static SHARED: Key = Key::GLOBAL;
 
-/// How many buckets in each table are checked for removal when the shard is full. This bounds how
-/// long a request with a new key holds the lock.
+/// How many buckets are checked for removal when the shard is full. This bounds how long a request
+/// with a new key holds the lock.
 const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
@@ -57,7 +57,7 @@ impl Shard {
             own: part(),
             shared: part(),
             bounds,
-            reserved: 0,
+            reserved: Bounds::default(),
             overflowed: 0,
             voided: Voided::default(),
         }
@@ -91,7 +91,10 @@ impl Shard {
             Place::New => self.makes_room(spot, 1, now),
         };
         if fits {
-            self.reserved += usize::from(place == Place::New);
+            if place != Place::Here {
+                self.reserved.keys += usize::from(place == Place::New);
+                self.reserved.bytes += self.own.bytes_of(spot);
+            }
             return Seat { spot, place, shared: false };
         }
         self.overflowed += u64::from(charge.cost > Cost::ZERO);
@@ -102,7 +105,7 @@ impl Shard {
 
     /// Clears the current request's reservations.
     pub(crate) fn finish(&mut self) {
-        self.reserved = 0;
+        self.reserved = Bounds::default();
     }
 
     /// Whether there is room for this number of new keys, removing expired keys first if necessary.
@@ -115,8 +118,8 @@ impl Shard {
     }
 
     fn has_room(&self, spot: Spot<'_>, keys: usize) -> bool {
-        self.own.keys() + self.reserved + keys <= self.bounds.keys
-            && self.own.bytes() + self.own.bytes_of(spot) <= self.bounds.bytes
+        self.own.keys() + self.reserved.keys + keys <= self.bounds.keys
+            && self.own.bytes() + self.reserved.bytes + self.own.bytes_of(spot) <= self.bounds.bytes
     }
 
     /// Returns the version of the policy under which the key has its own state, if any.

@@ -122,6 +122,24 @@ fn logs_count_at_full_size() {
 }
 
 #[test]
+fn states_of_one_request_share_the_bytes() {
+    let (store, _clock) = build(|store| store.max_bytes(1 << 20));
+    let log = |n| {
+        let quota = Quota::per_minute(1_000);
+        Policy::sliding_window_log(format!("p{n}"), quota).expect("builds")
+    };
+    let policies: Vec<Policy> = (0..16).map(log).collect();
+    for n in 0..64 {
+        let key = numbered(n);
+        let charges: Vec<_> =
+            policies.iter().map(|policy| Charge::new(policy, &key, Cost::ONE)).collect();
+        store.decide(&charges).into_inner().expect("decides");
+        let stats = store.stats();
+        assert!(stats.bytes <= 1 << 20, "{n}: {stats:?}");
+    }
+}
+
+#[test]
 fn long_keys_count_toward_bytes() {
     let (store, _clock) = build(|store| store.max_bytes(1 << 20));
     let policy = per_minute(5);

@@ -128,6 +128,10 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 pub struct InFlight(Option<Arc<dyn Send + Sync>>);
 
 impl InFlight {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(crate) fn until_dropped(hold: impl Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(hold)))
     }

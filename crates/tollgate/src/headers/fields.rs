@@ -24,6 +24,7 @@ pub(crate) struct PolicyFields {
     names: Option<Names>,
     full_after: Micros,
     terms: Terms,
+    is_soft: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +61,22 @@ impl PolicyFields {
             names: Names::of(policy.name()),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             terms,
+            is_soft: false,
         }
     }
 
     /// Omits the policy from all headers except `Retry-After`.
     pub(crate) fn hidden(self, is_hidden: bool) -> Self {
         if is_hidden { Self { quota: None, item: None, names: None, ..self } } else { self }
+    }
+
+    /// A soft limit denies no request.
+    pub(crate) fn soft(self, is_soft: bool) -> Self {
+        Self { is_soft, ..self }
+    }
+
+    pub(super) const fn is_soft(&self) -> bool {
+        self.is_soft
     }
 
     pub(super) const fn is_hidden(&self) -> bool {

@@ -192,7 +192,9 @@ impl HeaderOptions {
             }
             return;
         }
+        // A 429 describes a policy that can deny.
         let tightest = shown
+            .filter(|(fields, _)| !(is_denial && fields.is_soft()))
             .copied()
             .reduce(|tightest, row| if is_tighter(row, tightest) { row } else { tightest });
         if let Some(tightest) = tightest {

@@ -56,7 +56,7 @@ fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, 
     if layer.exempts(head) {
         return Ok(Rows::new());
     }
-    let mut rows = Rows::with_capacity(layer.limits.0.len());
+    let mut rows = Rows::new();
     let tier = layer.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
     for (limit, compiled) in (0..).zip(&layer.limits.0) {
         if !compiled.limit.applies_to(head) {
@@ -70,6 +70,9 @@ fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, 
             },
         };
         let cost = compiled.cost(head, &layer.options.grpc);
+        if rows.is_empty() {
+            rows.reserve(layer.limits.0.len());
+        }
         rows.push(Row { limit, tier, kind, key, cost, decision: Decision::undecided(0) });
     }
     Ok(rows)

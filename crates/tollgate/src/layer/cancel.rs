@@ -29,12 +29,12 @@ enum Stage<St: Store> {
 impl<St: Store> CancelGuard<St> {
     pub(super) fn pending(
         layer: &Arc<LayerState<St>>,
-        rows: &Rows,
+        rows: Rows,
         reply: St::Future<Verdict>,
         refunds: fn(&Policy) -> bool,
     ) -> Self {
         let stage = Stage::Pending(reply);
-        Self { layer: Arc::clone(layer), rows: rows.clone(), refunds, stage }
+        Self { layer: Arc::clone(layer), rows, refunds, stage }
     }
 
     pub(super) fn charged(

@@ -22,7 +22,8 @@ pub(super) struct CompiledLimit {
 
 impl CompiledLimit {
     pub(super) fn new(limit: Limit, tiers: Option<&Tiers>, costs: &Costs) -> Self {
-        let fields = |policy| PolicyFields::new(policy).hidden(limit.hides_headers);
+        let fields =
+            |policy| PolicyFields::new(policy).hidden(limit.hides_headers).soft(limit.is_soft());
         let in_tier = |tier: &Tier| fields(limit.policy_in(Some(tier)));
         let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
         let base = fields(&limit.policy);
@@ -78,6 +79,21 @@ impl CompiledLimits {
 
     pub(super) fn charges<'a>(&'a self, rows: &'a [Row]) -> SmallVec<[Charge<'a>; 4]> {
         rows.iter().map(|row| self.charge(row)).collect()
+    }
+
+    /// Returns the rows with policies that reject a request that the store could not decide. This
+    /// includes policies with a local fallback, because their local store could not decide either.
+    /// But if another policy fails closed, the local store was not called, so only closed policies
+    /// reject.
+    pub(super) fn failing_closed<'a>(
+        &'a self,
+        rows: &'a [Row],
+        error: &'a StoreError,
+    ) -> impl Iterator<Item = &'a Row> {
+        let is_closed = move |row: &Row| self.of(row).on_error(error) == OnStoreError::Closed;
+        let rejecting = rows.iter().filter(move |row| self.of(row).fails_closed(error));
+        let any_is_closed = rejecting.clone().any(is_closed);
+        rejecting.filter(move |row| !any_is_closed || is_closed(row))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Limit> {

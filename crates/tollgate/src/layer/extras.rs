@@ -30,6 +30,7 @@ pub(super) struct Extras<St> {
 }
 
 /// State for a request that passed: corrections, permits, a delay.
+#[derive(Default)]
 pub(super) struct FollowUp {
     /// Whether the request exceeds a soft limit.
     pub(super) exceeds: bool,
@@ -69,18 +70,25 @@ impl<St: Store> Extras<St> {
         is_needed.then(|| Box::new(extras))
     }
 
+    /// Returns `None` if nothing is left to do for this request.
     #[inline(never)]
-    pub(super) fn follow_up(&self, limits: &CompiledLimits, decided: &Decided) -> FollowUp {
-        let receipts = || receipts(limits, &decided.rows, &decided.verdict());
-        let open = self.settles.as_ref().and_then(|store| open_charges(store, limits, receipts()));
-        let hold = self.leases.as_ref().map(|leases| leases.hold(receipts()));
-        let is_exceeded = |row: &Row| row.decision.denies() && limits.of(row).limit.is_soft();
-        FollowUp {
-            exceeds: self.has_soft_limits && decided.rows.iter().any(is_exceeded),
-            open,
-            in_flight: hold.unwrap_or_default(),
-            delay: self.delay(limits, &decided.rows),
+    pub(super) fn follow_up(
+        &self,
+        limits: &CompiledLimits,
+        decided: &Decided,
+    ) -> Option<Box<FollowUp>> {
+        let mut follow_up = FollowUp::default();
+        if self.settles.is_some() || self.leases.is_some() {
+            let receipts = receipts(limits, &decided.rows, &decided.verdict());
+            let leases = self.leases.as_ref();
+            follow_up.in_flight = leases.map(|leases| leases.hold(&receipts)).unwrap_or_default();
+            let settles = self.settles.as_ref();
+            follow_up.open = settles.and_then(|store| open_charges(store, limits, receipts));
         }
+        let is_exceeded = |row: &Row| row.decision.denies() && limits.of(row).limit.is_soft();
+        follow_up.exceeds = self.has_soft_limits && decided.rows.iter().any(is_exceeded);
+        follow_up.delay = self.delay(limits, &decided.rows);
+        (!follow_up.is_empty()).then(|| Box::new(follow_up))
     }
 
     /// The longest delay by an enforced policy. The verdict's delay would include shadow policies.
@@ -94,6 +102,10 @@ impl<St: Store> Extras<St> {
 }
 
 impl<St> Extras<St> {
+    pub(super) const fn holds_permits(&self) -> bool {
+        self.leases.is_some()
+    }
+
     pub(super) const fn may_wait(&self) -> bool {
         self.wait_queue.is_some() || self.delays.is_some()
     }
@@ -112,12 +124,13 @@ impl<St> Extras<St> {
         &self,
         limits: &CompiledLimits,
         decided: &Decided,
-        follow_up: &FollowUp,
+        follow_up: Option<&FollowUp>,
         extensions: &mut Extensions,
     ) {
-        if self.exposes_verdicts || follow_up.exceeds {
+        if self.exposes_verdicts || follow_up.is_some_and(|it| it.exceeds) {
             Verdicts::push(extensions, limits, decided);
         }
+        let Some(follow_up) = follow_up else { return };
         follow_up.in_flight.hand_over(extensions);
         if let Some(open) = &follow_up.open {
             Reservation::hand_over(open, extensions);
@@ -126,6 +139,11 @@ impl<St> Extras<St> {
 }
 
 impl FollowUp {
+    fn is_empty(&self) -> bool {
+        let Self { exceeds, open, in_flight, delay } = self;
+        !exceeds && open.is_none() && in_flight.is_empty() && *delay == Micros::ZERO
+    }
+
     /// Corrects the charges according to the response, and the rows for its headers. Returns the
     /// permits.
     pub(super) fn settle<B>(

@@ -10,6 +10,7 @@ use pin_project_lite::pin_project;
 use tollgate_core::Store;
 use tower_service::Service;
 
+use super::cancel::CancelGuard;
 use super::judge::{Judgement, Passed};
 use super::respond::{self, OwnResponse};
 use super::state::LayerState;
@@ -53,12 +54,11 @@ struct HeldRequest<S, St: Store, B> {
     inner: S,
     is_ready: bool,
     request: Request<B>,
-    progress: Progress,
-}
-
-enum Progress {
-    Waiting(Waiting),
-    Passed(Option<Passed>),
+    /// `None` when the request has passed.
+    waiting: Option<Waiting>,
+    passed: Option<Passed>,
+    /// Refunds the charges if the request leaves before the service is ready.
+    guard: Option<CancelGuard<St>>,
 }
 
 impl<S, St, M, B> ResponseFuture<S, St, M, B>
@@ -82,8 +82,9 @@ where
         request: Request<B>,
         waiting: Waiting,
     ) -> Self {
-        let progress = Progress::Waiting(waiting);
-        let held = Box::new(HeldRequest { layer, inner, is_ready, request, progress });
+        let (waiting, passed, guard) = (Some(waiting), None, None);
+        let held = HeldRequest { layer, inner, is_ready, request, waiting, passed, guard };
+        let held = Box::new(held);
         Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
     }
 }
@@ -95,9 +96,13 @@ where
 {
     /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
-        if let Progress::Waiting(waiting) = &mut self.progress {
+        if let Some(waiting) = &mut self.waiting {
             match ready!(waiting.as_mut().poll(cx)) {
-                Judgement::Pass(passed) => self.progress = Progress::Passed(passed),
+                Judgement::Pass(passed) => {
+                    let may_leave = passed.as_ref().filter(|_| !self.is_ready);
+                    self.guard = may_leave.map(|passed| passed.guard(&self.layer));
+                    (self.waiting, self.passed) = (None, passed);
+                }
                 Judgement::Reject(rejection) => {
                     let head = RequestHead::of(&self.request);
                     let response = respond::reject(&self.layer, &rejection, &head);
@@ -112,15 +117,14 @@ where
     }
 
     fn run(mut self) -> Stage<S, St, B> {
-        let passed = match self.progress {
-            Progress::Passed(passed) => passed,
-            Progress::Waiting(_) => None,
-        };
-        if let Some(passed) = &passed {
+        if let Some(guard) = self.guard {
+            guard.disarm();
+        }
+        if let Some(passed) = &self.passed {
             passed.prepare(&self.layer, self.request.extensions_mut());
         }
         let future = self.inner.call(self.request);
-        Stage::Running { future, work: Some((self.layer, passed)) }
+        Stage::Running { future, work: Some((self.layer, self.passed)) }
     }
 }
 
@@ -153,9 +157,12 @@ where
                     return Poll::Ready(Ok(response.map(M::full)));
                 }
                 StageProjection::Held { held } => {
-                    match ready!(held.as_mut().expect(POLLED_AGAIN).poll(cx))? {
+                    let polled = ready!(held.as_mut().expect(POLLED_AGAIN).poll(cx));
+                    // Taken first: if the service fails, the permits are returned now.
+                    let held = held.take().expect(POLLED_AGAIN);
+                    match polled? {
                         Some(response) => Stage::Rejected { response: Some(response) },
-                        None => held.take().expect(POLLED_AGAIN).run(),
+                        None => held.run(),
                     }
                 }
             };

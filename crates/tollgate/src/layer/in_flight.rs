@@ -1,6 +1,7 @@
 //! Permits of concurrency limits: renewed during their request, and returned after it.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -52,9 +53,9 @@ impl<St: Store> LeaseRenewer<St> {
         Some(Self(Arc::new(Shared { store, every, register: Mutex::default() })))
     }
 
-    pub(super) fn hold(&self, receipts: Vec<Receipt>) -> InFlight {
-        let receipts: Receipts =
-            receipts.into_iter().filter(|it| it.policy.is_concurrency()).collect();
+    pub(super) fn hold(&self, receipts: &[Receipt]) -> InFlight {
+        let permits = receipts.iter().filter(|receipt| receipt.policy.is_concurrency());
+        let receipts: Receipts = permits.cloned().collect();
         if receipts.is_empty() {
             return InFlight::default();
         }
@@ -64,13 +65,15 @@ impl<St: Store> LeaseRenewer<St> {
         register.next += 1;
         let permits = Permits { receipts, since: Instant::now(), renewing: false };
         register.requests.insert(request, permits);
-        if register.runtime.is_none()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(renew_all(RenewTask(Arc::downgrade(shared)), shared.every));
-            register.runtime = Some(runtime);
+        let starts = register.runtime.is_none().then(Handle::try_current).and_then(Result::ok);
+        if let Some(runtime) = &starts {
+            register.runtime = Some(runtime.clone());
         }
         drop(register);
+        if let Some(runtime) = starts {
+            // A runtime that shuts down drops the task at once, which takes the lock.
+            runtime.spawn(renew_all(RenewTask(Arc::downgrade(shared)), shared.every));
+        }
         InFlight::until_dropped(InFlightGuard { shared: Arc::clone(shared), request })
     }
 }
@@ -127,16 +130,18 @@ async fn renew_all<St: Store>(mut task: RenewTask<St>, every: Duration) {
             if !permits.renewing && now.saturating_duration_since(permits.since) >= every {
                 permits.renewing = true;
                 // Renew all permits concurrently, so the store can batch them into one call.
-                tokio::spawn(renew(Arc::clone(&shared), *request, permits.receipts.clone()));
+                let (shared, receipts) = (Arc::clone(&shared), permits.receipts.clone());
+                tokio::spawn(renew(Renewal { shared, request: *request, receipts, since: None }));
             }
         }
     }
 }
 
-async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: Receipts) {
+async fn renew<St: Store>(mut renewal: Renewal<St>) {
     let started = Instant::now();
     let mut all = true;
-    for receipt in &mut receipts {
+    let Renewal { shared, receipts, .. } = &mut renewal;
+    for receipt in receipts {
         match shared.store.renew(receipt).await {
             Ok(Some(renewed)) => *receipt = renewed,
             // The permit was already settled, so it needs no renewal.
@@ -147,16 +152,31 @@ async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: R
             }
         }
     }
-    let mut register = shared.register.lock();
-    if let Some(permits) = register.requests.get_mut(&request) {
-        permits.receipts = receipts;
-        permits.renewing = false;
-        if all {
-            permits.since = started;
+    renewal.since = all.then_some(started);
+}
+
+/// The permits of a request while the store renews them. They go back to the register even if the
+/// store panics or the runtime ends.
+struct Renewal<St: Store> {
+    shared: Arc<Shared<St>>,
+    request: u64,
+    receipts: Receipts,
+    /// The time of the renewal, if all permits were renewed.
+    since: Option<Instant>,
+}
+
+impl<St: Store> Drop for Renewal<St> {
+    fn drop(&mut self) {
+        let receipts = mem::take(&mut self.receipts);
+        let mut register = self.shared.register.lock();
+        if let Some(permits) = register.requests.get_mut(&self.request) {
+            permits.receipts = receipts;
+            permits.renewing = false;
+            permits.since = self.since.unwrap_or(permits.since);
+        } else {
+            drop(register);
+            return_permits(&self.shared.store, receipts, None);
         }
-    } else {
-        drop(register);
-        return_permits(&shared.store, receipts, None);
     }
 }
 

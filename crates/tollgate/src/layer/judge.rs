@@ -1,8 +1,11 @@
 //! Applies the store's reply to a request.
 
-use http::Extensions;
-use tollgate_core::{Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
+use std::sync::Arc;
 
+use http::Extensions;
+use tollgate_core::{Micros, Outcome, Policy, Store, StoreError, Verdict};
+
+use super::cancel::CancelGuard;
 use super::extras::FollowUp;
 use super::row::{Decided, Rejection, Row, Rows};
 use super::state::LayerState;
@@ -24,9 +27,17 @@ impl Passed {
     /// Gives the handler access to the decision.
     #[inline]
     pub(super) fn prepare<St: Store>(&self, layer: &LayerState<St>, extensions: &mut Extensions) {
-        if let (Some(extras), Some(follow_up)) = (&layer.extras, &self.follow_up) {
-            extras.prepare(&layer.limits, &self.decided, follow_up, extensions);
+        if let Some(extras) = &layer.extras {
+            extras.prepare(&layer.limits, &self.decided, self.follow_up.as_deref(), extensions);
         }
+    }
+
+    /// Refunds the charges of the request if it is dropped before it runs. Its permits are returned
+    /// with `self`.
+    pub(super) fn guard<St: Store>(&self, layer: &Arc<LayerState<St>>) -> CancelGuard<St> {
+        let Decided { rows, .. } = &self.decided;
+        let refunds = |policy: &Policy| !policy.is_concurrency();
+        CancelGuard::charged(layer, rows, self.decided.verdict(), refunds)
     }
 
     /// Returns the limit that delays the request, and the delay.
@@ -74,11 +85,10 @@ fn pass<St: Store>(layer: &LayerState<St>, decided: Decided) -> Option<Passed> {
             }
         }
     }
-    if let Some(extras) = &layer.extras {
-        let follow_up = extras.follow_up(&layer.limits, &decided);
-        return Some(Passed { decided, follow_up: Some(Box::new(follow_up)) });
-    }
-    layer.options.headers.any().then_some(Passed { decided, follow_up: None })
+    let extras = layer.extras.as_ref();
+    let follow_up = extras.and_then(|extras| extras.follow_up(&layer.limits, &decided));
+    let is_shown = layer.options.headers.any() || layer.options.expose_verdicts;
+    (follow_up.is_some() || is_shown).then_some(Passed { decided, follow_up })
 }
 
 fn remaining(rows: &[Row]) -> Option<u64> {
@@ -89,7 +99,7 @@ fn remaining(rows: &[Row]) -> Option<u64> {
 /// Applies the failure policies to a request that the store could not decide.
 #[cold]
 fn fail<St>(layer: &LayerState<St>, rows: Rows, error: StoreError) -> Judgement {
-    let passes = failing_closed(layer, &rows, &error).next().is_none();
+    let passes = layer.limits.failing_closed(&rows, &error).next().is_none();
     layer.outage.failed(&error, passes);
     if passes {
         tracing::debug!(target: "tollgate", %error, "failed open");
@@ -97,19 +107,4 @@ fn fail<St>(layer: &LayerState<St>, rows: Rows, error: StoreError) -> Judgement 
     }
     tracing::debug!(target: "tollgate", %error, "failed closed");
     Judgement::Reject(Rejection::Undecided(rows, error))
-}
-
-/// Returns the rows with policies that reject a request that the store could not decide. This
-/// includes policies with a local fallback, because their local store could not decide either. But
-/// if another policy fails closed, the local store was not called, so only closed policies reject.
-pub(super) fn failing_closed<'a, St>(
-    layer: &'a LayerState<St>,
-    rows: &'a [Row],
-    error: &'a StoreError,
-) -> impl Iterator<Item = &'a Row> {
-    let limit = |row: &Row| layer.limits.of(row);
-    let is_closed = move |row: &Row| limit(row).on_error(error) == OnStoreError::Closed;
-    let rejecting = rows.iter().filter(move |row| limit(row).fails_closed(error));
-    let any_is_closed = rejecting.clone().any(&is_closed);
-    rejecting.filter(move |row| !any_is_closed || is_closed(row))
 }

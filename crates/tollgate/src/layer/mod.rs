@@ -10,14 +10,18 @@
 //!
 //! 1. `service.rs`: `RateLimit::call` reads the request head and calls `admit`.
 //! 2. `admit.rs`: `classify` finds the limits that apply, with the key and cost under each. These
-//!    are the request's rows. `admit` then calls the store.
-//! 3. `judge.rs`: `judge` writes the store's decisions into the rows. Allowed requests continue to
-//!    the service.
-//! 4. `respond.rs`: `finish` adds headers from the rows to the response. `reject` makes the
+//!    are the request's rows. `without_key` may already reject a request that has no key.
+//! 3. `telemetry.rs`: `start` begins the measurement. `state.rs`: `decide` makes the charges from
+//!    the rows and calls the store.
+//! 4. `judge.rs`: `judge` records the reply and writes its decisions into the rows. Allowed
+//!    requests continue to the service; `prepare` gives them access to the decision.
+//! 5. `future.rs`: `ResponseFuture` polls the service, or returns the response to a rejected
+//!    request.
+//! 6. `respond.rs`: `finish` adds headers from the rows to the response. `reject` makes the
 //!    response to a rejected request.
 //!
 //! `wait.rs` handles requests that wait for the store's reply, in the wait queue, or for their turn
-//! in a leaky bucket. `future.rs` holds these requests until they can continue as above.
+//! in a leaky bucket. `ResponseFuture` holds these requests until they can continue as above.
 //!
 //! | file | types used by other files in this folder |
 //! |---|---|

@@ -58,7 +58,7 @@ fn report(error: &dyn std::fmt::Display, is_permit: bool) {
     if is_permit {
         tracing::warn!(target: "tollgate", %error, "a permit counts until its time to live ends");
     } else {
-        tracing::warn!(target: "tollgate", %error, "a charge could not be corrected and stands");
+        tracing::warn!(target: "tollgate", %error, "a charge could not be corrected");
     }
 }
 

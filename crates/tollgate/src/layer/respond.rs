@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 use tollgate_core::{Decision, Micros, Store, StoreError};
 
-use super::judge::{Passed, failing_closed};
+use super::judge::Passed;
 use super::row::{Decided, Rejection, Row};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
@@ -63,7 +63,7 @@ fn store_unavailable<St>(
     error: &StoreError,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
-    let policies = failing_closed(layer, rows, error).map(|row| layer.limits.fields(row));
+    let policies = layer.limits.failing_closed(rows, error).map(|row| layer.limits.fields(row));
     let probe = error.retry_after().unwrap_or(PROBE);
     without_verdict(layer, Denial::store_unavailable(policies, probe), head)
 }

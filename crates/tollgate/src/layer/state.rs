@@ -68,6 +68,11 @@ impl<St> LayerState<St> {
         self.extras.as_ref().is_some_and(|extras| extras.has_cost_headers())
     }
 
+    /// Whether requests hold permits of a concurrency limit.
+    pub(super) fn holds_permits(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.holds_permits())
+    }
+
     /// Whether requests may wait for long. If so, they must not occupy a ready service.
     pub(super) fn may_wait(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.may_wait())

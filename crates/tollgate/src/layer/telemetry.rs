@@ -10,7 +10,7 @@ use tollgate_core::{Decision, Outcome, Source, StoreError, Verdict};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
-use super::compiled::{CompiledLimit, CompiledLimits};
+use super::compiled::CompiledLimits;
 use super::row::Row;
 use crate::RequestHead;
 use crate::observe::{CountedOutcome, source_name};
@@ -115,26 +115,32 @@ impl Telemetry {
         }
         #[cfg(feature = "metrics")]
         let seconds = timer.started.map(|started| self.timer.stop(started, store));
-        let applied = || rows.iter().map(|row| limits.of(row));
-        let is_rejected = match reply {
-            Ok(verdict) => !verdict.is_admitted(),
-            Err(error) => applied().any(|limit| limit.fails_closed(error)),
-        };
-        for (index, limit) in applied().enumerate() {
-            let (outcome, decision, source) = Self::read(index, limit, reply);
-            // The request was rejected by another policy, so this policy did not fail open.
-            let outcome =
-                outcome.filter(|outcome| !(is_rejected && *outcome == CountedOutcome::FailedOpen));
+        for (index, row) in rows.iter().enumerate() {
+            let limit = limits.of(row);
+            let (outcome, decision, source) = match reply {
+                Ok(verdict) => {
+                    let decision = verdict.decisions().get(index);
+                    let source = verdict.source();
+                    let outcome =
+                        decision.and_then(|it| CountedOutcome::of(&limit.limit, it, source));
+                    // If another policy denies the request, this policy did not fail open.
+                    let is_meant = |outcome: &CountedOutcome| {
+                        verdict.is_admitted() || *outcome != CountedOutcome::FailedOpen
+                    };
+                    (outcome.filter(is_meant), decision, source)
+                }
+                Err(error) => (failure(limits, rows, row, error), None, Source::Store),
+            };
             #[cfg(feature = "metrics")]
             {
-                let Row { limit: number, kind, cost, .. } = &rows[index];
+                let Row { limit: number, kind, cost, .. } = row;
                 let policy = &self.policies[usize::from(*number)];
                 // A penalty allows without charging.
                 let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
-                policy.count(*kind, cost, timer.endpoint as usize, outcome, decision);
+                policy.count(*kind, cost, timer.endpoint as usize, outcome, decision, source);
                 if outcome == Some(CountedOutcome::Deny) {
-                    policy.denied(&rows[index].key, *kind);
+                    policy.denied(&row.key, *kind);
                 }
                 if let Some(seconds) = seconds
                     && !timer.has_waited
@@ -145,28 +151,6 @@ impl Telemetry {
             if let Some(spans) = &timer.spans {
                 let elapsed = (!timer.has_waited).then(|| spans.started.elapsed());
                 spans.record(index, outcome, decision, source_name(source, store), elapsed);
-            }
-        }
-    }
-
-    #[inline]
-    fn read<'a>(
-        index: usize,
-        limit: &CompiledLimit,
-        reply: &'a Result<Verdict, StoreError>,
-    ) -> (Option<CountedOutcome>, Option<&'a Decision>, Source) {
-        match reply {
-            Ok(verdict) => {
-                let decision = verdict.decisions().get(index);
-                let source = verdict.source();
-                let outcome = decision.and_then(|it| CountedOutcome::of(&limit.limit, it, source));
-                (outcome, decision, source)
-            }
-            Err(error) => {
-                let closed = limit.fails_closed(error);
-                let outcome =
-                    if closed { CountedOutcome::FailedClosed } else { CountedOutcome::FailedOpen };
-                (Some(outcome), None, Source::Store)
             }
         }
     }
@@ -196,6 +180,24 @@ impl Telemetry {
         });
         // There are at most a few hundred endpoints.
         endpoint as u32
+    }
+}
+
+/// Returns the outcome of a row if the store could not decide. If another policy rejects the
+/// request, this policy did not fail open.
+#[cold]
+fn failure(
+    limits: &CompiledLimits,
+    rows: &[Row],
+    row: &Row,
+    error: &StoreError,
+) -> Option<CountedOutcome> {
+    let mut rejecting = limits.failing_closed(rows, error).peekable();
+    match rejecting.peek() {
+        None => Some(CountedOutcome::FailedOpen),
+        Some(_) => {
+            rejecting.any(|it| std::ptr::eq(it, row)).then_some(CountedOutcome::FailedClosed)
+        }
     }
 }
 

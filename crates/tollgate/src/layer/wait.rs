@@ -41,6 +41,8 @@ fn guarded<St: Store>(
     rows: &Rows,
     reply: St::Future<Verdict>,
 ) -> CancelGuard<St> {
+    // Only permits are refunded, so without them the rows are not needed.
+    let rows = if layer.holds_permits() { rows.clone() } else { Rows::new() };
     CancelGuard::pending(layer, rows, reply, Policy::is_concurrency)
 }
 
@@ -72,10 +74,7 @@ fn turn<St: Store>(
     passed: &Passed,
 ) -> Option<impl Future<Output = ()> + Send + use<St>> {
     let (limit, delay) = passed.delay(layer)?;
-    let Passed { decided, .. } = passed;
-    // `Passed` already refunds the permits.
-    let refunds = |policy: &Policy| !policy.is_concurrency();
-    let guard = CancelGuard::charged(layer, &decided.rows, decided.verdict(), refunds);
+    let guard = passed.guard(layer);
     let timer = layer.telemetry.start_waiting(limit);
     let end = sleep(Duration::from(delay));
     Some(async move {

@@ -219,7 +219,9 @@ impl<St: Store> Waiter<St> {
     async fn call_store(&self) -> Result<Verdict, StoreError> {
         match self.decide(|charge| charge).now() {
             Ok(reply) => reply,
-            Err(reply) => CancelGuard::pending(&self.layer, &self.rows, reply, |_| true).await,
+            Err(reply) => {
+                CancelGuard::pending(&self.layer, self.rows.clone(), reply, |_| true).await
+            }
         }
     }
 

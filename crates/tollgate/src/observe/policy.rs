@@ -80,6 +80,7 @@ impl ObservedPolicy {
         endpoint: usize,
         answer: Option<CountedOutcome>,
         decision: Option<&Decision>,
+        source: Source,
     ) {
         let outcome = decision.map(|decision| decision.outcome);
         let is_charged = cost > 0 && matches!(outcome, Some(Outcome::Allow { .. }));
@@ -98,6 +99,7 @@ impl ObservedPolicy {
         if let Some(decision) = decision
             && kind == SubjectKind::Global
             && decision.outcome != Outcome::Undecided
+            && source != Source::Local
         {
             self.set_quota_gauges(decision);
         }

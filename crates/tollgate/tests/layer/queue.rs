@@ -271,6 +271,59 @@ async fn readiness_error_after_queueing_propagates() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn request_that_leaves_before_readiness_is_refunded() {
+    for fails in [false, true] {
+        let store = on_tokio_time();
+        let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
+        let all = Policy::sliding_window_log("all", Quota::per_minute(9)).unwrap();
+        let limits = [Limit::global(queue()), Limit::global(all.clone())];
+        let service = layer(&store, limits).layer(inner);
+        let first = tokio::spawn(service.clone().oneshot(get()));
+        handle.next_request().await.unwrap().1.send_response(Response::new(Full::default()));
+        assert!(first.await.unwrap().is_ok());
+        let second = tokio::spawn(service.oneshot(get()));
+        settle_down().await;
+        handle.allow(0);
+        advance(Duration::from_secs(1)).await;
+        settle_down().await;
+        let left = async || store.peek(&all, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
+        assert_eq!(left().await, 7, "the delay is over, and the service is not ready");
+        if fails {
+            handle.send_error("worn out");
+            assert!(second.await.unwrap().is_err());
+        } else {
+            second.abort();
+            assert!(second.await.unwrap_err().is_cancelled());
+        }
+        assert_eq!(left().await, 8);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_readiness_returns_permits() {
+    let store = on_tokio_time();
+    let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
+    let at_once = Policy::concurrent_requests("at-once", 1, Duration::from_secs(30)).unwrap();
+    let limits = [Limit::global(queue()), Limit::global(at_once.clone())];
+    let service = layer(&store, limits).layer(inner);
+    let first = tokio::spawn(service.clone().oneshot(get()));
+    handle.next_request().await.unwrap().1.send_response(Response::new(Full::default()));
+    drop(first.await.unwrap().unwrap());
+    let mut second = Box::pin(service.oneshot(get()));
+    let until_error = std::future::poll_fn(|cx| second.as_mut().poll(cx));
+    let fail = async {
+        settle_down().await;
+        handle.allow(0);
+        advance(Duration::from_secs(1)).await;
+        handle.send_error("worn out");
+    };
+    assert!(tokio::join!(until_error, fail).0.is_err());
+    let left = store.peek(&at_once, &Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 1, "although the future is not dropped");
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
 async fn shadow_queue_delays_nobody() {
     let service = limited(&on_tokio_time(), [Limit::global(queue()).shadow()]);
     let start = Instant::now();

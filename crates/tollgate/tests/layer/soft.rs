@@ -1,12 +1,14 @@
 //! Soft limits, and the decisions that handlers read by name.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::get as on_get;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate::Limit;
 use tollgate::layer::{Reservation, Verdicts};
 use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
 use tollgate::policy::{OnStoreError, Strikes};
+use tollgate::{Limit, Policy, Quota};
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -42,7 +44,7 @@ async fn soft_limit_marks_excess_requests() {
         assert_eq!(text(response).await, seen);
     }
     // Marked requests were not charged, so the next window has its full quota.
-    clock.advance(std::time::Duration::from_secs(60));
+    clock.advance(Duration::from_secs(60));
     assert_eq!(exceeded_header(ask_router(&app, get()).await.headers()), None);
 }
 
@@ -56,6 +58,20 @@ async fn soft_limit_never_causes_denial() {
         if expected == 429 {
             assert_eq!(json(response).await["violated-policies"], serde_json::json!(["hard"]));
         }
+    }
+}
+
+#[tokio::test]
+async fn denial_describes_the_limit_that_denies() {
+    let (_, store) = memory();
+    let longer = Quota::new(1, Duration::from_secs(120));
+    let longer = Policy::sliding_window_log("soft", longer).unwrap();
+    let soft = Limit::global(longer).on_exceeded(OnExceeded::Annotate);
+    let service = limited(&store, [soft, Limit::global(log("hard", 2))]);
+    for (status, limit) in [(200, "1"), (200, "1"), (429, "2")] {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), status);
+        assert_eq!(field(response.headers(), "x-ratelimit-limit").as_deref(), Some(limit));
     }
 }
 
@@ -95,7 +111,7 @@ async fn shadow_hides_soft_limits() {
 
 #[test]
 fn soft_limit_penalty_is_enforced() {
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let penalty = soft("soft", 1).penalty("banned", Strikes::of_denials(5, minute)).unwrap();
     assert!(penalty.is_enforced());
 }

@@ -98,7 +98,7 @@ async fn denial_has_short_retry_after() {
     assert_eq!(field(denied.headers(), "ratelimit").as_deref(), Some(limits));
     let body = json(denied).await;
     let detail =
-        "The quota is 1 unit at a time. This request costs 1, 0 are left. Retry in 1 second.";
+        "The quota is 1 unit at a time. This request costs 1; 0 remain. Retry in 1 second.";
     for (member, value) in [
         ("code", json!("quota-exceeded")),
         ("detail", json!(detail)),

@@ -1,12 +1,14 @@
 //! Permits are renewed while a request runs, and returned when it finishes.
 
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::time::{advance, sleep};
 use tollgate::key::Key;
 use tollgate::policy::{Cost, OnStoreError};
 use tollgate::{Limit, Store, StoreExt};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, Service, ServiceExt};
 
 use super::{LEASE, Slow, at_once, left, limited, settle_down};
 use crate::stage::{Fault, Staged};
@@ -45,6 +47,25 @@ fn permits_of_dead_process_expire() {
     assert_eq!(run(ask(&service, get())).status(), 429);
     clock.advance(tollgate::store::Micros::new(1));
     assert_eq!(run(ask(&service, get())).status(), 200);
+}
+
+#[test]
+fn ended_runtime_takes_no_renewal_task() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let handle = runtime.handle().clone();
+    runtime.shutdown_background();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    // A thread of its own, because a deadlock would not end.
+    std::thread::spawn(move || {
+        let _entered = handle.enter();
+        let (_, store) = memory();
+        let mut service = limited(&store, [Limit::global(at_once(1))]);
+        let response = std::pin::pin!(service.call(get()));
+        let response = response.poll(&mut Context::from_waker(Waker::noop()));
+        sender.send(response.map(|response| response.unwrap().status())).unwrap();
+    });
+    let status = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!(status, Poll::Ready(StatusCode::OK));
 }
 
 #[tokio::test(start_paused = true)]

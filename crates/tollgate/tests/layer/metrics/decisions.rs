@@ -77,11 +77,14 @@ async fn rejected_requests_do_not_count_as_failed_open() {
     let staged = Staged::new(store.clone());
     let open = || Limit::global(log("open", 9).with_on_store_error(OnStoreError::Open));
     let closed = log("closed", 9).with_on_store_error(OnStoreError::Closed);
-    let service = limited(&staged, [open(), Limit::global(closed)]);
+    let beside = Limit::global(log("beside", 9).with_on_store_error(OnStoreError::Local));
+    let with_local = staged.clone().or_local(store.clone());
+    let service = limited(&with_local, [open(), Limit::global(closed), beside]);
     staged.fail(Fault::NotCharged);
     assert_eq!(status(&service).await, 503);
     assert_eq!(meter.outcomes("closed"), counted(&[("failed_closed", 1.0)]));
     assert_eq!(meter.outcomes("open"), []);
+    assert_eq!(meter.outcomes("beside"), [], "the local store was not called");
 
     // Nor does a request count as failed open if the local store denies it.
     let local = log("local", 1).with_on_store_error(OnStoreError::Local);

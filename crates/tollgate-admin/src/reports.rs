@@ -110,7 +110,7 @@ pub(super) async fn peek(
     match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
         Some(decision) => Ok((decision, verdict)),
         None => {
-            let detail = "The store cannot be asked, and the policy fails open.";
+            let detail = "The store is unavailable, and the policy fails open.";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
         }
     }

@@ -204,7 +204,8 @@ impl StoreError {
     /// Creates an error for renewing a receipt that does not belong to a concurrency limit.
     pub fn no_lease(store: &'static str, policy: &Policy) -> Self {
         let name = policy.name().escape_default();
-        let reason = format!("policy `{name}` does not count in flight: nothing is to be renewed");
+        let reason =
+            format!("policy `{name}` is not a concurrency limit, so there is nothing to renew");
         Self::invalid(store, reason)
     }
 

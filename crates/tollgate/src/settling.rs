@@ -75,7 +75,7 @@ impl Reserve {
         if units.is_none() || values.next().is_some() {
             tracing::warn!(
                 target: "tollgate",
-                "the cost that a response states is not one integer, so the estimate stands",
+                "the cost that a response states is not a single integer, so the estimate remains charged",
             );
             return None;
         }

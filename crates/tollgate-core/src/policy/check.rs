@@ -56,7 +56,7 @@ enum Reason {
     #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
     Burst(Algorithm),
     #[error(
-        "{0} has windows of one length, and those of a calendar have not: use \
+        "{0} needs windows of equal length, unlike a calendar's: use \
          fixed_window_counter, or a span such as 24 hours"
     )]
     Calendar(Algorithm),
@@ -67,13 +67,13 @@ enum Reason {
     )]
     ExactLog { limit: u64 },
     #[error(
-        "{limit} units in flight are more than {}, as each is kept by itself: lower the limit, \
+        "{limit} units in flight are more than {}, because each is stored separately: lower the limit, \
          or limit their rate",
         ConcurrentRequests::MAX_LIMIT
     )]
     InFlight { limit: u64 },
     #[error(
-        "{strikes} strikes are more than {}, as each is kept by itself: lower their number",
+        "{strikes} strikes are more than {}, because each is stored separately: lower their number",
         Penalty::MAX_STRIKES
     )]
     Strikes { strikes: u64 },
@@ -84,8 +84,8 @@ enum Reason {
     #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
     Longest { block: Micros, max_block: Micros },
     #[error(
-        "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
-         units, as requests that take longer renew theirs",
+        "a lease of {lease} is longer than {}: choose how long a crashed process may keep its \
+         units; longer requests renew theirs",
         Receipt::LIFETIME
     )]
     InFlightFor { lease: Micros },
@@ -93,7 +93,7 @@ enum Reason {
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
         nearest.map_or_else(
-            || "no limit can with this window: choose a rounder one".to_owned(),
+            || "with this window no limit can: choose a rounder window".to_owned(),
             |limit| format!("the nearest limit that can is {limit}"),
         )
     )]
@@ -108,13 +108,13 @@ enum Reason {
     #[error("a penalty grants no units that could be leased: drop the lease")]
     NotLeasedPenalty,
     #[error(
-        "the windows of a calendar cannot be leased, as a shared store knows only the period of \
-         now: drop the lease, or use windows of one length"
+        "the windows of a calendar cannot be leased, because a shared store knows only the current \
+         period: drop the lease, or use windows of equal length"
     )]
     NotLeasedCalendar,
     #[error(
-        "{0} cannot be leased, because there the instant at which a unit is spent decides when \
-         others have their turn: drop the lease, or use {1}"
+        "{0} cannot be leased, because the instant at which a unit is spent determines when other \
+         requests may proceed: drop the lease, or use {1}"
     )]
     NotLeased(&'static str, &'static str),
     #[error("a share of {0}/0 has no meaning: choose a denominator of at least 1")]

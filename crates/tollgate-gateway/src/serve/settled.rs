@@ -90,7 +90,9 @@ impl Watch for Bill {
     fn trailers(&mut self, trailers: &HeaderMap) {
         let Some(value) = trailers.get(headers::COST) else { return };
         let Some(actual) = value.to_str().ok().and_then(|text| text.trim().parse().ok()) else {
-            tracing::warn!("the cost that a trailer states is no integer, so the estimate stands");
+            tracing::warn!(
+                "the cost that a trailer states is not an integer, so the estimate remains charged"
+            );
             return;
         };
         for (policy, settle) in &*self.prices.0 {

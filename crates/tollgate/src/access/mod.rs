@@ -67,8 +67,8 @@ pub enum Listed {
 #[non_exhaustive]
 pub enum AccessListsError {
     /// The list has entries that the layer cannot match against requests.
-    #[error("the list has {what}, but the layer does not look for them: add `.{cure}(..)`")]
-    NobodyLooks {
+    #[error("the list has {what}, but the layer does not check them: add `.{cure}(..)`")]
+    UnusedEntries {
         /// The kind of the entries.
         what: &'static str,
         /// The method to call.
@@ -176,7 +176,7 @@ impl AccessLists {
     }
 
     fn prepare(&self, list: &SubjectList) -> Result<Prepared, AccessListsError> {
-        let missing = |what, cure| Err(AccessListsError::NobodyLooks { what, cure });
+        let missing = |what, cure| Err(AccessListsError::UnusedEntries { what, cure });
         if self.addresses.is_none() && !list.networks.is_empty() {
             return missing("networks", "addresses_by");
         }

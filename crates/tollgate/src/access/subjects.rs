@@ -139,7 +139,7 @@ fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
         entry,
         "expected a network as 203.0.113.0/24 or 2001:db8::/32, an address, `sha256:DIGEST` or \
          `user:NAME`",
-        "it holds everybody; name the networks that are meant",
+        "it matches every client; name the intended networks",
     );
     parsed.map_err(SubjectListError::new)
 }

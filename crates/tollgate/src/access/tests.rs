@@ -93,14 +93,8 @@ fn ineffective_lists_are_rejected() {
     lists.replace(&list("192.0.2.1"), &none).unwrap();
     let foo = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
     for (text, expected) in [
-        (
-            foo,
-            "the list has API keys, but the layer does not look for them: add `.api_keys_in(..)`",
-        ),
-        (
-            "user:eve",
-            "the list has users, but the layer does not look for them: add `.users_by(..)`",
-        ),
+        (foo, "the list has API keys, but the layer does not check them: add `.api_keys_in(..)`"),
+        ("user:eve", "the list has users, but the layer does not check them: add `.users_by(..)`"),
     ] {
         assert_eq!(lists.replace(&none, &list(text)).unwrap_err().to_string(), expected);
     }
@@ -117,8 +111,8 @@ fn invalid_entries_report_line_not_text() {
         ("k-7f3a", "expected a network"),
         ("192.0.2.1/33", "expected a network"),
         ("192.0.2.1/24", "write 192.0.2.0/24 for the network or 192.0.2.1 for the one"),
-        ("0.0.0.0/0", "it holds everybody"),
-        ("::/0", "it holds everybody"),
+        ("0.0.0.0/0", "it matches every client"),
+        ("::/0", "it matches every client"),
         ("::/1", "it holds IPv4-mapped and other addresses"),
         ("sha256:k-7f3a", "expected 64 hex digits"),
         ("user:", "the name of the user is empty"),

@@ -14,7 +14,7 @@ impl Denial<'_> {
     /// Returns a short explanation for people, with advice.
     pub fn detail(&self) -> Cow<'_, str> {
         match self.reason {
-            Reason::MissingKey => "The request does not say whose quota it uses.".into(),
+            Reason::MissingKey => "The request does not identify a client.".into(),
             Reason::DeniedSubject => "Requests of this sender are not accepted.".into(),
             Reason::Misconfigured => {
                 "The rate limiter is misconfigured. The server logs the reason.".into()
@@ -26,7 +26,7 @@ impl Denial<'_> {
     fn sentences(&self) -> String {
         let mut text = match (self.reason, self.quota) {
             (Reason::CostExceedsQuota, Some(quota)) => format!(
-                "The request costs more than the {} that are ever granted at once. Waiting does not help.",
+                "The request costs more than the largest grant of {}, so waiting does not help.",
                 Units(quota.limit)
             ),
             (Reason::QuotaExceeded, Some(quota)) => {
@@ -36,13 +36,13 @@ impl Denial<'_> {
                     .map_or_else(|| "at a time".to_owned(), |span| format!("per {span}"));
                 match self.cost.map(Cost::get) {
                     Some(cost) => format!(
-                        "The quota is {limit} {span}. This request costs {cost}, {left} are left."
+                        "The quota is {limit} {span}. This request costs {cost}; {left} remain."
                     ),
-                    None => format!("The quota is {limit} {span}, of which {left} are left."),
+                    None => format!("The quota is {limit} {span}, of which {left} remain."),
                 }
             }
             (Reason::Blocked, _) => {
-                "Too many requests were denied or have failed, so all are blocked for a time."
+                "Too many requests were denied or have failed, so the client is blocked for now."
                     .to_owned()
             }
             (Reason::StoreUnavailable, _) => {

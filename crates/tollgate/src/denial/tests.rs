@@ -73,7 +73,7 @@ fn spent_quota_is_429() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
             "status": 429,
-            "detail": "The quota is 100 units per 60 seconds, of which 0 are left. Retry in 5 seconds.",
+            "detail": "The quota is 100 units per 60 seconds, of which 0 remain. Retry in 5 seconds.",
             "code": "quota-exceeded",
             "limit": 100,
             "remaining": 0,
@@ -108,7 +108,7 @@ fn calendar_shows_name_and_end() {
     assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
     assert_eq!(
         body["detail"],
-        r#"The quota is 5 units per calendar day at "home", of which 0 are left. Retry in 35200 seconds."#
+        r#"The quota is 5 units per calendar day at "home", of which 0 remain. Retry in 35200 seconds."#
     );
     assert_eq!(response.headers()[X_RATELIMIT_RESET], "1790035200");
 }
@@ -131,7 +131,7 @@ fn excessive_cost_is_403_without_wait() {
             "type": "https://github.com/tollgate-rs/tollgate/blob/main/docs/http.md#cost-exceeds-quota",
             "title": "Cost Exceeds Quota",
             "status": 403,
-            "detail": "The request costs more than the 50 units that are ever granted at once. Waiting does not help.",
+            "detail": "The request costs more than the largest grant of 50 units, so waiting does not help.",
             "code": "cost-exceeds-quota",
             "limit": 50,
             "remaining": 0,

@@ -81,7 +81,7 @@ impl FaultLog {
         let mut logged = self.0.lock();
         if logged.is_none_or(|at| at.elapsed() >= Self::PAUSE) {
             *logged = Some(Instant::now());
-            tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+            tracing::error!(target: "tollgate", %error, "cannot identify the client");
         }
     }
 }

@@ -63,7 +63,7 @@ async fn denial_adds_retry_after() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
             "status": 429,
-            "detail": "The quota is 10 units per 60 seconds. This request costs 1, 0 are left. Retry in 60 seconds.",
+            "detail": "The quota is 10 units per 60 seconds. This request costs 1; 0 remain. Retry in 60 seconds.",
             "cost": 1,
             "code": "quota-exceeded",
             "limit": 10,

@@ -76,7 +76,7 @@ async fn denied_call_is_resource_exhausted() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(
         status.message(),
-        "The quota is 2 units per 60 seconds. This request costs 1, 0 are left. Retry in 60 seconds."
+        "The quota is 2 units per 60 seconds. This request costs 1; 0 remain. Retry in 60 seconds."
     );
     assert_eq!(
         rate_fields(&status.metadata().clone().into_headers()),

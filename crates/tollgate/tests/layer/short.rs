@@ -48,7 +48,7 @@ async fn denial_reports_the_request_cost() {
     let problem = json(ask(&service, post()).await).await;
     assert_eq!(problem["cost"], 5);
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("This request costs 5, 2 are left."), "{detail}");
+    assert!(detail.contains("This request costs 5; 2 remain."), "{detail}");
 }
 
 #[tokio::test]

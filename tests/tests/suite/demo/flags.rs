@@ -22,7 +22,7 @@ fn invalid_value_is_a_one_line_error() {
         ("--window", "60", "with its unit, as 60s"),
         ("--burst", "many", "expected a whole number from 1"),
         ("--key", "cookie", "use one of global, ip, api-key, user, chain"),
-        ("--trusted-proxies", "0.0.0.0/0", "it trusts everybody"),
+        ("--trusted-proxies", "0.0.0.0/0", "it trusts every client"),
         ("--on-store-error", "panic", "use one of open, closed, local"),
     ] {
         let output = run(&[flag, value], &[]);

@@ -62,7 +62,7 @@ fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
     let parsed = network(
         entry,
         "expected a network as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or `private`",
-        "it trusts everybody, so that every client could claim any address; list the networks of \
+        "it trusts every client, so that any client could claim any address; list the networks of \
          your proxies",
     );
     parsed.map_err(|cure| ClientIpError::Proxy { entry: entry.to_owned(), cure })

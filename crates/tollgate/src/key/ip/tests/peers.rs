@@ -41,8 +41,8 @@ fn proxy_errors_suggest_fix() {
         (" 10.0.0.0/8", "expected a network"),
         ("Private", "`private`"),
         ("10.0.0.1/8", "10.0.0.0/8 for the network or 10.0.0.1 for the one"),
-        ("0.0.0.0/0", "trusts everybody"),
-        ("::/0", "trusts everybody"),
+        ("0.0.0.0/0", "trusts every client"),
+        ("::/0", "trusts every client"),
         ("::/64", "write the IPv4 network"),
     ] {
         let error = TrustedProxies::parse(["loopback", entry]).unwrap_err().to_string();

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderValue, StatusCode};
+use tollgate::denial::Denial;
 use tollgate::headers::{
     HeaderOptions, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
@@ -49,13 +50,15 @@ pub(crate) enum Wrapping {
     GovernorDenied,
     /// Tollgate with the default headers, which denies every request after the first.
     Denied,
+    /// The same with a short text and `Retry-After` alone, like tower_governor.
+    DeniedText,
 }
 
 impl Wrapping {
     /// The status of all responses after the first.
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            Self::GovernorDenied | Self::Denied => StatusCode::TOO_MANY_REQUESTS,
+            Self::GovernorDenied | Self::Denied | Self::DeniedText => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::OK,
         }
     }
@@ -82,6 +85,11 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     };
     let by_address =
         || Ok::<_, Failure>(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()));
+    let denying = || {
+        let once = Policy::token_bucket("address", Quota::per_day(1))?;
+        let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+        Ok::<_, Failure>(RateLimitLayer::builder(store).limit(Limit::new(once, ClientIp::peer())))
+    };
     let all = HeaderOptions::all();
     let app = match wrapping {
         Wrapping::Bare => router,
@@ -102,11 +110,13 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
                 config.ok_or("tower_governor refused its quota")?,
             )))
         }
-        Wrapping::Denied => {
-            let once = Policy::token_bucket("address", Quota::per_day(1))?;
-            let limit = Limit::new(once, ClientIp::peer());
-            let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
-            router.layer(RateLimitLayer::builder(store).limit(limit).build()?)
+        Wrapping::Denied => router.layer(denying()?.build()?),
+        Wrapping::DeniedText => {
+            let layer = denying()?.headers(all.x_ratelimit(false).ratelimit(false));
+            let text = |denial: &Denial<'_>| {
+                format!("Too Many Requests! Wait for {}s", denial.retry_after_secs().unwrap_or(0))
+            };
+            router.layer(layer.on_denied(text).build()?)
         }
         Wrapping::Headers => router.layer(limited(all, vec![by_address()?])?),
         Wrapping::DraftHeaders => {

@@ -40,7 +40,7 @@ const ROUNDS: usize = 80;
 /// A row, and the row it is compared with.
 struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     Row(Wrapping::Bare, "bare router", None),
     Row(Wrapping::Identity, "identity layer", None),
     Row(Wrapping::Fields, "identity layer, five constant headers", None),
@@ -61,9 +61,14 @@ const ROWS: [Row; 12] = [
     Row(Wrapping::TwoPolicies, "Tollgate, two policies, all headers", beside_headers(1.2)),
     Row(Wrapping::GovernorDenied, "tower_governor, denied", None),
     Row(
-        Wrapping::Denied,
-        "Tollgate, denied",
+        Wrapping::DeniedText,
+        "Tollgate, denied with a text",
         Some((Wrapping::GovernorDenied, Target::AtMost(1.0))),
+    ),
+    Row(
+        Wrapping::Denied,
+        "Tollgate, denied with problem and headers",
+        Some((Wrapping::GovernorDenied, Target::None)),
     ),
 ];
 

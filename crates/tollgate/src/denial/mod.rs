@@ -21,6 +21,7 @@
 //! The `RateLimit` headers draft defines the types `#quota-exceeded` and
 //! `#temporary-reduced-capacity`.
 
+mod json;
 mod members;
 mod problem;
 mod reason;

@@ -226,6 +226,7 @@ impl Denial<'_> {
     pub fn to_problem(&self, members: &Members) -> Response<Bytes> {
         let mut response = Response::new(self.to_json(members).into());
         *response.status_mut() = self.status();
+        response.headers_mut().reserve(HEADERS);
         let json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, json);
         response
@@ -255,3 +256,7 @@ impl Denial<'_> {
 }
 
 const UNAUTHENTICATED: &str = "16";
+
+/// Enough for the layer's headers, the server's `Date` and `Content-Length`, and a few of the
+/// program, so that the map does not grow.
+const HEADERS: usize = 12;

@@ -316,7 +316,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// use serde_json::json;
     ///
     /// let builder = RateLimitLayer::builder(MemoryStore::new());
-    /// let text = builder.on_denied(|denial| denial.detail().into_owned());
+    /// let text = builder.on_denied(|denial| denial.detail());
     /// let builder = RateLimitLayer::builder(MemoryStore::new());
     /// let json = builder.on_denied(|denial| {
     ///     let path = denial.request().map(|head| head.uri.path());

@@ -191,7 +191,7 @@ async fn larger_retry_after_wins() {
     let (_, store) = memory();
     for (theirs, expected) in [("5", "60"), ("3600", "3600"), ("soon", "60")] {
         let closure = move |denial: &Denial<'_>| {
-            let mut response = Response::new(Bytes::from(denial.detail().into_owned()));
+            let mut response = Response::new(Bytes::from(denial.detail()));
             *response.status_mut() = denial.status();
             response.headers_mut().insert("retry-after", HeaderValue::from_static(theirs));
             response

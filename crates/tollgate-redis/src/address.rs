@@ -1,4 +1,4 @@
-//! Where Redis is, as a URL says it.
+//! The address of Redis, parsed from a URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use fred::types::config::{Config, Server, ServerConfig, TlsConfig};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// The error of a Redis URL that is not valid.
+/// The error for an invalid Redis URL.
 ///
-/// It never holds the URL: there may be a password in it.
+/// It never contains the URL, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the Redis URL {what}; {cure}")]
 pub struct UrlError {
@@ -18,9 +18,9 @@ pub struct UrlError {
     cure: &'static str,
 }
 
-/// Where Redis is.
+/// The address of one or more Redis servers.
 ///
-/// `Debug` and `Display` show no credentials.
+/// `Debug` and `Display` omit credentials.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) servers: Servers,
@@ -38,7 +38,7 @@ pub(crate) enum Servers {
     Cluster(Vec<(String, u16)>),
 }
 
-/// The credentials for a Sentinel.
+/// The credentials for the Sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     username: Option<String>,
@@ -50,7 +50,7 @@ const FORMS: &str = "use redis://[user:password@]host[:6379][/database], rediss:
      redis-cluster://host:6379[?node=host:6380]";
 
 impl Address {
-    /// Reads a URL of one of these forms:
+    /// Parses a URL in one of these forms:
     /// `redis[s]://[user:password@]host[:port][/database]`,
     /// `redis+unix://[user:password@localhost]/path[?db=n]`,
     /// `redis[s]-sentinel://…host[:port]?service=name[&node=host:port…]` and
@@ -120,7 +120,7 @@ impl Address {
         Ok(Self { servers, uses_tls, username, password, database: database.transpose()? })
     }
 
-    /// How fred is to reach it. A Cluster goes by its nodes, each a server of its own.
+    /// Returns fred's configuration for this address. For a Cluster, that is its first node.
     pub(crate) fn config(&self, tls: Option<TlsConfig>) -> Config {
         let server = match &self.servers {
             Servers::One { host, port } => ServerConfig::new_centralized(host.clone(), *port),
@@ -139,14 +139,14 @@ impl Address {
         self.config_with(server, tls)
     }
 
-    /// How fred is to reach one node of a Cluster.
+    /// Returns fred's configuration for a single Cluster node.
     pub(crate) fn config_of(&self, host: &str, port: u16, tls: Option<TlsConfig>) -> Config {
         self.config_with(ServerConfig::new_centralized(host, port), tls)
     }
 
     fn config_with(&self, server: ServerConfig, tls: Option<TlsConfig>) -> Config {
         Config {
-            // Starts without Redis, and connects when it comes.
+            // Start even if Redis is down, and connect when it is up.
             fail_fast: false,
             username: self.username.clone(),
             password: self.password.clone(),
@@ -196,8 +196,8 @@ fn wrong(what: String, cure: &'static str) -> UrlError {
     UrlError { what, cure }
 }
 
-/// A part of a URL to be shown. Before an @ stands a password, or the end of one that has
-/// in it what should have been encoded.
+/// Quotes part of a URL for an error message. Text before an `@` may be a password, or the end of a
+/// password that should have been percent-encoded.
 fn shown(part: &str) -> String {
     if part.contains('@') { "with an @ in it".to_owned() } else { format!("{part:?}") }
 }
@@ -214,12 +214,12 @@ fn path_of(url: &Url) -> Option<String> {
 fn host(url: &Url, port: u16) -> Result<(String, u16), UrlError> {
     let host = url.host_str().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| wrong("names no host".into(), FORMS))?;
-    // The brackets of an IPv6 address belong to the URL.
+    // The brackets around an IPv6 address belong to the URL.
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     Ok((host, url.port().unwrap_or(port)))
 }
 
-/// The parameters after the question mark.
+/// The query parameters.
 struct Query {
     nodes: Vec<(String, u16)>,
     rest: Vec<(String, String)>,
@@ -324,7 +324,7 @@ mod tests {
             ("redis://u:secret@h/%FF", "names the database"),
             ("redis://u:secret%FF@h", "not UTF-8"),
             ("redis://u:secret@h:99999", "is not valid: invalid port"),
-            // Passwords that end early, as they should have been encoded.
+            // Passwords that are cut off because they were not percent-encoded.
             ("redis://u:1#secret@h", "has a fragment"),
             ("redis://u:1?secret@h", "unknown parameter"),
             ("redis://u:1/secret@h", "names the database"),

@@ -4,59 +4,59 @@ use tollgate_core::{Micros, Timestamp};
 
 /// A circuit breaker: decides from past calls to a server whether to send further calls.
 ///
-/// It is for stores that call a server: one for each server, behind a lock. It counts *calls*,
-/// which only the store knows: of a call that 64 requests shared, one was lost.
+/// A store has one breaker per server, behind a lock. It counts *calls* instead of requests: a lost
+/// call that 64 requests shared counts as one loss.
 ///
 /// | state | calls | next state |
 /// |---|---|---|
-/// | [`Closed`](BreakerState::Closed) | go to the server | open, once at least five calls and half of all calls within the window were lost |
-/// | [`Down`](BreakerState::Down) | fail at once | by the answer to a probe |
-/// | [`Slow`](BreakerState::Slow) | fail at once, as shed | by the answer to a probe |
+/// | [`Closed`](BreakerState::Closed) | are sent | open, when at least five calls, and at least half of all calls, within the window were lost |
+/// | [`Down`](BreakerState::Down) | fail immediately | after the answer to a probe |
+/// | [`Slow`](BreakerState::Slow) | fail immediately, as shed | after the answer to a probe |
 ///
-/// The window is a second, or four timeouts if these take longer. Five calls in a row that were
-/// lost count however far apart they are, so a server with little traffic is found to be down too.
+/// The window is one second, or four timeouts if they are longer. Five consecutive lost calls also
+/// count if they are further apart, so the breaker opens for a server with little traffic too.
 ///
-/// A *probe* asks the server something cheap and belongs to no request, so no request waits for
-/// it. The store sends the first one as soon as the breaker opens, and others when
-/// [`next_probe`](Self::next_probe) says. It waits longer for the answer than for that of a call:
-/// a server that answers after the timeout is slow, and one that does not answer is down.
+/// A *probe* is a cheap command that belongs to no request, so no request waits for it. The store
+/// sends the first probe as soon as the breaker opens, and further probes after
+/// [`next_probe`](Self::next_probe). It waits longer for a probe's answer than for a call's: a
+/// server that answers after the timeout is slow, and a server that does not answer is down.
 ///
-/// Time is an argument, by any clock that does not step back.
+/// Time is an argument, by any monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     timeout: Micros,
     /// The window, in parts.
     parts: [Part; PARTS],
-    /// Calls that were lost since the last answer.
+    /// Calls lost since the last answer.
     lost_in_a_row: u32,
     state: BreakerState,
     probe_at: Timestamp,
 }
 
-/// The state of a circuit breaker, the best state first.
+/// A circuit breaker's state, from best to worst.
 ///
-/// The set is closed: a store with a breaker has to treat each state.
+/// The set is closed because a store with a breaker has to handle each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerState {
-    /// Calls go to the server.
+    /// Calls are sent to the server.
     Closed,
-    /// Calls fail at once: the server answers, but after the timeout.
+    /// Calls fail immediately because the server only answers after the timeout.
     Slow,
-    /// Calls fail at once: the server does not answer.
+    /// Calls fail immediately because the server does not answer.
     Down,
 }
 
-/// The calls of a part of the window.
+/// The calls in one part of the window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
-    /// Parts of this length since the time was zero.
+    /// The index of this part, counted from time zero.
     number: u64,
     answered: u32,
     lost: u32,
 }
 
 impl Breaker {
-    /// Creates a breaker for a server whose answers are late after `timeout`.
+    /// Creates a breaker for a server that should answer within `timeout`.
     pub const fn new(timeout: Micros) -> Self {
         Self {
             timeout,
@@ -67,20 +67,20 @@ impl Breaker {
         }
     }
 
-    /// Returns the state of the breaker.
+    /// Returns the breaker's state.
     pub const fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// Counts a call that was answered in time, whatever its answer.
+    /// Counts a call that was answered before its timeout, even with an error.
     pub fn answered(&mut self, now: Timestamp) {
         self.lost_in_a_row = 0;
         let part = self.part(now);
         part.answered = part.answered.saturating_add(1);
     }
 
-    /// Counts a call without an answer in time. Returns whether this opens the breaker: then the
-    /// first probe is due.
+    /// Counts a call that was not answered before its timeout. Returns whether this opens the
+    /// breaker, so the first probe is due.
     pub fn lost(&mut self, now: Timestamp) -> bool {
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
         let part = self.part(now);
@@ -101,17 +101,17 @@ impl Breaker {
         self.probe_at.since(now)
     }
 
-    /// Returns how long to wait for the answer to a probe.
+    /// Returns how long to wait for a probe's answer.
     pub fn patience(&self) -> Micros {
         Micros::new(self.timeout.get().saturating_mul(4).max(LEAST_PATIENCE.get()))
     }
 
-    /// Counts the answer to a probe, and the time that it took; `None` means no answer. Returns the
-    /// state if it changed.
+    /// Counts a probe's answer and how long it took; `None` means no answer. Returns the new state
+    /// if it changed.
     pub fn probed(&mut self, took: Option<Micros>, now: Timestamp) -> Option<BreakerState> {
         let (state, again) = match took {
             Some(took) if took <= self.timeout => (BreakerState::Closed, Micros::ZERO),
-            // The server is done with the probe, so another one at once adds little to its work.
+            // The server has finished the probe, so another probe right away adds little load.
             Some(_) => (BreakerState::Slow, Micros::ZERO),
             None => (BreakerState::Down, PROBE_AGAIN),
         };
@@ -128,7 +128,7 @@ impl Breaker {
         Some(state)
     }
 
-    /// The part of the window that it is now.
+    /// Returns the current part of the window.
     fn part(&mut self, now: Timestamp) -> &mut Part {
         let number = self.number(now);
         let part = &mut self.parts[usize::try_from(number).unwrap_or_default() % PARTS];
@@ -138,7 +138,7 @@ impl Breaker {
         part
     }
 
-    /// Calls within the window that were answered, and that were lost.
+    /// Returns how many calls within the window were answered and how many were lost.
     fn within_window(&self, now: Timestamp) -> (u64, u64) {
         let number = self.number(now);
         let parts = self.parts.iter();
@@ -155,7 +155,7 @@ impl Breaker {
 }
 
 impl BreakerState {
-    /// Returns whether calls fail at once in this state.
+    /// Returns whether calls fail immediately in this state.
     pub const fn is_open(self) -> bool {
         !matches!(self, Self::Closed)
     }
@@ -170,16 +170,17 @@ impl BreakerState {
     }
 }
 
-/// The window slides by a tenth of itself.
+/// The window slides by a tenth of its length.
 const PARTS: usize = 10;
-/// Long enough that a pause of a tenth of a second does not outweigh the calls around it, and
-/// short enough that the requests of an outage wait for their timeout no longer than this.
+/// Long enough that a 100 ms pause does not outweigh the calls around it. Also the longest time
+/// that requests in an outage wait for their timeouts before the breaker opens.
 const LEAST_WINDOW: Micros = Micros::new(1_000_000);
-/// Fewer say too little: a few calls are under way at any moment, and one pause costs them all.
+/// Fewer prove too little: a few calls are in flight at any moment, and a single pause loses them
+/// all.
 const LEAST_LOST: u64 = 5;
-/// A server that is silent for longer is as good as down.
+/// A server that is silent for longer counts as down.
 const LEAST_PATIENCE: Micros = Micros::new(500_000);
-/// The return of a server is seen so soon.
+/// A recovered server is noticed within this time.
 const PROBE_AGAIN: Micros = Micros::new(200_000);
 
 #[cfg(test)]
@@ -198,7 +199,7 @@ mod tests {
         Breaker::new(TIMEOUT)
     }
 
-    /// A breaker that has opened at `at(0)`.
+    /// A breaker that opened at `at(0)`.
     fn open() -> Breaker {
         let mut breaker = breaker();
         for lost in 1..=5 {
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn a_few_lost_calls_among_many_do_not_open_it() {
         let mut breaker = breaker();
-        // Twice a second the sixteen calls under way are lost in a pause.
+        // Twice a second, a pause loses the sixteen calls in flight.
         for millis in 0..10_000 {
             match millis % 500 {
                 300 => (0..16).for_each(|_| assert!(!breaker.lost(at(millis)), "at {millis}")),

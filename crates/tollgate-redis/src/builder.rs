@@ -1,4 +1,4 @@
-//! Settings of a store.
+//! A store's settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::stats::Counters;
 use crate::topology::{Connect, Place, Topology};
 use crate::{Inner, RedisStore, TlsError, UrlError, tls};
 
-/// The settings of a [`RedisStore`]. All replicas that share limits must have the same
+/// The settings of a [`RedisStore`]. All replicas that share limits must use the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
 ///
 /// ```no_run
@@ -61,24 +61,24 @@ pub struct RedisStoreBuilder {
     network: Option<Network>,
 }
 
-/// The error of a [`RedisStore`] that cannot be made. A Redis that is down is not an error: the
-/// store connects when Redis is up.
+/// Why a [`RedisStore`] could not be created. A Redis that is down is not an error: the store
+/// connects when Redis is up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL makes no sense.
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The certificates make no sense.
+    /// The certificates are invalid.
     #[error("TLS to Redis: {0}")]
     Tls(#[from] TlsError),
-    /// The namespace would not be one.
+    /// The namespace contains a brace.
     #[error("the namespace {0:?} has a brace in it, which says the slot of a key; take it out")]
     Namespace(String),
     /// There is no tokio runtime to connect in.
     #[error("a RedisStore is made within a tokio runtime, as in #[tokio::main]")]
     NoRuntime,
-    /// The client refused its settings.
+    /// The client rejected its settings.
     #[error("the Redis client refused its settings: {0}")]
     Client(String),
 }
@@ -107,86 +107,85 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// Sets the longest time from a request to its answer; after it the request fails. No request
-    /// is charged later, except in calls that Redis has already received. At most an hour. Default:
-    /// 50 ms.
+    /// Sets how long a request may wait for its answer before it fails. It is not charged after
+    /// that, except in calls that Redis has already received. At most an hour. Default: 50 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.bounds.timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Sets the start of the names of all keys, up to a colon. Default: `tollgate`.
+    /// Sets the prefix of all key names, before a colon. Default: `tollgate`.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// Sets the secret under which subjects are hashed in the names of keys.
+    /// Sets the secret for hashing clients' keys in Redis key names.
     ///
-    /// Without a secret, an attacker can compute the name for any guessed subject. Long API keys
-    /// cannot be guessed, but IPv4 addresses can: a reader of Redis, its logs or its backups could
-    /// find the clients.
+    /// Without a secret, an attacker can compute the Redis name for any guessed key. Long API keys
+    /// cannot be guessed, but IPv4 addresses can, so a reader of Redis, its logs or its backups
+    /// could identify the clients.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.secret = secret.as_ref().to_vec();
         self
     }
 
-    /// Sets the authorities to trust instead of those of the system, as PEM. Only TLS uses them.
+    /// Sets the trusted certificate authorities, as PEM, instead of the system's. Only TLS uses
+    /// them.
     pub fn certificate_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// Sets how many calls may be under way at a time, at least one. Default: 64. Near Redis the
-    /// store needs one or two; a slower network needs more. In a Cluster each node has its own
-    /// number.
+    /// Sets the number of concurrent calls, at least 1. Default: 64. Near Redis the store needs one
+    /// or two; a slower network needs more. In a Cluster each node has its own limit.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
     }
 
-    /// Sets how many requests a call may have, from one to 65 535. Default: 512. Redis executes
-    /// such a call in about a millisecond, and other users of the server wait that long.
+    /// Sets the maximum number of requests per call, from 1 to 65 535. Default: 512. Redis executes
+    /// such a call in about a millisecond, and the server's other users wait that long.
     pub fn max_batch(mut self, requests: usize) -> Self {
         self.bounds.batch = requests.clamp(1, Batch::MAX);
         self
     }
 
-    /// Sets how many requests may wait for a call; further requests fail at once. Default: 16 384.
-    /// In a Cluster each node has its own number, so a silent node does not affect other nodes.
+    /// Sets how many requests may wait for a call; further requests fail immediately. Default: 16
+    /// 384. In a Cluster each node has its own limit, so a silent node does not affect other nodes.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self
     }
 
-    /// Sets how long the store remembers a denial, at most; with zero it calls Redis each time.
-    /// Default: a second.
+    /// Sets how long the store remembers a denial; with zero it calls Redis each time. Default: one
+    /// second.
     ///
-    /// While a key has no unit left, no replica can charge it, so requests for it are denied
-    /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
-    /// numbers that Redis would return. The store asks once about each cost. It does not ask other
-    /// policies of the request, which have units left: their outcome is
-    /// [`Undecided`](tollgate_core::Outcome::Undecided), and clients see no numbers of them.
+    /// While a key has no unit left, no replica can charge it, so the store denies its requests
+    /// without calling Redis. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache)
+    /// and the numbers that Redis would return. The store calls Redis once for each cost. It does
+    /// not query the request's other policies, which have units left: their outcome is
+    /// [`Undecided`](tollgate_core::Outcome::Undecided), and clients do not see their numbers.
     ///
-    /// Within this time a store does not notice that another process gave units back, reset the
-    /// key or raised the quota, that Redis lost data or its clock stepped, or that another policy
-    /// of the request ran out of units, which may mean a longer wait. A shorter time lets it
-    /// notice sooner.
+    /// Within this time a store does not notice that another process refunded units, reset the key
+    /// or raised the quota, that Redis lost data or its clock stepped, or that another policy in
+    /// the request ran out of units, which may mean a longer wait. A shorter time lets it notice
+    /// sooner.
     pub const fn deny_cache(mut self, bound: Duration) -> Self {
         self.deny_cache = bound;
         self
     }
 
-    /// Sets whether requests fail at once while a server does not answer, instead of each waiting
-    /// for the timeout. Default: yes. Each server has a [`Breaker`](crate::Breaker) of its
-    /// own, so a node of a Cluster that is down delays no request for other nodes.
+    /// Sets whether requests fail immediately while a server does not answer, instead of each
+    /// waiting for the timeout. Default: yes. Each server has its own [`Breaker`](crate::Breaker),
+    /// so a Cluster node that is down does not delay requests for other nodes.
     pub const fn breaker(mut self, breaker: bool) -> Self {
         self.has_breaker = breaker;
         self
     }
 
-    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests. The
-    /// store itself goes by it too. Denials are not remembered, unless that is set afterwards.
+    /// Sets the time at which Redis and the store decide, in microseconds since the epoch. Turns
+    /// the deny cache off, unless it is set afterwards.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
@@ -195,8 +194,8 @@ impl RedisStoreBuilder {
         self.deny_cache(Duration::ZERO)
     }
 
-    /// The store goes by this clock, in microseconds, while Redis has its own: for tests of a
-    /// machine that was suspended, whose timers stood still.
+    /// Sets the store's clock, in microseconds, while Redis uses its own: for tests of a machine
+    /// that was suspended, during which its timers stopped.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
@@ -204,8 +203,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The random bits of the process, for tests of processes that have the same: copies of a
-    /// machine.
+    /// Sets the process's random bits, for tests of processes with equal bits, such as copied
+    /// virtual machines.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -213,8 +212,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets a simulated network, and makes tokio's clock plus `asleep` microseconds the store's
-    /// clock.
+    /// Sets a simulated network. The store's clock becomes tokio's clock plus `asleep`
+    /// microseconds.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn simulated(
@@ -227,12 +226,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Returns the address of Redis without credentials, for people to read.
+    /// Returns the Redis address without credentials, for people to read.
     pub fn address(&self) -> impl fmt::Display {
         self.address.clone()
     }
 
-    /// Makes the store and begins to connect. Requests before the first connection fail after the
+    /// Creates the store and starts to connect. Requests before the first connection fail after the
     /// timeout.
     pub fn connect(self) -> Result<RedisStore, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
@@ -291,5 +290,5 @@ impl fmt::Debug for RedisStoreBuilder {
     }
 }
 
-/// Who waits longer than this is no longer there; instants that much later can be told.
+/// No client waits longer, and instants this far ahead can still be represented.
 const LONGEST: Duration = Duration::from_secs(3600);

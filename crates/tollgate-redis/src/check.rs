@@ -1,4 +1,4 @@
-//! Checks the server after each connection, and warns of settings that will cause errors.
+//! Checks the server after each connection, and warns about settings that will cause errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,40 +16,41 @@ use crate::node::Node;
 use crate::random::Random;
 use crate::stats::Counters;
 
-/// The properties of a Redis server at the last connection, for operators.
+/// A Redis server's properties as of the last connection, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisReport {
-    /// The name of the server: `Redis`, `Valkey` or `Redict`.
+    /// The server's name: `Redis`, `Valkey` or `Redict`.
     pub name: Option<&'static str>,
-    /// The version of the server under that name. Valkey and Redict also report the version of the
-    /// Redis that they are compatible with; this is not that version.
+    /// The server's version under that name. Valkey and Redict also report the Redis version that
+    /// they are compatible with, which this is not.
     pub version: Option<String>,
-    /// Whether the server is a node of a Cluster.
+    /// Whether the server is a Cluster node.
     pub is_cluster: Option<bool>,
-    /// The policy of the server when its memory is full.
+    /// What the server does when its memory is full.
     pub maxmemory_policy: Option<String>,
-    /// The lead of the server's clock over this machine's clock, in microseconds. Quotas use the
-    /// server's clock, so decisions are right if the clocks differ. Times in headers may look wrong.
+    /// How far the server's clock is ahead of this machine's clock, in microseconds. Quotas use the
+    /// server's clock, so decisions are right even if the clocks differ, but times in headers may
+    /// look wrong.
     pub clock_ahead: Option<i64>,
     /// Properties of the server that will cause errors.
     pub warnings: Vec<RedisWarning>,
 }
 
-/// A property of a server that will cause errors.
+/// A server property that will cause errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisWarning {
     /// The server is too old for the script.
     Version(String),
-    /// With full memory the server evicts keys, and their limits with them. A client that can
-    /// create many keys can then remove any limit.
+    /// When its memory is full, the server evicts keys, and their limits with them. A client that
+    /// can create many keys can then remove any limit.
     Eviction(String),
-    /// The server does not say what it does when its memory is full.
+    /// The server does not report what it does when its memory is full.
     EvictionUnknown(String),
-    /// The user may not do what the script does.
+    /// The user lacks permissions that the script needs.
     Rights(String),
-    /// The server is a node of a Cluster, and the URL says that it is alone.
+    /// The server is a Cluster node, but the URL names a single server.
     Cluster,
     /// The script does not run, for another reason.
     Script(String),
@@ -89,21 +90,21 @@ impl fmt::Display for RedisWarning {
 /// The parameters of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
-    /// Where the script may write.
+    /// The names under which the check may write.
     pub(crate) names: Names,
-    /// Whether the server is meant to be a node of a Cluster.
+    /// Whether the server should be a Cluster node.
     pub(crate) is_member: bool,
     pub(crate) counters: Arc<Counters>,
     pub(crate) random: Arc<Random>,
 }
 
-/// Checks a server after each connection to it, while the store has the server.
+/// Checks a server after each connection to it, until the store drops the server.
 pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let mut connected = node.reconnects();
     let runtime = node.runtime().clone();
     let node = Arc::downgrade(node);
     runtime.spawn(async move {
-        // The first connection may have been made before this task listened.
+        // The first connection may have been made before this task subscribed.
         let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
         // Discard its queued event, if there is one.
         if is_known {
@@ -118,7 +119,7 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
             let report = look(&node, &about).await;
             let told = node.report();
             for warning in &report.warnings {
-                // Once, and not with each connection that breaks.
+                // Log a warning once, not after each reconnection.
                 if !told.warnings.contains(warning) {
                     tracing::warn!(target: "tollgate", "redis: {warning}");
                 }
@@ -128,9 +129,9 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
     });
 }
 
-/// Checks a server. Properties that the server does not report are left open; nothing here fails.
+/// Checks a server. Properties that the server does not report remain `None`; this never fails.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
-    // It may be another server than before.
+    // This may be a different server than before.
     node.set_cross_slot(false);
     let mut report = RedisReport {
         is_cluster: field(&info(node, "cluster").await, "cluster_enabled").map(|it| it == "1"),
@@ -161,7 +162,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     node.set_cross_slot(is_able && takes_cross_slot(node, about).await);
     match rehearse(node, about).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
-        // The server is one of a Cluster and the slot another's, or a replica: well enough.
+        // Another Cluster node owns the slot, or this is a replica: nothing to warn about.
         Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
         Err(Failure::Refused(Refusal::Other(reason)) | Failure::Lost(reason))
             if is_about_rights(&reason) =>
@@ -171,7 +172,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         Err(Failure::Refused(refusal)) => {
             report.warnings.push(RedisWarning::Script(refusal.to_string()));
         }
-        // The connection broke again: the next one is looked at.
+        // The connection broke again, and the next connection is checked.
         Err(Failure::Lost(_)) => {}
     }
     let is_known = report.warnings.iter().any(|it| matches!(it, RedisWarning::Rights(_)));
@@ -187,7 +188,7 @@ fn is_about_rights(reason: &str) -> bool {
         .any(|said| reason.contains(said))
 }
 
-/// A section of INFO; nothing if the user may not read it.
+/// Returns a section of `INFO`, or an empty string if the user may not read it.
 async fn info(node: &Node, section: &'static str) -> String {
     let info = node.command("INFO", vec![Bytes::from_static(section.as_bytes())]).await;
     info.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -197,8 +198,8 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// The name of a server, and its version under that name. Forks of Redis report `redis_version` as
-/// well, for clients that look for nothing else.
+/// Returns a server's name, and its version under that name. Forks of Redis also report
+/// `redis_version`, for clients that only check that field.
 fn own_version(info: &str) -> Option<(&'static str, &str)> {
     let fields =
         [("Valkey", "valkey_version"), ("Redict", "redict_version"), ("Redis", "redis_version")];
@@ -217,8 +218,8 @@ async fn maxmemory_policy(node: &Node) -> Result<String, String> {
     }
 }
 
-/// Charges and forgets a key that only this call uses. The script runs each of its commands, and
-/// leaves nothing behind. Returns how far the server's clock is ahead.
+/// Charges and resets a key that only this call uses. This runs most of the script's commands and
+/// leaves no key behind. Returns how far the server's clock is ahead.
 async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
     let nonce = about.random.next();
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
@@ -241,8 +242,8 @@ async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
 }
 
-/// Asks about a key, in a call that may have keys of several slots. The answer says whether the
-/// server takes such calls, and a proxy in front of it too.
+/// Sends a dry run in a call that may contain keys of several slots. A valid reply means that the
+/// server, and any proxy in front of it, accepts such calls.
 async fn takes_cross_slot(node: &Arc<Node>, about: &About) -> bool {
     let nonce = about.random.next();
     let Ok(policy) = Policy::fixed_window_counter("self-check", Quota::per_second(1)) else {
@@ -260,8 +261,8 @@ async fn takes_cross_slot(node: &Arc<Node>, about: &About) -> bool {
     matches!(&replies[0], Ok(reply) if batches[0].parse(reply).is_ok())
 }
 
-/// Commands that the rehearsal does not call, with arguments that have no effect on a key that does
-/// not exist. If one of them is forbidden, the script fails in the middle of its work.
+/// Commands that the rehearsal does not call, with arguments that have no effect on a missing key.
+/// If any of these commands is forbidden, the script fails halfway.
 const NOT_REHEARSED: [(&str, &[&str]); 6] = [
     ("MGET", &[]),
     ("EXISTS", &[]),
@@ -271,7 +272,7 @@ const NOT_REHEARSED: [(&str, &[&str]); 6] = [
     ("PEXPIREAT", &["1"]),
 ];
 
-/// The error of the server for the first command that the user may not call.
+/// Returns the server's error for the first command that the user may not call.
 async fn missing_right(node: &Node, about: &About) -> Option<String> {
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
     let key = about.names.state(&policy, &Key::new(about.random.next().to_be_bytes()));
@@ -292,7 +293,7 @@ async fn missing_right(node: &Node, about: &About) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The lines about versions, as these servers send them.
+    /// Version lines as these servers send them.
     #[test]
     fn a_server_is_shown_by_its_own_name_and_version() {
         let cases = [

@@ -1,4 +1,4 @@
-//! The clock of this process: ends leases and remembered denials. Decisions use the clock of Redis.
+//! This process's clock, which expires leases and remembered denials. Decisions use Redis' clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,25 +8,25 @@ use tokio::time::Instant;
 
 use crate::ticket::Leased;
 
-/// Microseconds since some instant, the same for all that a store holds and remembers.
+/// Microseconds since a fixed instant, which a store's leases and remembered denials share.
 pub(crate) type Moment = u64;
 
-/// A clock that no one can set, and that goes on while the machine is suspended.
+/// A clock that cannot be set and that counts the time while the machine is suspended.
 ///
-/// [`Instant`] and the timers of tokio stand still meanwhile, and Redis does not: what was leased
-/// for a second before an hour of sleep has ended, and what was denied may pass. A virtual machine
-/// that its host stops may not notice. Then only the size of what it holds bounds the error.
+/// [`Instant`] and tokio's timers stop during suspension but Redis does not: after an hour of
+/// sleep, a one-second lease has expired and a denied request may be allowed. A virtual machine
+/// that its host pauses may not notice. Then only the block size bounds the error.
 ///
-/// Deadlines and pauses between attempts may stand still too: a request that slept is decided
-/// within its timeout after the sleep, or refused by Redis as late and sent once more. How long a
-/// receipt or a permit counts is for Redis alone to decide.
+/// Deadlines and pauses between attempts may stop as well: a request that was suspended is decided
+/// within its timeout after resuming, or rejected by Redis as late and sent once more. Only Redis
+/// decides how long a receipt or a permit is valid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    /// Only tests have a time of their own.
+    /// Set in tests only.
     by_hand: Option<Arc<AtomicU64>>,
-    /// Whether Redis goes by that one too, so that nothing lies between the two clocks.
+    /// Whether Redis uses this clock too, so the two clocks cannot drift apart.
     is_redis: bool,
-    /// In simulations, the clock above is added to the time since this instant.
+    /// In simulations, the time since this instant is added to the manual clock.
     runs_since: Option<Instant>,
 }
 
@@ -37,7 +37,7 @@ impl Clock {
         Self { by_hand: Some(time), is_redis, runs_since: None }
     }
 
-    /// A clock that runs with tokio's, and also counts the time in which the machine was `asleep`.
+    /// A clock that runs with tokio's, and adds the time for which the machine was `asleep`.
     #[cfg(feature = "test-util")]
     pub(crate) fn of_timers(asleep: Arc<AtomicU64>) -> Self {
         Self { by_hand: Some(asleep), is_redis: false, runs_since: Some(Instant::now()) }
@@ -54,8 +54,8 @@ impl Clock {
         }
     }
 
-    /// The time of a block by this clock. It counts from before the call was sent, and in Redis from
-    /// a later instant.
+    /// Returns a block's time by this clock. It starts before the call was sent, so earlier than in
+    /// Redis.
     pub(crate) fn span(&self, leased: &Leased) -> Span {
         let (start, lasts) = (leased.sent, leased.granted.lasts.get());
         let margin = if self.is_redis { 0 } else { lasts.div_ceil(MARGIN) };
@@ -66,8 +66,8 @@ impl Clock {
         }
     }
 
-    /// The instant of a moment, for timers. `None` for a clock that a test moves. A timer is late
-    /// after the machine was suspended, so read the clock again after it.
+    /// Converts a moment for timers. Returns `None` for a clock that a test moves. A timer fires
+    /// late after the machine was suspended, so read the clock again after it.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         if self.by_hand.is_some() && self.runs_since.is_none() {
             return None;
@@ -76,20 +76,20 @@ impl Clock {
     }
 }
 
-/// The time of a block.
+/// A block's lifetime.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) start: Moment,
     /// The last moment at which units may be spent.
     pub(crate) last: Moment,
-    /// When Redis charges the block in full, if both clocks run at one rate.
+    /// When Redis charges the block in full, if both clocks run at the same rate.
     pub(crate) lapses: Moment,
 }
 
 /// A replica spends no units in the last sixth of a block.
 ///
 /// NTP slews a clock by up to a twelfth (83 333 ppm, chrony's default bound). If Redis' clock runs
-/// faster and this clock slower, a block ends in Redis after 11/13 of its time here.
+/// faster and this clock slower, a block expires in Redis after 11/13 of its time here.
 const MARGIN: u64 = 6;
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
@@ -98,20 +98,20 @@ mod machine {
 
     #[cfg(not(target_vendor = "apple"))]
     pub(super) const CLOCK: ClockId = ClockId::Boottime;
-    /// There it counts sleep as well.
+    /// On Apple systems the monotonic clock counts sleep as well.
     #[cfg(target_vendor = "apple")]
     pub(super) const CLOCK: ClockId = ClockId::Monotonic;
 
     pub(super) fn now() -> super::Moment {
         let time = clock_gettime(CLOCK);
-        // Neither is negative: it counts from the start of the machine.
+        // Never negative, because both clocks count from boot.
         let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
         let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
         seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000)
     }
 }
 
-/// There is no clock that we know to count sleep, so what is held outlives it.
+/// We know of no clock on this platform that counts sleep, so leases and denials survive it.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
 mod machine {
     use std::sync::LazyLock;

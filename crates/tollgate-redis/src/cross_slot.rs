@@ -1,13 +1,13 @@
-//! Requests whose charges are to keys of several slots of a Cluster.
+//! Requests with keys in several Cluster slots.
 //!
-//! Two slots may be on two nodes, so each slot has its own call, one after the other. If a later slot
-//! denies, the charges are refunded. This can never admit more than the quotas. It can
+//! Two slots may be on two nodes, so each slot has its own call, in sequence. If a later slot
+//! denies, the earlier charges are refunded. This never admits more than the quotas, but it may
 //! deny requests that the quotas would allow, because a request that is denied later holds units
-//! for a moment. Units whose refund is lost are missing until they age out.
+//! until its refund. If a refund is lost, its units are missing until they age out.
 //!
-//! So *all or none* holds after the last refund; *one snapshot* and *a denial changes nothing* hold
-//! in each slot. Denials by policies with refunds are no longer remembered, like those of policies
-//! that settle.
+//! So *all or none* holds after the last refund, and *one snapshot* and *a denial changes nothing*
+//! hold within each slot. After a refund, the policy's denials are not remembered, as after any
+//! settlement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) fn decide(
     RedisFuture::driven(ticket, drive, runtime, read)
 }
 
-/// An epoch that the deny cache never has: a denial by one slot is not a denial of the request, and
+/// An epoch that the deny cache never has, because a denial by one slot must not be remembered:
 /// other such requests may refund the missing units.
 const NOT_REMEMBERED: u64 = u64::MAX;
 
@@ -56,12 +56,12 @@ struct CrossSlot {
     deadline: Instant,
 }
 
-/// The charges of a request in one slot.
+/// A request's charges in one slot.
 #[derive(Debug)]
 struct Group {
     slot: u16,
     lines: SmallVec<[Line; 2]>,
-    /// The key of each line, and its place in the request.
+    /// Each line's key, and its index in the request.
     keys: SmallVec<[(Key, usize); 2]>,
 }
 
@@ -87,15 +87,14 @@ fn groups(
 }
 
 impl Group {
-    /// The position of the call of a group, the smallest first.
+    /// Returns the sort key for the order of calls, smallest first.
     ///
-    /// Shadow policies come after all policies that may deny, because they are charged only with an
-    /// admitted request. A queue comes just before them, because a place in it cannot always be
-    /// refunded. Among the others, a key that denied a moment ago comes first, because it probably
-    /// denies again. Then comes the narrowest quota, because a denial there has affected no other
-    /// key. The key that all requests share comes last.
+    /// Shadow policies come last, because they are only charged with an admitted request. A queue
+    /// comes just before them, because a queued charge cannot always be refunded. Otherwise, a key
+    /// that denied recently comes first, because it probably denies again. The narrowest quota is
+    /// next, because its denial has charged no other key, and then the key that all requests share.
     fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
-        // A penalty has to see the denials of its own key.
+        // A penalty must see its own key's denials.
         let is_first =
             |line: &Line| line.policy.counts_denials() || line.enforce && deniers.has(line);
         let is_first = self.lines.iter().any(is_first);
@@ -113,7 +112,8 @@ impl Group {
         !self.lines.iter().any(|line| line.enforce)
     }
 
-    /// The receipts of what a verdict says was charged. A penalty took nothing.
+    /// Returns the receipts for a verdict's charges. Penalties are omitted because they charge no
+    /// units.
     fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
         let charges: Vec<_> = self
             .lines
@@ -136,7 +136,7 @@ impl Group {
     }
 }
 
-/// The decisions of the policies of a group.
+/// A group's decisions.
 #[derive(Debug, Default)]
 struct Said(SmallVec<[Decision; 2]>);
 
@@ -145,8 +145,8 @@ impl Said {
         Self(decisions.collect())
     }
 
-    /// Their decisions on a request that other groups denied, after the refund: they would allow
-    /// it, and this much is left.
+    /// Returns the group's decisions after another group denied the request and this group was
+    /// refunded: it would allow the request, and its units are available again.
     fn uncharged(group: &Group, verdict: &Verdict) -> Self {
         let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
@@ -176,8 +176,8 @@ impl CrossSlot {
                     verdicts.push(Some(verdict));
                 }
                 Ok(verdict) => return Ok(self.deny(&verdicts, &verdict).await),
-                // A shadow policy affects no request, even if its own call fails. But one group
-                // must have decided.
+                // A failed call to a shadow policy does not affect the request, if at least one
+                // group has decided.
                 Err(error) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
                     may_be_charged |= error.may_have_charged();
                     verdicts.push(None);
@@ -198,14 +198,14 @@ impl CrossSlot {
         });
         let at = self.groups.iter().zip(&verdicts);
         let at = at.filter_map(|(group, verdict)| Some((group.queues(), verdict.as_ref()?)));
-        // Each node has its own clock. A place in a queue counts by the clock of its node.
+        // Each node has its own clock. A queued request waits by its queue's clock.
         let at = at.max_by_key(|(queues, _)| *queues);
         let at = at.map(|(_, verdict)| verdict.decided_at()).unwrap_or_default();
         Ok(Verdict::new(true, at, self.in_order(said)))
     }
 
-    /// The verdict on a request that was denied after `before` had admitted it. Their charges are
-    /// refunded. Groups without a call are left out.
+    /// Returns the verdict on a request that was denied after the groups in `before` had admitted
+    /// it, and refunds their charges. Groups without a call are undecided.
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
         let denier = &self.groups[before.len()];
         for (line, decision) in denier.lines.iter().zip(denial.decisions()) {
@@ -222,7 +222,7 @@ impl CrossSlot {
         Verdict::new(false, denial.decided_at(), self.in_order(said))
     }
 
-    /// Refunds the charges. Returns whether all are refunded by the deadline.
+    /// Refunds the charges. Returns whether all refunds finished before the deadline.
     async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
         let ids = &self.store.0.combiner.ids;
@@ -243,8 +243,8 @@ impl CrossSlot {
         self.groups.last().is_some_and(|last| Arc::ptr_eq(last, group))
     }
 
-    /// Asks one slot, and looks at the time by itself: the queue there is looked through
-    /// from its head, where others may stand who came later and can wait for longer.
+    /// Decides one slot's charges. It checks the deadline itself, because the slot's queue only
+    /// expires requests from its head, where newer requests with later deadlines may wait.
     async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, lines, self.deadline);
         match timeout_at(self.deadline, &mut answer).await {
@@ -256,7 +256,7 @@ impl CrossSlot {
         }
     }
 
-    /// The decisions in the order of the charges that they are about.
+    /// Returns the decisions in the order of the request's charges.
     fn in_order(&self, said: impl IntoIterator<Item = Said>) -> SmallVec<[Decision; 2]> {
         let keys = self.groups.iter().flat_map(|group| &group.keys);
         let decisions = said.into_iter().flat_map(|said| said.0);
@@ -279,8 +279,8 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
     RedisFuture::submit(combiner, Arc::new(ticket), read)
 }
 
-/// Refunds the charges of the receipts. Returns whether all refunds are confirmed. A lost refund is
-/// sent again: a receipt counts once.
+/// Refunds the charges of the receipts. Returns whether all refunds were confirmed. A lost refund
+/// is sent again, which is safe because a receipt is only settled once.
 async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     let mut open: Vec<_> = receipts.iter().collect();
     let mut is_back = true;
@@ -291,7 +291,7 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        // All are on their way before the first is waited for.
+        // Send all refunds before waiting for the first.
         let given: Vec<_> = open
             .into_iter()
             .map(|receipt| {
@@ -303,8 +303,8 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
         for (receipt, given) in given {
             match given.await {
                 Ok(Settlement::Returned { units }) if units > 0 => {}
-                // A place in a queue is not refunded if requests wait behind it. The effect of a
-                // receipt whose first answer was lost is not known.
+                // A queued charge is not refunded if requests wait behind it. If a receipt's first
+                // answer was lost, its effect is unknown.
                 Ok(_) => is_back = false,
                 Err(_) => open.push(receipt),
             }
@@ -313,8 +313,8 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     is_back && open.is_empty()
 }
 
-/// The first wait before a failed refund is tried again.
+/// The pause before the first retry of a failed refund.
 const PAUSE: Duration = Duration::from_millis(25);
-/// The lifetime of a receipt for a refund that follows at once. It is short, so that a flood of
-/// denied requests leaves no long-lived receipts in Redis.
+/// The receipt lifetime for an immediate refund. It is short, so a flood of denied requests does
+/// not leave long-lived receipts in Redis.
 const LIFETIME: Micros = Micros::new(5_000_000);

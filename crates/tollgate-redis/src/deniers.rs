@@ -1,4 +1,4 @@
-//! Which keys denied requests lately.
+//! Which keys denied requests recently.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::ticket::Line;
 
-/// Keys that denied a request with charges in several slots a moment ago. Such a key is asked
-/// first: if it denies again, the request has cost one call and no key was written.
+/// Keys that recently denied a request with charges in several slots. The store decides such a key
+/// first: if it denies again, the request has cost one call and wrote no key.
 ///
-/// This is a hint about an order. A wrong one costs a refund, and no unit.
+/// This is only an ordering hint. A wrong hint costs a refund, but no units.
 #[derive(Debug, Default)]
 pub(crate) struct Deniers {
-    /// By the hash of the key: until when.
+    /// When each hint expires, by the key's hash.
     until: Mutex<HashMap<u64, Instant, RandomState>>,
     hasher: RandomState,
 }

@@ -1,4 +1,4 @@
-//! Denials remembered, so that a flood of denied requests costs Redis nothing.
+//! Remembers denials, so a flood of denied requests does not load Redis.
 
 use std::hash::BuildHasher;
 use std::iter;
@@ -16,46 +16,45 @@ use crate::clock::{Clock, Moment};
 use crate::names::Name;
 use crate::ticket::{Line, Request, Ticket};
 
-/// Remembers keys that have no unit left, and when requests of each cost pass.
+/// Remembers keys without a remaining unit, and when requests of each cost will be allowed.
 ///
-/// Such a key is *frozen* until the first instant at which one unit fits. Until then no replica
-/// can charge it. So the instants at which costs pass and at which the key is fresh again stay
-/// where they are, and an answer from here has the numbers that Redis would return. Redis is
-/// asked about a key with units left, because another replica may take them.
+/// Such a key is *frozen* until the first instant at which one unit fits. Until then no replica can
+/// charge it, so the instants at which it allows a cost, or is fresh again, do not change. An
+/// answer from here therefore has the numbers that Redis would return. Keys with units left are
+/// always decided in Redis, because another replica may take the units.
 ///
-/// The wait for one cost does not tell the wait for another, so Redis is asked once about each.
+/// The wait for one cost does not imply the wait for another, so Redis is queried once for each
+/// cost.
 ///
-/// A request with several charges is answered from here if all of their keys are known: at least
-/// one denies, and each of the others is frozen too or had room for its charge in the last answer
-/// of Redis. Other replicas may have charged the keys with room since then. So the answer leaves
-/// their policies out ([`Outcome::Undecided`]).
+/// A request with several charges is answered from here if all of its keys are known: at least one
+/// denies, and each other key is frozen too or had room for its charge in Redis' last answer. Other
+/// replicas may have charged the keys with room since then, so the answer omits their policies
+/// ([`Outcome::Undecided`]).
 ///
-/// A frozen key changes all the same where another process settles, resets it or raises the
-/// quota, where leased units are returned, and where Redis loses data or its clock steps. This
-/// process learns of that late, so it remembers nothing for long. Its own actions it takes into
-/// account:
+/// A frozen key does change if another process settles, resets it or raises the quota, if leased
+/// units are returned, or if Redis loses data or its clock steps. This process learns of these
+/// late, so it only remembers a denial for a short time. It accounts for its own actions:
 ///
 /// * a reset clears everything, and answers that were on their way before are not remembered;
-/// * after a settlement, the policy is not remembered for the lifetime of a receipt, and a
-///   concurrency limit is never remembered: their units may be returned at any time;
-/// * a penalty is remembered only while it blocks, since before that it may count the denial;
+/// * after a settlement, the policy is not remembered for a receipt's lifetime, and a concurrency
+///   limit is never remembered: their units may be returned at any time;
+/// * a penalty is only remembered while it blocks, because before that it may count the denial;
 /// * another quota is another key.
 ///
-/// The end of a freeze counts from before the call was sent, so Redis is asked too early rather
-/// than too late. A wait counts from when the answer had come, so a client that obeys it is not
-/// early.
+/// A freeze is timed from before the call was sent, so Redis is queried too early rather than too
+/// late. A wait is timed from when the answer arrived, so a client that obeys it is not early.
 #[derive(Debug)]
 pub(crate) struct DenyCache {
-    /// How long at most; zero for never.
+    /// The longest time to remember a denial; zero turns the cache off.
     bound: Duration,
     clock: Clock,
     entries: Mutex<Entries>,
-    /// The number of entries. A service that denies no request pays only for reading it.
+    /// The number of entries. A service that denies no requests only pays for reading it.
     count: AtomicUsize,
-    /// Goes up with everything that may make a remembered denial wrong.
+    /// Incremented by everything that may make a remembered denial wrong.
     epoch: AtomicU64,
-    /// The names of policies whose charges are settled, each with the time until which a receipt
-    /// may still be settled.
+    /// The names of policies with settlements, each with the time until which a receipt may still
+    /// be settled.
     settling: Mutex<HashMap<String, Moment, RandomState>>,
     hasher: RandomState,
 }
@@ -63,20 +62,20 @@ pub(crate) struct DenyCache {
 #[derive(Debug, Default)]
 struct Entries {
     table: HashTable<Known>,
-    /// When the table was last looked through for entries whose time is over.
+    /// When expired entries were last removed.
     swept: Moment,
 }
 
-/// The last answer of Redis about a key.
+/// Redis' last answer about a key.
 #[derive(Debug)]
 struct Known {
     state: Name,
     policy: Policy,
     /// Redis' time of the call.
     decided_at: Timestamp,
-    /// When the answer had come.
+    /// When the answer arrived.
     received: Moment,
-    /// Until when this stands.
+    /// When this entry expires.
     until: Moment,
     room: Room,
 }
@@ -85,27 +84,27 @@ struct Known {
 enum Room {
     /// The number of units that fitted.
     Units(u64),
-    /// Not one fits.
+    /// No unit fits.
     None(Frozen),
 }
 
-/// The instants of a frozen key, in Redis' time.
+/// A frozen key's instants, in Redis' time.
 #[derive(Debug)]
 struct Frozen {
-    /// The first at which one unit fits.
+    /// The first instant at which one unit fits.
     until: Timestamp,
     fresh_at: Timestamp,
-    /// The first at which a request of each cost passes.
+    /// The first instant at which the key allows each cost.
     passes: SmallVec<[(Cost, Timestamp); COSTS]>,
 }
 
-/// Keys beyond this number share an entry: a flood of different keys must not take unbounded
-/// memory.
+/// The maximum number of entries. Further keys are not remembered, because a flood of different
+/// keys must not use unbounded memory.
 const MOST: usize = 4096;
-/// Different costs of one key that are remembered: as many as requests usually have.
+/// The maximum number of costs remembered per key, which covers most services.
 const COSTS: usize = 4;
-/// Microseconds between two looks through the table. One takes as long as many a decision: in the
-/// flood that filled it, not each denial does. When no one is denied any more it gets empty.
+/// Microseconds between two sweeps. A sweep takes as long as many decisions, so during the flood
+/// that filled the table, most denials must not sweep. After the flood, the sweeps empty the table.
 const USUALLY: Moment = 1_000_000;
 const WHEN_FULL: Moment = 20_000;
 
@@ -122,13 +121,13 @@ impl DenyCache {
         }
     }
 
-    /// A number for the state of this cache when a request is made: its answer is remembered only
-    /// if nothing has been forgotten since.
+    /// Returns the epoch to store in a new request: its answer is only remembered if the cache has
+    /// not been cleared since.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The verdict on a request, if it is denied by what is known of its keys.
+    /// Returns the verdict on a request, if its keys are known to deny it.
     pub(crate) fn find(&self, lines: &[Line]) -> Option<Verdict> {
         if self.count.load(Ordering::Relaxed) == 0 || has_twins(lines) {
             return None;
@@ -151,8 +150,8 @@ impl DenyCache {
             .then(|| Verdict::new(false, at, decisions).with_source(Source::Cache))
     }
 
-    /// Stores the denials in the answer to a call, which was sent and answered at these two
-    /// moments. `frozen` has the time for which each denying key has no unit left.
+    /// Stores the denials in a call's answer. `call` spans from sending to receiving, and `frozen`
+    /// is how long each denying key has no unit left.
     pub(crate) fn learn(
         &self,
         ticket: &Ticket,
@@ -167,12 +166,12 @@ impl DenyCache {
         }
         let frozen = frozen.iter().copied().chain(iter::repeat(Micros::ZERO));
         let said = || lines.iter().zip(verdict.decisions()).zip(frozen.clone());
-        // Without one that denies until a known instant, no answer can be made of the others.
+        // An entry only helps if some policy is known to deny until an instant.
         let makes_entries = said().any(|((line, decision), frozen)| {
             line.enforce && decision.denies() && frozen > Micros::ZERO
         });
         let mut entries = self.entries.lock();
-        // Under the lock, as forgetting is.
+        // Checked under the lock, because `forget` increments the epoch under it.
         if self.epoch() != ticket.epoch {
             return;
         }
@@ -181,7 +180,8 @@ impl DenyCache {
             let known = self.known(line, decision, frozen, verdict.decided_at(), &call);
             let hash = self.hasher.hash_one(&line.state);
             if let Some(before) = entries.table.find_mut(hash, |known| known.is_about(line)) {
-                // A request for nothing passes a frozen key too, and tells nothing of it.
+                // A request with zero cost passes a frozen key too, so its answer does not show
+                // that the key thawed.
                 if line.cost > Cost::ZERO || matches!(before.room, Room::Units(_)) {
                     before.renew(known);
                 }
@@ -215,7 +215,7 @@ impl DenyCache {
             Room::Units(decision.remaining)
         };
         let mut stands = Micros::from(self.bound);
-        // Other replicas return or spend their blocks within a lease's time.
+        // Other replicas return or spend their blocks within the lease time.
         let lease = line.policy.lease().map(|lease| lease.time_to_live());
         let frozen = Some(frozen).filter(|frozen| *frozen > Micros::ZERO);
         for bound in [lease, frozen].into_iter().flatten() {
@@ -231,7 +231,7 @@ impl DenyCache {
         }
     }
 
-    /// Forgets everything, as a key is about to be reset or was.
+    /// Clears the cache, before and after a key is reset.
     pub(crate) fn forget(&self) {
         let mut entries = self.entries.lock();
         self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -239,7 +239,7 @@ impl DenyCache {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Remembers no denial of this policy for the lifetime of a receipt.
+    /// Stops remembering this policy's denials for a receipt's lifetime.
     pub(crate) fn exclude(&self, policy: &str, lifetime: Micros) {
         let now = self.clock.now();
         let until = now.saturating_add(lifetime.get());
@@ -256,7 +256,7 @@ impl DenyCache {
         self.forget();
     }
 
-    /// Whether nothing is to be learnt from a request.
+    /// Whether a request's answer must not be remembered.
     fn is_excluded(&self, lines: &[Line]) -> bool {
         let is_excluded = |line: &Line| line.dry || line.policy.is_concurrency();
         if lines.iter().any(is_excluded) || has_twins(lines) {
@@ -273,7 +273,7 @@ impl DenyCache {
 }
 
 impl Entries {
-    /// Drops what stands no more, now and then.
+    /// Removes expired entries, if the last sweep is long enough ago.
     fn sweep(&mut self, now: Moment) {
         let pause = if self.table.len() < MOST { USUALLY } else { WHEN_FULL };
         if now.saturating_sub(self.swept) >= pause {
@@ -288,13 +288,13 @@ impl Known {
         self.state == line.state && self.policy.shares_state_with(&line.policy)
     }
 
-    /// The time of Redis, or a little less, if the key is frozen.
+    /// Returns Redis' current time, or slightly less, if the key is frozen.
     fn frozen_at(&self, now: Moment) -> Option<Timestamp> {
         let passed = Micros::new(now.saturating_sub(self.received));
         matches!(self.room, Room::None(_)).then(|| self.decided_at + passed)
     }
 
-    /// The decision on a charge at an instant, if it is known.
+    /// Returns the decision on a charge at an instant, if it is known.
     fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
         let (cost, limit) = (line.cost, line.policy.capacity());
         let frozen = match &self.room {
@@ -315,17 +315,17 @@ impl Known {
         Some(Decision { outcome, limit, remaining: 0, reset_after })
     }
 
-    /// Takes a later answer in place of this one.
+    /// Replaces this entry with a later answer.
     fn renew(&mut self, mut later: Self) {
         if later.decided_at < self.decided_at {
-            // Of two calls under way, the first may be answered last.
+            // If two calls were in flight, the first may be answered last.
             return;
         }
         if let (Room::None(now), Room::None(before)) = (&mut later.room, &self.room)
             && now.until == before.until
             && later.received < self.until
         {
-            // No one charged the key in between, so the instants of other costs stand.
+            // The key was not charged in between, so the instants for other costs remain valid.
             for pass in &before.passes {
                 if now.passes.len() < COSTS && now.passes.iter().all(|(cost, _)| *cost != pass.0) {
                     now.passes.push(*pass);
@@ -336,7 +336,7 @@ impl Known {
     }
 }
 
-/// Charges to one key are decided by their sum, which costs of each do not tell.
+/// Whether two charges have the same key. They are decided by their sum, which is not a known cost.
 fn has_twins(lines: &[Line]) -> bool {
     lines
         .iter()
@@ -367,7 +367,7 @@ mod tests {
         Ticket::new(Request::Decide([line].into_iter().collect()), 0, 0, Instant::now())
     }
 
-    /// Denies a request until the end of the minute.
+    /// Denies a request until a minute from now.
     fn deny(cache: &DenyCache, n: usize) {
         let now = cache.clock.now();
         let wait = Micros::new(60_000_000);
@@ -394,7 +394,7 @@ mod tests {
         assert!(is_remembered(&cache, MOST - 1));
         let swept = || cache.entries.lock().swept;
         let first = swept();
-        // There is no room, and that was seen a moment ago.
+        // The table is full, and was swept a moment ago.
         for n in MOST..MOST + 100 {
             deny(&cache, n);
             assert!(swept() == first && !is_remembered(&cache, n));

@@ -1,4 +1,4 @@
-//! Why a call failed, and whether it may have been carried out all the same.
+//! Why a call failed, and whether it may have been executed nevertheless.
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ pub(crate) const STORE: &str = "redis";
 /// A call without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It was not carried out.
+    /// Redis did not execute it.
     Refused(Refusal),
-    /// It may have been carried out: the answer is lost.
+    /// Redis may have executed it, but the answer is lost.
     Lost(String),
 }
 
-/// Why a call was not carried out.
+/// Why a call was not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Redis does not know the script. It does once it was sent whole.
+    /// Redis does not know the script. It does after an `EVAL` with the full text.
     NoScript,
     /// Another node has the slot.
     Moved { slot: u16, to: String },
-    /// Another node has these keys of a slot that is on its way.
+    /// Another node has these keys of a slot that is being moved.
     Ask { to: String },
-    /// Some keys of the call are here and some already there.
+    /// Some of the call's keys are on this node and some have already moved.
     TryAgain,
-    /// This server is a replica: the caller has an old view of the topology.
+    /// This server is a replica, so the caller's view of the topology is out of date.
     ReadOnly,
-    /// Anything else.
+    /// Any other reason.
     Other(String),
 }
 
@@ -45,7 +45,7 @@ impl From<CommandError> for Failure {
     }
 }
 
-/// The meaning of an error of the server.
+/// Returns the failure that a server error means.
 fn answered(text: &str) -> Failure {
     let said = unwrapped(text);
     let code = said.split_whitespace().next().unwrap_or_default();
@@ -57,16 +57,16 @@ fn answered(text: &str) -> Failure {
         },
         "TRYAGAIN" => Refusal::TryAgain,
         "READONLY" => Refusal::ReadOnly,
-        // Said before a script starts, or by the first write of one, and ours has read
+        // Redis sends these before a script starts, or for a script's first write. Ours has read
         // and decided everything before it writes.
         "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CROSSSLOT" | "MISCONF" | "NOREPLICAS"
         | "NOPERM" | "UNKILLABLE" => Refusal::Other(said.to_owned()),
         _ if text.starts_with("ERR unknown command") => Refusal::Other(text.to_owned()),
-        // CLUSTERDOWN is not among them, though said before a script starts too: the client
-        // ends the connection on it, and says it to all who wait there for an answer.
+        // Redis also sends CLUSTERDOWN before a script starts, but the client closes the connection
+        // on it and fails all pending commands with it, including calls that Redis has executed.
         //
-        // Missing rights within a script have no code. They are found out by whichever write
-        // lacks them, when others have been done.
+        // A missing permission inside a script has no error code. The script only notices at the
+        // write that lacks it, when earlier writes may have succeeded.
         _ => return Failure::Lost(text.to_owned()),
     };
     Failure::Refused(refusal)
@@ -84,17 +84,17 @@ impl CommandError {
     }
 }
 
-/// The error of a command of a script, without the text that Redis before version 7 puts around it:
+/// Strips the text that Redis before version 7 puts around the error of a script's command:
 /// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
-/// Only a command that was rejected before it began has the dash. Errors of commands that began,
-/// and errors of Lua, have no dash.
+/// Only a command that was rejected before it started has the dash. Errors of commands that
+/// started, and Lua errors, do not.
 fn unwrapped(text: &str) -> &str {
     let inner = text.strip_prefix("ERR Error running script ").and_then(|it| it.split_once(": -"));
     inner.map_or(text, |(_, inner)| inner)
 }
 
-/// `MOVED 3999 127.0.0.1:6381`.
+/// Parses `MOVED 3999 127.0.0.1:6381`.
 fn redirection(text: &str) -> Option<Refusal> {
     let mut words = text.split_whitespace();
     let kind = words.next()?;
@@ -104,8 +104,8 @@ fn redirection(text: &str) -> Option<Refusal> {
 }
 
 impl Failure {
-    /// Whether the nodes of a Cluster may know another server by now. A server that has no memory,
-    /// or is slow, still has its slots; one that stays silent opens its breaker.
+    /// Whether the Cluster's nodes may know a different server by now. A server that is out of
+    /// memory or slow still owns its slots, and a silent server opens its breaker.
     pub(crate) fn may_have_moved(&self) -> bool {
         match self {
             Self::Refused(Refusal::Other(text)) => !text.starts_with("OOM"),
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The error for the caller.
+    /// Returns the error for the caller.
     pub(crate) fn to_store_error(&self) -> StoreError {
         match self {
             Self::Refused(refusal) => StoreError::not_charged(STORE, refusal),
@@ -147,7 +147,7 @@ mod tests {
         CommandError::Server(text.to_owned()).into()
     }
 
-    /// Texts of Redis 6.0 and 6.2.
+    /// Error texts from Redis 6.0 and 6.2.
     #[test]
     fn errors_that_redis_6_wraps_mean_the_same_as_later_ones() {
         const CALL: &str = "ERR Error running script (call to \

@@ -1,4 +1,4 @@
-//! An answer on its way from Redis.
+//! The future of an answer from Redis.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,14 +12,15 @@ use crate::combiner::{Combiner, Drive};
 use crate::failure::STORE;
 use crate::ticket::{CallAnswer, Ticket};
 
-/// The future of an answer of a [`RedisStore`](crate::RedisStore).
+/// The future of an answer from a [`RedisStore`](crate::RedisStore).
 ///
-/// If the caller drops it, a request that was not sent yet is never sent.
+/// If the caller drops it, a request that has not been sent yet is never sent.
 pub struct RedisFuture<T> {
     ticket: Arc<Ticket>,
-    /// The call, if it is for this future to carry out, and where to leave it.
+    /// The call, if this future drives it, and the runtime that continues it if this future is
+    /// dropped.
     drive: Option<(Drive, Handle)>,
-    /// Takes what was asked for out of the answer.
+    /// Extracts the expected result from the answer.
     read: fn(CallAnswer) -> Option<T>,
 }
 
@@ -33,7 +34,7 @@ impl<T> RedisFuture<T> {
         Self { ticket, drive, read }
     }
 
-    /// The answer that `drive` will give to the ticket.
+    /// Creates the future of an answer that `drive` will write to the ticket.
     pub(crate) const fn driven(
         ticket: Arc<Ticket>,
         drive: Drive,
@@ -43,7 +44,7 @@ impl<T> RedisFuture<T> {
         Self { ticket, drive: Some((drive, runtime)), read }
     }
 
-    /// Says that time is up. A call that this carries out itself knows the time.
+    /// Reports the timeout, unless this future drives the call, which checks the deadline itself.
     pub(crate) fn expire(&self) {
         if self.drive.is_none() {
             self.ticket.expire();
@@ -60,11 +61,11 @@ impl<T> Future for RedisFuture<T> {
             if !is_within(runtime) {
                 leave(drive, ticket);
             } else if call.as_mut().poll(cx).is_pending() {
-                // No other task answers meanwhile. A waker in the ticket would only wake this task
-                // by its own call.
+                // No other task answers meanwhile. A waker in the ticket would only make this task
+                // wake itself.
                 return Poll::Pending;
             }
-            // The call has ended, or the runtime carries it out.
+            // The call has finished, or the runtime drives it.
             *drive = None;
         }
         let answer = ready!(ticket.poll(cx));
@@ -79,25 +80,25 @@ impl<T> Future for RedisFuture<T> {
 impl<T> Drop for RedisFuture<T> {
     fn drop(&mut self) {
         self.ticket.abandon();
-        // A call that has started runs to its end, because its lane and its script are shared.
+        // A started call runs to completion, because other requests share its lane and its script.
         leave(&mut self.drive, &self.ticket);
     }
 }
 
-/// Whether this is polled in the runtime of the store. Timers of a runtime that has ended panic,
-/// and another runtime cannot find out whether it has ended.
+/// Whether this is polled in the store's runtime. Timers panic after their runtime has shut down,
+/// and another runtime cannot tell whether it has.
 fn is_within(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }
 
-/// Leaves a call to the runtime.
+/// Spawns the call in the store's runtime.
 fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
     if let Some((call, runtime)) = drive.take() {
         runtime.spawn(Left { call, tickets: vec![Arc::clone(ticket)] });
     }
 }
 
-/// A call in the hands of the runtime. Should that end first, who asked is told.
+/// A call that the runtime drives. If the runtime shuts down first, its callers get an error.
 pub(crate) struct Left {
     pub(crate) call: Drive,
     pub(crate) tickets: Vec<Arc<Ticket>>,
@@ -109,7 +110,7 @@ impl Future for Left {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let progress = self.call.as_mut().poll(cx);
         if progress.is_ready() {
-            // They are answered, or in the hands of another call.
+            // The tickets are answered, or another call has them.
             self.tickets.clear();
         }
         progress

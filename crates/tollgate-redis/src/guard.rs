@@ -1,4 +1,4 @@
-//! The breaker of one server, and the probes that close it.
+//! One server's breaker, and the probes that close it.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +12,19 @@ use crate::breaker::{Breaker, BreakerState};
 use crate::failure::STORE;
 use crate::node::Node;
 
-/// Keeps a server that does not answer from costing every request the timeout.
+/// Fails requests early while a server does not answer, so they do not each wait for the timeout.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// None if calls always go to the server.
+    /// `None` if calls are always sent.
     breaker: Option<Mutex<Breaker>>,
-    /// The same without the lock, for each request.
+    /// The breaker's state without its lock, read for each request.
     is_open: AtomicBool,
-    /// When the time of the breaker was zero.
+    /// Time zero of the breaker.
     origin: Instant,
     lines: Mutex<Lines>,
 }
 
-/// The number of log lines written since an instant, and of lines left out.
+/// The number of log lines written and omitted since an instant.
 #[derive(Debug, Default)]
 struct Lines {
     since: Option<Instant>,
@@ -32,7 +32,7 @@ struct Lines {
     left_out: u32,
 }
 
-/// The most log lines of a breaker in a period, if its server comes and goes.
+/// The maximum number of log lines per interval, in case the server flaps.
 const MOST_LINES: u32 = 4;
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -43,7 +43,7 @@ impl Guard {
         Self { breaker, is_open: AtomicBool::new(false), origin: Instant::now(), lines }
     }
 
-    /// Writes a line about a change, or leaves it out.
+    /// Logs a change, unless there were too many lines.
     fn log(&self, took: Option<Duration>, line: &str) {
         let mut lines = self.lines.lock();
         if lines.since.is_none_or(|since| since.elapsed() >= INTERVAL) {
@@ -60,7 +60,7 @@ impl Guard {
         tracing::warn!(target: "tollgate", ?took, left_out, "{line}");
     }
 
-    /// Whether requests are not sent.
+    /// Whether requests fail without being sent.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ impl Guard {
         self.breaker.as_ref().map_or(BreakerState::Closed, |breaker| breaker.lock().state())
     }
 
-    /// The error of requests that are not sent, if they are not.
+    /// Returns the error for requests that are not sent. `None` if they are sent.
     pub(crate) fn refusal(&self) -> Option<StoreError> {
         let breaker = self.breaker.as_ref()?.lock();
         let error = match breaker.state() {
@@ -80,7 +80,7 @@ impl Guard {
         Some(error.with_retry_after(breaker.next_probe(self.now())))
     }
 
-    /// Learns what came of a call. Returns whether probes are to begin.
+    /// Records a call's outcome. Returns whether to start probing.
     pub(crate) fn learn(&self, is_answered: bool) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let mut breaker = breaker.lock();
@@ -100,8 +100,8 @@ impl Guard {
         opens
     }
 
-    /// The time until the next probe, and how long to wait for its answer. `None` while the breaker
-    /// is closed.
+    /// Returns the time until the next probe, and how long to wait for its answer. `None` while the
+    /// breaker is closed.
     fn next_probe(&self) -> Option<(Duration, Duration)> {
         let breaker = self.breaker.as_ref()?.lock();
         let span = |micros: Micros| Duration::from_micros(micros.get());
@@ -131,7 +131,7 @@ impl Guard {
     }
 }
 
-/// Probes a server until it answers in time, or the store is dropped.
+/// Probes a server until it answers within the timeout, or the store is dropped.
 pub(crate) async fn probe(node: Weak<Node>) {
     loop {
         let next = node.upgrade().and_then(|node| node.guard().next_probe());

@@ -1,16 +1,16 @@
-//! The header of a form: what a stored state begins with.
+//! The header at the start of a stored state.
 
 use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Policy, Refill, Timestamp};
 
 use crate::bytes::{exact, put};
 
-/// The start of a stored state: version, code, and the numbers of its rule. Equal rules have equal
-/// headers, for any notation of the quota.
+/// Writes a stored state's header: version, code, and the rule's numbers. Equal rules have equal
+/// headers, regardless of how the quota is written.
 pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     let (limit, window) = match rule {
         AnyRule::TokenBucket(rule) => rule.rate(),
         AnyRule::LeakyBucket(rule) => rule.rate(),
-        // The number that represents the name of the calendar. Each state contains its own window.
+        // The calendar's id. Each state contains its own window.
         AnyRule::CalendarWindowCounter(rule) => (form.limit, Micros::new(rule.calendar().id())),
         _ => (form.limit, form.window),
     };
@@ -35,8 +35,7 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     }
 }
 
-/// Whether the state of a policy is two or three numbers, so that the plain path of the script can
-/// charge it.
+/// Whether a policy's state is two or three numbers, so the script's plain path can charge it.
 pub(crate) fn is_plain(policy: &Policy) -> bool {
     match policy.algorithm() {
         Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
@@ -48,9 +47,9 @@ pub(crate) fn is_plain(policy: &Policy) -> bool {
     }
 }
 
-/// The part of a form that no state contains: for a calendar, the boundary nearest to `now` and the
-/// boundaries before and after it. The script has no other data about a calendar. `now` is an
-/// estimate of the time of Redis, so the period on either side may be the right one.
+/// Writes the part of a form that no state contains: for a calendar, the boundary nearest to `now`
+/// and its neighbours on both sides. The script has no other data about a calendar. `now` is an
+/// estimate of Redis' time, so the period on either side may be the right one.
 pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
     let Some(calendar) = form.calendar else { return };
     let [one, two] = calendar.around(now);
@@ -59,7 +58,7 @@ pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
     }
 }
 
-/// The algorithm and its settings in one byte.
+/// Returns the code of an algorithm and its settings.
 fn code(form: &Form, rule: &AnyRule) -> u8 {
     let algorithm = match form.kind {
         Kind::Limit(algorithm) => algorithm,

@@ -1,4 +1,4 @@
-//! Names that no other process gives, even if its memory is a copy of this one's.
+//! Names that no other process generates, even if its memory is a copy of this process's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +6,11 @@ use tollgate_core::{ReceiptId, Timestamp};
 
 use crate::clock::Moment;
 
-/// Random bits of this process, and counts.
+/// A process's random bits, and counters.
 ///
-/// Machines that are restored from one snapshot have them in common. So each name has a part that
-/// they do not share: the time of Redis, which no two calls have in common, since each takes
-/// longer than a microsecond, or the time of this process.
+/// Machines restored from the same snapshot have both in common. Each name therefore also contains
+/// a time that they do not share: Redis' time of the call, which is unique because each call takes
+/// longer than a microsecond, or this process's time.
 #[derive(Debug)]
 pub(crate) struct Ids {
     process: u64,
@@ -25,20 +25,19 @@ impl Ids {
         Self { process, receipts, blocks, calls }
     }
 
-    /// The name of a receipt, for a charge that Redis made at `decided_at`.
+    /// Returns a new receipt id, for a charge that Redis made at `decided_at`.
     pub(crate) fn receipt(&self, decided_at: Timestamp) -> ReceiptId {
         ReceiptId::new(self.process, decided_at, next(&self.receipts))
     }
 
-    /// This process' part of the name of a block. Redis adds its time of the call.
+    /// Returns this process's part of a block's name. Redis adds its time of the call.
     pub(crate) fn tag(&self) -> u32 {
-        // The low bits: 2^32 blocks later no one knows of this one.
+        // The low bits suffice: no block is still in use 2^32 blocks later.
         self.process.wrapping_add(next(&self.blocks)) as u32
     }
 
-    /// The number of a call, which its reply repeats. It differs from the numbers of all other
-    /// calls over the same connection, also if two copies of a virtual machine have a copy of the
-    /// connection.
+    /// Returns a call's number, which its reply repeats. It differs from all other calls' numbers
+    /// on the connection, even if two copies of a virtual machine share a copy of the connection.
     pub(crate) fn nonce(&self, sent: Moment) -> u64 {
         self.process ^ (sent << COUNT_BITS | next(&self.calls) & ((1 << COUNT_BITS) - 1))
     }
@@ -48,8 +47,8 @@ fn next(count: &AtomicU64) -> u64 {
     count.fetch_add(1, Ordering::Relaxed)
 }
 
-/// More calls than these bits count are never sent within a microsecond. The other bits hold half
-/// a year of them.
+/// No process sends more calls than this many bits can count within a microsecond. The remaining
+/// bits hold half a year of microseconds.
 const COUNT_BITS: u32 = 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Strings of bytes by number.
+//! Byte strings with numbers.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// Strings of bytes, each kept once and known by its number from 1.
+/// Distinct byte strings, numbered from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Interned {
     bytes: Vec<u8>,
@@ -20,12 +20,12 @@ impl Interned {
         self.ends.len()
     }
 
-    /// Each of them, in the order of their numbers.
+    /// Returns the strings in the order of their numbers.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|index| &self.bytes[span(&self.ends, index)])
     }
 
-    /// The number of a string, a new one if it is new.
+    /// Returns a string's number, and adds the string if it is new.
     pub(crate) fn number(&mut self, bytes: &[u8]) -> u64 {
         let Self { bytes: all, ends, numbers, hasher } = self;
         let hash = hasher.hash_one(bytes);

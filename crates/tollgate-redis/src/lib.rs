@@ -1,8 +1,8 @@
 //! The Redis store of Tollgate, for limits that many processes share, exact to the unit.
 //!
 //! [`RedisStore`] decides in a Lua script inside Redis. The script is a port of the functions in
-//! `tollgate-core`; a test compares every field of the decisions of both. One call decides many
-//! requests over many keys, one after the other. Each request is charged in whole or not at all.
+//! `tollgate-core`, and a test compares every field of their decisions. One call decides many
+//! requests over many keys in sequence. Each request is charged completely or not at all.
 //!
 //! ```no_run
 //! use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
@@ -23,41 +23,42 @@
 //!
 //! # Sentinels
 //!
-//! `redis-sentinel://host:26379?service=name&node=host:26379` asks the Sentinels for the master. The
-//! store asks again when the connection breaks, or when the server is a replica. Meanwhile requests
-//! fail within the timeout. Charges that the old master had not replicated are lost: at most that
-//! number of units is admitted again.
+//! `redis-sentinel://host:26379?service=name&node=host:26379` queries the Sentinels for the master,
+//! and queries them again when the connection breaks or the server turns out to be a replica.
+//! Meanwhile requests fail within the timeout. Charges that the old master had not replicated are
+//! lost, so at most that number of units is admitted again.
 //!
 //! # Redis Cluster
 //!
-//! `redis-cluster://host:6379?node=host:6380` finds all nodes from the named nodes, by the names or
-//! addresses that nodes announce, and follows changes. The user needs the right to `CLUSTER SLOTS`.
+//! `redis-cluster://host:6379?node=host:6380` discovers all nodes from the named nodes, under the
+//! names or addresses that they announce, and follows changes. The user needs permission to call
+//! `CLUSTER SLOTS`.
 //!
-//! All policies of a key share a slot, so one call decides them. *Different keys* of a request, for
-//! example [`Key::GLOBAL`] and an address, are mostly in different slots, and no call can contain
-//! both. Each slot then has its own call: first a key that denied within the last
-//! second, then the narrowest quota, then [`Key::GLOBAL`], then queues, and shadow policies last. If a
-//! slot denies or fails, the store refunds the charges in the slots before it. Therefore the contract
-//! of [`Store`] holds in part:
+//! All policies of a key share a slot, so one call decides them. *Different keys* in a request, for
+//! example [`Key::GLOBAL`] and an address, are usually in different slots, and no call can contain
+//! both. The store then makes one call per slot: first for keys that denied within the last second,
+//! then the narrowest quota, then [`Key::GLOBAL`], then queues, and shadow policies last. If a slot
+//! denies or fails, the store refunds the charges in the slots before it. The contract of [`Store`]
+//! therefore holds only in part:
 //!
 //! | | charges in one slot | charges in several |
 //! |---|---|---|
-//! | no quota ever grants more than it has | holds | holds |
-//! | all or none is charged | at once | after the refund |
-//! | a denial changes nothing | holds | except for a moment, when other requests may be denied |
-//! | refunded units | | tried three times; if all tries are lost, the units are missing until they age out |
-//! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
-//! | report of policies that do not deny | all numbers | the units left, without a wait, if their slot decided before the denial; otherwise [`Outcome::Undecided`](tollgate_core::Outcome::Undecided) |
-//! | the deny cache | used | not used, and off for policies with refunds |
+//! | no quota ever grants more than its limit | holds | holds |
+//! | all or none is charged | immediately | after the refund |
+//! | a denial changes nothing | holds | except briefly: other requests may be denied until the refund |
+//! | refunded units | | tried three times; if all attempts fail, the units are missing until they age out |
+//! | verdict | one snapshot | one per slot; `decided_at` is the last slot's time, or the queue's |
+//! | report of policies that do not deny | all numbers | the remaining units, without a wait, if their slot decided before the denial; otherwise [`Outcome::Undecided`](tollgate_core::Outcome::Undecided) |
+//! | deny cache | used | not used, and off for policies with refunds |
 //!
-//! While a master is down, the requests for its slots fail until a replica leads. With
-//! `cluster-require-full-coverage yes`, the default of Redis, the Cluster rejects all other requests
-//! too; set `no`. The new master lacks the latest charges of the old master: at most that number of
-//! units is admitted again.
+//! While a master is down, requests for its slots fail until a replica is promoted. With
+//! `cluster-require-full-coverage yes`, the default in Redis, the Cluster also rejects all other
+//! requests, so set it to `no`. The new master lacks the old master's latest charges: at most that
+//! number of units is admitted again.
 //!
-//! While a slot moves, requests follow their keys and are charged once. A request that needs several
-//! keys of the slot (two policies of one subject, or the settlement of a receipt) waits until all
-//! keys have moved. It fails uncharged if that takes longer than the timeout. Therefore move slots
+//! While a slot moves, requests follow their keys and are charged once. A request that needs
+//! several keys in the slot (two policies of one key, or the settlement of a receipt) waits until
+//! all its keys have moved, and fails uncharged if that takes longer than the timeout. Move slots
 //! with limits when there is little traffic.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -120,7 +121,7 @@ use self::ticket::{CallAnswer, Line, Request, Ticket};
 pub use self::tls::TlsError;
 use self::topology::Member;
 
-/// The store that processes share: every process with the same Redis has the same quotas. Clones
+/// The store that processes share: all processes that use the same Redis share their quotas. Clones
 /// share one connection.
 ///
 /// ```no_run
@@ -145,51 +146,51 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// Makes a store with the default settings, which connects in the background. Call it within a
-    /// tokio runtime, which carries the calls of the store: when that runtime has ended, all
-    /// requests fail. Callers in another runtime, or outside a runtime, also get answers; each such
-    /// call costs a task.
+    /// Creates a store with the default settings, which connects in the background. Call it within
+    /// a tokio runtime: the store's calls run there, and all requests fail after it has shut down.
+    /// Callers in another runtime, or outside a runtime, also get answers, but each of their calls
+    /// spawns a task.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url)?.connect()
     }
 
-    /// Returns the settings of a store for this URL, to change.
+    /// Returns a builder for a store at this URL.
     pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
         RedisStoreBuilder::new(url)
     }
 
-    /// Waits until Redis answers. A service need not call it: its failure policy decides until
-    /// then.
+    /// Waits until Redis answers. A service need not call it, because its failure policy decides
+    /// until then.
     pub async fn connected(&self) {
         self.0.combiner.topology.connected().await;
     }
 
-    /// Returns the name under which Redis keeps the state of a key, for tests that read Redis.
+    /// Returns the Redis name under which a key's state is stored, for tests that read Redis.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
         self.0.names.state(policy, key).to_vec()
     }
 
-    /// Returns whether requests are sent to Redis, or fail at once because Redis does not answer in
-    /// time. In a Cluster this is the worst state of its masters; requests for keys of other
-    /// masters are sent.
+    /// Returns whether requests are sent to Redis, or fail immediately because Redis does not
+    /// answer within the timeout. In a Cluster this is the worst state among its masters; requests
+    /// for keys on other masters are still sent.
     pub fn breaker(&self) -> BreakerState {
         let states = self.leaders().map(|leader| leader.node.guard().state());
         states.max().unwrap_or(BreakerState::Closed)
     }
 
-    /// Returns whether the store has a connection. Without one, requests fail after their timeout,
-    /// or at once while the [breaker](Self::breaker) is open.
+    /// Returns whether the store is connected. Otherwise requests fail after their timeout, or
+    /// immediately while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
         let mut leaders = self.leaders().peekable();
         leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
     }
 
-    /// Returns the versions and warnings of the servers at the last connection, which the log has
-    /// as well. One report for each master of a Cluster.
+    /// Returns the server's version and warnings as of the last connection, which are also logged.
+    /// A Cluster has one report per master.
     pub fn reports(&self) -> Vec<RedisReport> {
         self.leaders().map(|leader| leader.node.report()).collect()
     }
@@ -199,7 +200,7 @@ impl RedisStore {
     }
 
     /// Returns a number that is equal for all clones of a store and different for any other live
-    /// store. Callers that add up several handles use it to count each store once.
+    /// store. Callers that sum over several handles use it to count each store once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -210,7 +211,7 @@ impl RedisStore {
         combiner.counters.read(combiner.topology.queued())
     }
 
-    /// Sends a request about a key on its way.
+    /// Queues a request about a key, or starts the call that carries it.
     fn submit<T>(
         &self,
         about: &Name,
@@ -227,8 +228,8 @@ impl RedisStore {
         Instant::now() + self.0.combiner.bounds.timeout
     }
 
-    /// Whether one call can decide all of them. The policies of one subject are most of what is
-    /// asked together, and share a slot.
+    /// Returns whether one call can decide all charges. Most requests only have policies of one
+    /// key, which share a slot.
     fn is_one_call(&self, lines: &[Line]) -> bool {
         let topology = &self.0.combiner.topology;
         let mut slots = lines.iter().map(|line| topology.slot(&line.state));
@@ -236,7 +237,7 @@ impl RedisStore {
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// Settles a receipt. `lifetime` is how long it can be settled.
+    /// Settles a receipt, which is accepted for `lifetime`.
     fn settle_within(
         &self,
         lifetime: Micros,
@@ -247,7 +248,7 @@ impl RedisStore {
             CallAnswer::Settlement(settlement) => Some(settlement),
             _ => None,
         };
-        // Before it is sent, because refunded units may let other requests pass. Denials by
+        // Exclude the policy before sending: refunded units may allow other requests. Denials by
         // concurrency limits are not remembered anyway.
         if !receipt.policy.is_concurrency() {
             self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
@@ -269,7 +270,7 @@ impl Store for RedisStore {
             _ => None,
         };
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        // Only Redis has an answer for costs that were not requested before.
+        // A dry run may have any cost, so only Redis can answer it.
         let is_dry = charges.iter().any(|charge| charge.dry);
         if is_leased
             && !is_dry
@@ -340,15 +341,15 @@ impl Store for RedisStore {
     }
 }
 
-/// Shows where Redis is, and no credentials.
+/// Shows the address without credentials.
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("address", &self.0.address).finish_non_exhaustive()
     }
 }
 
-/// The calling convention of the script, for the tests and benchmarks of this crate,
-/// which talk to a bare server. No part of the public API.
+/// The script's calling convention, for this crate's tests and benchmarks, which talk to a bare
+/// server. Not part of the public API.
 #[doc(hidden)]
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};

@@ -1,4 +1,4 @@
-//! The names of states in Redis.
+//! The Redis key names of states and receipts.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tollgate_core::{Key, Policy, ReceiptId};
 
-/// The name of a Redis key, kept where it is for policies with names of usual length.
+/// A Redis key name, stored inline if the namespace and the policy name have a usual length.
 pub(crate) type Name = SmallVec<[u8; 56]>;
 
-/// Makes names: `tollgate:{subject}:policy`.
+/// Creates names of the form `tollgate:{subject}:policy`.
 ///
-/// The subject is a keyed hash, so that no client can insert a separator, and neither Redis nor its
-/// logs contain the parts of a key. It is in braces because in a Cluster the part in braces
-/// determines the slot, and all policies of a subject are decided in one call.
+/// The subject is a keyed hash of the request's key, so a client cannot insert a separator, and the
+/// key does not appear in Redis or its logs. In a Cluster only the part in braces determines the
+/// slot, so one call can decide all policies of a key.
 #[derive(Clone)]
 pub(crate) struct Names {
-    /// The namespace and what comes up to the subject.
+    /// The namespace, up to the subject.
     prefix: Box<[u8]>,
-    /// Has taken in the secret, one block, so that a short key costs one block more.
+    /// Has already consumed the secret, which fills one block, so a short key costs one more block.
     hash: Sha256,
 }
 
 impl Names {
-    /// Names in `namespace` with subjects hashed under `secret`.
+    /// Creates names in `namespace`, with subjects hashed under `secret`.
     pub(crate) fn new(namespace: &str, secret: &[u8]) -> Self {
         let mut block = [0; 64];
-        // A secret longer than a block would not fit; its digest does.
+        // A secret longer than a block is replaced by its digest.
         let digest = Sha256::digest(secret);
         let secret = if secret.len() > block.len() { &digest[..] } else { secret };
         block[..secret.len()].copy_from_slice(secret);
@@ -37,7 +37,7 @@ impl Names {
         Self { prefix: format!("{namespace}:{{").into_bytes().into(), hash }
     }
 
-    /// Where the state of `key` under `policy` is.
+    /// Returns the name under which `key`'s state for `policy` is stored.
     pub(crate) fn state(&self, policy: &Policy, key: &Key) -> Name {
         let mut name = self.subject(key);
         name.push(b':');
@@ -45,11 +45,11 @@ impl Names {
         name
     }
 
-    /// The name of the Redis key that marks a receipt as settled. It is in the slot of the charged
+    /// Returns the name that marks a receipt as settled. It is in the same slot as the charged
     /// state.
     pub(crate) fn receipt(&self, key: &Key, id: ReceiptId) -> Name {
         let mut name = self.subject(key);
-        // No policy can have this name, as a colon comes before those.
+        // No policy's state can have this name, because a colon precedes the policy name.
         name.push(b'#');
         name.extend_from_slice(encode(&id.0.to_be_bytes()).as_slice());
         name
@@ -60,17 +60,17 @@ impl Names {
         hash.update(&*key.as_bytes());
         let digest = hash.finalize();
         let mut name = Name::from_slice(&self.prefix);
-        // 128 bits: to share a bucket with a given victim takes 2^128 attempts.
+        // 128 bits: a collision with a given victim takes 2^128 attempts.
         name.extend_from_slice(encode(&digest[..16]).as_slice());
         name.push(b'}');
         name
     }
 }
 
-/// 16 bytes in 22 letters.
+/// Encodes 16 bytes in 22 letters.
 fn encode(bytes: &[u8]) -> [u8; 22] {
     let mut letters = [0; 22];
-    // It fits, and what is not 16 bytes long cannot be had here.
+    // Cannot fail: all callers pass 16 bytes, which need 22 letters.
     let _ = URL_SAFE_NO_PAD.encode_slice(bytes, &mut letters);
     letters
 }
@@ -100,7 +100,7 @@ mod tests {
     fn a_name_is_stable() {
         let names = Names::new("tollgate", b"");
         let name = names.state(&policy("login"), &Key::new("10.0.0.1"));
-        // Replicas of different versions share states by this name: it must not change.
+        // Replicas of different versions share states under this name, so it must not change.
         assert_eq!(text(&name), "tollgate:{x7EMR_x1SrB4Pd5BuWD_3A}:login");
     }
 

@@ -1,4 +1,4 @@
-//! One server.
+//! A Redis server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,19 +19,19 @@ use crate::guard::{self, Guard};
 use crate::script;
 use crate::server_clock::ServerClock;
 
-/// A server with its connection, clock offset and warnings.
+/// A server's connection, clock estimate, breaker and warnings.
 #[derive(Debug)]
 pub(crate) struct Node {
     connection: Connection,
     runtime: Handle,
     clock: ServerClock,
-    /// Held by who asks for the time, so that one does for all.
+    /// Held while querying the time, so concurrent calls share one query.
     asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
     guard: Guard,
     timeout: Duration,
     report: Mutex<RedisReport>,
-    /// Whether a call may have keys of several slots.
+    /// Whether a call may have keys in several slots.
     allows_cross_slot: AtomicBool,
 }
 
@@ -42,14 +42,14 @@ struct Health {
     reconnected_at: Option<Instant>,
 }
 
-/// After this silence, the connection to a server may be dead without notice, for example because
-/// the server was taken off the network. Only a new connection finds out.
+/// After this silence, the connection may be dead without an error, for example because the server
+/// was taken off the network. Only a new connection can tell.
 const SILENCE: Duration = Duration::from_millis(500);
-/// New connections are made so seldom, since each drops what is under way.
+/// The minimum time between forced reconnections, because each drops the calls in flight.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Must be called in a tokio runtime.
+    /// Creates a node. Must be called in a tokio runtime.
     pub(crate) fn new(
         connection: Connection,
         timeout: Duration,
@@ -71,9 +71,8 @@ impl Node {
         node
     }
 
-    /// Carries out calls that are written together, and gives up at the deadline. While a slot
-    /// moves, the new node of a Cluster accepts only calls that are `asking`: calls that were
-    /// redirected there for their keys.
+    /// Makes several calls in one write, and gives up at the deadline. While a slot moves, its new
+    /// node only accepts calls that are `asking`: those that an `ASK` redirection sent there.
     pub(crate) async fn call(
         self: &Arc<Self>,
         batches: &[Batch],
@@ -88,7 +87,7 @@ impl Node {
         if sent.iter().any(is_unknown) {
             let unknown = batches.iter().zip(&sent).filter(|(_, sent)| is_unknown(sent));
             let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
-            // Not SCRIPT LOAD: this decides on the way, and asks no other node.
+            // Use `EVAL` instead of `SCRIPT LOAD`, because it also decides the requests.
             let again = self.send(&unknown, EVAL, time, deadline, is_asking).await;
             let places = sent.iter_mut().filter(|sent| is_unknown(sent));
             places.zip(again).for_each(|(place, again)| *place = again);
@@ -112,7 +111,7 @@ impl Node {
             if is_asking {
                 commands.push(Command { name: ASKING, arguments: Vec::new() });
             }
-            // The server knows a script once it was sent whole.
+            // `EVAL` loads the script, so the digest suffices for the remaining batches.
             let is_same = |other: &&Batch| other.is_cross_slot() == batch.is_cross_slot();
             let name = if batches[..index].iter().any(is_same) { EVALSHA } else { name };
             commands.push(Command { name, arguments: arguments(name, batch, time) });
@@ -122,11 +121,11 @@ impl Node {
         if !is_asking {
             return answers;
         }
-        // ASKING holds for the next command alone, and its answer does not matter.
+        // `ASKING` only applies to the next command, and its answer does not matter.
         answers.into_iter().skip(1).step_by(2).collect()
     }
 
-    /// Sends a command that is no call.
+    /// Sends a command other than a call.
     pub(crate) async fn command(&self, name: &'static str, arguments: Vec<Bytes>) -> Answer {
         self.command_within(self.timeout, name, arguments).await
     }
@@ -142,26 +141,27 @@ impl Node {
         answer.unwrap_or_else(|| Err(CommandError::Lost("no answer".to_owned())))
     }
 
-    /// Which nodes of its Cluster have which slots.
+    /// Queries which nodes have which slots.
     pub(crate) async fn cluster_slots(&self) -> Answer {
         self.command("CLUSTER", vec![Bytes::from_static(b"SLOTS")]).await
     }
 
-    /// The epoch of the map that the server has of its Cluster.
+    /// Queries the epoch of the server's slot map.
     pub(crate) async fn cluster_epoch(&self) -> Option<u64> {
         let info = self.command("CLUSTER", vec![Bytes::from_static(b"INFO")]).await.ok()?;
         let mut lines = info.as_str()?.lines();
         lines.find_map(|line| line.strip_prefix("cluster_current_epoch:")?.trim().parse().ok())
     }
 
-    /// Whether the server has ever said what time it is.
+    /// Whether the server's time is known.
     pub(crate) fn knows_time(&self) -> bool {
         self.clock.at_server(Instant::now()).is_some()
     }
 
-    /// Asks the server for its time, unless another call has done so by then.
+    /// Queries the server's time, unless a concurrent call has done so.
     pub(crate) async fn learn_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
-        // By a task of its own: who asks keeps others waiting, and a caller may stop polling.
+        // Runs in its own task: the caller may stop polling, and other requests wait on this
+        // result.
         let node = Arc::clone(self);
         let asking = self.runtime.spawn(async move { node.ask_time(deadline).await });
         asking.await.unwrap_or_else(|error| Err(Failure::Lost(error.to_string())))
@@ -193,13 +193,13 @@ impl Node {
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(*micros)))
     }
 
-    /// Sends a probe and returns how long the server took to answer; `None` without an answer
+    /// Sends a probe and returns how long the server took to answer, or `None` if it did not answer
     /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
-        // The wait for a connection says nothing about how soon the server answers.
+        // Waiting for a connection must not count towards the answer time.
         timeout(patience, self.connected()).await.ok()?;
         let sent = Instant::now();
-        // The answer does not set the clock estimate, because it may be too old.
+        // Do not update the clock estimate, because this answer may be too old.
         let said = self.time(patience).await;
         let took = sent.elapsed();
         let is_silence = said.as_ref().err().is_some_and(CommandError::is_silence);
@@ -207,34 +207,33 @@ impl Node {
         (!is_silence).then_some(took)
     }
 
-    /// Tells the breaker what came of a call, and begins to probe the server if it opens.
+    /// Reports a call's outcome to the breaker, and starts probing the server if the breaker opens.
     fn judge(self: &Arc<Self>, error: Option<&CommandError>) {
         if self.guard.learn(!error.is_some_and(CommandError::is_silence)) {
             self.runtime.spawn(guard::probe(Arc::downgrade(self)));
         }
     }
 
-    /// The breaker.
     pub(crate) const fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// The server's time at `instant`, unless it never answered.
+    /// Returns the server's time at `instant`, or `None` if the server has never answered.
     pub(crate) fn at_server(&self, instant: Instant) -> Option<Timestamp> {
         self.clock.at_server(instant)
     }
 
-    /// A reply said that it was `now`, to a call sent at `sent`.
+    /// Records a reply's time `now`, for a call sent at `sent`.
     pub(crate) fn learn(&self, now: Timestamp, sent: Instant) {
         self.clock.learn(now, sent);
     }
 
-    /// A reply has a later time than the server could have had.
+    /// Replaces the clock estimate, because a reply's time was later than the estimate allows.
     pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
         self.clock.relearn(now, sent);
     }
 
-    /// Replies no longer belong to the calls they follow: another connection is needed.
+    /// Reconnects, because replies no longer match their calls.
     pub(crate) fn distrust(&self) {
         tracing::warn!(target: "tollgate", "a reply from redis is not one to its call: reconnecting");
         self.connection.reconnect();
@@ -253,7 +252,7 @@ impl Node {
         &self.runtime
     }
 
-    /// How long a call may take.
+    /// The longest time for a call.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -267,12 +266,12 @@ impl Node {
         self.connection.is_connected()
     }
 
-    /// The properties of the server at the last connection.
+    /// The server's properties as of the last connection.
     pub(crate) fn report(&self) -> RedisReport {
         self.report.lock().clone()
     }
 
-    /// Whether a call may have keys of several slots.
+    /// Whether a call may have keys in several slots.
     pub(crate) fn allows_cross_slot(&self) -> bool {
         self.allows_cross_slot.load(Ordering::Relaxed)
     }
@@ -304,7 +303,7 @@ impl Node {
     }
 }
 
-/// An error, if all have one.
+/// Returns the first error if all results are errors.
 fn first_error<T, E>(results: &[Result<T, E>]) -> Option<&E> {
     let error = results.first()?.as_ref().err();
     error.filter(|_| results.iter().all(Result::is_err))
@@ -317,7 +316,7 @@ fn outcome(answer: Answer) -> Result<Bytes, Failure> {
     }
 }
 
-/// The arguments of [`EVAL`] or [`EVALSHA`].
+/// Builds the arguments of [`EVAL`] or [`EVALSHA`].
 fn arguments(name: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Bytes> {
     let script = match (name, batch.is_cross_slot()) {
         (EVAL, false) => script::TEXT,

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 
-/// The random numbers of a store. They start with bits of the operating system, or in tests with a
-/// seed that repeats them.
+/// A store's random numbers. They are seeded by the operating system, or in tests by a fixed seed.
 #[derive(Debug)]
 pub(crate) struct Random {
     seed: u64,

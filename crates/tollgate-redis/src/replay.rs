@@ -1,7 +1,7 @@
-//! Decisions from the states that the script returned.
+//! Decisions computed from the states that the script returned.
 //!
-//! A plain call says of each run in which states its keys were and how many of the requests were
-//! admitted. Everything else follows from the rules of `tollgate-core`, which are the script's.
+//! For each run of equal requests, a plain call reports its keys' states and how many requests were
+//! admitted. Everything else follows from the rules in `tollgate-core`, which the script ports.
 
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{
@@ -12,12 +12,12 @@ use tollgate_core::{AnyRule, Cost, Decision, Outcome, Timestamp, Verdict};
 use crate::encode::{Batch, Sum};
 use crate::reply::{Frozen, of_charges};
 
-/// The numbers of a state, in the order of `lua/plain.lua`.
+/// A state's numbers, in the order of `lua/plain.lua`.
 pub(crate) type Numbers = [u64; 3];
 
 impl Batch {
-    /// The verdicts on `count` equal requests, the first of which found their keys in `states`. None
-    /// if others than the first `admitted` would pass.
+    /// Returns the verdicts on `count` equal requests, the first of which found their keys in
+    /// `states`. `None` if the rules would admit a different number than `admitted`.
     pub(crate) fn replay(
         &self,
         sums: &[Sum],
@@ -42,7 +42,7 @@ impl Batch {
             for ((sum, state), decision) in sums.iter().zip(&mut states).zip(&mut decisions) {
                 if !decision.allows() {
                 } else if !passes {
-                    // Nothing is taken, so what is left is what a request for nothing sees.
+                    // A denied request is not charged, so report what remains without it.
                     *decision =
                         Decision { outcome: Outcome::WouldAllow, ..state.assess(now, Cost::ZERO) };
                 } else if sum.cost > Cost::ZERO {
@@ -58,7 +58,7 @@ impl Batch {
                 decisions.into_iter().zip(&states).map(frozen).collect();
             let verdict = of_charges(passes, now, &decisions, charges);
             if !passes {
-                // The others are denied as well, since a denial changes nothing.
+                // The remaining requests are denied as well, because a denial changes no state.
                 verdicts.resize(count.into(), verdict);
                 break;
             }
@@ -68,7 +68,7 @@ impl Batch {
     }
 }
 
-/// A state of the algorithms whose states are numbers, with the rule that it is under.
+/// A state that consists of numbers, with its rule.
 enum State<'a> {
     FixedWindowCounter(&'a fixed_window_counter::FixedWindowCounter, fixed_window_counter::State),
     SlidingWindowCounter(

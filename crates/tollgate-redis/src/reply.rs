@@ -1,4 +1,4 @@
-//! The reply of one call into verdicts, settlements and faults.
+//! Parses a call's reply into verdicts, settlements and faults.
 
 use smallvec::SmallVec;
 use tollgate_core::{
@@ -8,74 +8,73 @@ use tollgate_core::{
 use crate::encode::{Asked, Batch, Run, Sum};
 use crate::replay::Numbers;
 
-/// The reply of the script.
+/// The script's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Redis' time of the call.
     pub now: Timestamp,
-    /// One row per request, in their order.
+    /// One row per request, in order.
     pub rows: Vec<Row>,
 }
 
-/// The reply of the script to one request.
+/// The script's reply to one request.
 ///
-/// The set is closed: a program that sends requests has to treat every row of the reply.
+/// The set is closed because a program that sends requests has to handle every row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// The deadline had passed. Nothing was done.
+    /// The deadline had passed, so the script did not execute the request.
     Stale,
     /// The answer to a request to decide.
     Verdict(Verdict, Frozen),
     /// The answer to a request to settle.
     Settlement(Settlement),
-    /// The answer to a renewal: the new start of the lease, or `None` if the receipt was settled.
+    /// The answer to a renewal: the lease's new start, or `None` if the receipt was settled.
     Renewal(Option<Timestamp>),
-    /// The key is forgotten.
+    /// The key was reset.
     Reset,
     /// The answer to a request for a block.
     Leased(Granted),
-    /// The server has no memory for the state of the request. Nothing was charged.
+    /// The server has no memory for the request's state. It was not charged.
     Unmade,
-    /// Another node has a key of the request, or will have it soon. Nothing was done.
+    /// Another node has one of the request's keys, or soon will. The request was not executed.
     Elsewhere,
-    /// A value that the request needs cannot be read. Nothing was done.
+    /// A value that the request needs is unreadable. The request was not executed.
     Fault {
-        /// The fault of a reply.
+        /// Why the value is unreadable.
         fault: Fault,
-        /// Under which key, by its place among those of the call.
+        /// The key's index in the call.
         key: usize,
     },
 }
 
-/// For each charge of a denied request: how long its key has no room for one unit, so that no
-/// charge can change it. Zero where it has room, and where that is not known; empty in a verdict
-/// that admits.
+/// For each charge in a denied request: how long its key has no room for one unit, so charges
+/// cannot change it. Zero if the key has room or this is unknown; empty in a verdict that admits.
 pub type Frozen = SmallVec<[Micros; 2]>;
 
-/// The fault of a value.
+/// Why a value is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// It is not a string.
     #[error("the key holds a value of another type, which is not Tollgate's")]
     WrongType,
-    /// It is a string, but not one that this version can read.
+    /// It is a string, but this version cannot read it as a state.
     #[error("the key holds a string that is not a state this version of Tollgate can read")]
     Unreadable,
 }
 
-/// The reply is not one to this call. Whatever it answers, its connection can no longer
-/// be trusted to pair replies with calls.
+/// The reply does not belong to this call, so its connection can no longer be trusted to pair
+/// replies with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadReply {
-    /// It repeats another nonce.
+    /// It repeats another call's nonce.
     #[error("the reply answers another call")]
     Nonce,
-    /// It does not have the rows that were asked for.
+    /// It does not have the expected rows.
     #[error("the reply cannot be read at byte {at} of {length}")]
     Malformed {
-        /// Where.
+        /// The position of the error.
         at: usize,
         /// The length of the reply.
         length: usize,
@@ -83,7 +82,7 @@ pub enum BadReply {
 }
 
 impl Batch {
-    /// Reads the reply to this call.
+    /// Parses the reply to this call.
     pub fn parse(&self, reply: &[u8]) -> Result<Reply, BadReply> {
         let mut bytes = Bytes { rest: reply };
         let malformed =
@@ -114,7 +113,7 @@ impl Batch {
         Ok(Reply { now, rows: self.in_order(rows) })
     }
 
-    /// Reads the states that a run found.
+    /// Reads the states in which a run found its keys.
     fn states(
         &self,
         bytes: &mut Bytes<'_>,
@@ -142,7 +141,7 @@ impl Batch {
         Some(())
     }
 
-    /// Reads a row for each request of a run.
+    /// Reads a row for each request in a run.
     fn rows(
         &self,
         bytes: &mut Bytes<'_>,
@@ -156,7 +155,7 @@ impl Batch {
         Some(())
     }
 
-    /// Puts the rows of runs, one run after the other, into the order of the requests.
+    /// Reorders rows that are grouped by run into the order of the requests.
     fn in_order(&self, rows: Vec<Row>) -> Vec<Row> {
         if self.run_of.is_sorted() {
             return rows;
@@ -232,13 +231,13 @@ impl Batch {
         for sum in sums {
             decisions.push(decision(bytes, self.policy(sum).capacity())?);
         }
-        // The script says it, and it follows from the outcomes: a second look costs nothing.
+        // The script's verdict also follows from the outcomes, and comparing both is cheap.
         let denied = sums.iter().zip(&decisions).any(|(sum, (it, _))| sum.enforce && it.denies());
         (denied != admitted).then(|| of_charges(admitted, now, &decisions, charges))
     }
 }
 
-/// The verdict out of the decision on each sum, and how long the key of each charge stays frozen.
+/// Builds the verdict from the decisions on each sum and how long their keys stay frozen.
 pub(crate) fn of_charges(
     admitted: bool,
     now: Timestamp,
@@ -254,13 +253,13 @@ pub(crate) fn of_charges(
     (verdict, frozen)
 }
 
-/// The kinds of replies.
+/// The reply kinds.
 const LATE: u8 = 0;
 const STATES: u8 = 1;
 const ROWS: u8 = 2;
 const UNWRITTEN: u8 = 3;
 
-/// A decision, and how long the key stays frozen.
+/// Reads a decision, and how long the key stays frozen.
 fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     let outcome = bytes.byte()?;
     let remaining = bytes.number::<5>()?;
@@ -278,7 +277,7 @@ fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     Some((Decision { outcome, limit, remaining, reset_after }, Micros::new(frozen)))
 }
 
-/// The bytes that are still to be read.
+/// The unread bytes.
 struct Bytes<'a> {
     rest: &'a [u8],
 }
@@ -310,7 +309,7 @@ mod tests {
     use super::*;
     use crate::encode::Line;
 
-    /// One request of two charges to one key and one to another, and a reset.
+    /// A request with two charges to one key and one charge to another, and a reset.
     fn batch() -> Batch {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
         let line =
@@ -391,7 +390,7 @@ mod tests {
             batch.decide(&[line]).unwrap();
             let mut reply = HEAD.to_vec();
             reply[15] = STATES;
-            // No request was admitted, and then the three numbers of the state.
+            // No request was admitted, followed by the state's three numbers.
             reply.extend([0; 2]);
             reply.extend([0xff; 21]);
             let reply = batch.parse(&reply).unwrap();
@@ -405,7 +404,7 @@ mod tests {
         let (allow, deny) = (decided(1, 4, 0), decided(3, 0, 6));
         let good = reply(2, &allow, &deny);
         let mut bad = vec![
-            // It says admitted, and that a charge that enforces was denied.
+            // The row claims admission although an enforced charge was denied.
             reply(2, &deny, &allow),
             reply(1, &allow, &deny),
             reply(4, &allow, &deny),

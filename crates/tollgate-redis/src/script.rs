@@ -1,16 +1,16 @@
-//! The script, assembled from `lua/` when this crate is built, and its variant for keys of several
-//! slots of a Cluster.
+//! The script, assembled from `lua/` when this crate is built, and its variant for calls with keys
+//! in several Cluster slots.
 
-/// The text, for `EVAL`.
+/// The script text, for `EVAL`.
 pub const TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.lua"));
 
-/// The SHA-1 of the text in hexadecimal, for `EVALSHA`.
+/// The text's SHA-1 in hexadecimal, for `EVALSHA`.
 pub const SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.sha1"));
 
-/// The variant for calls with keys of several slots.
+/// The variant for calls with keys in several slots.
 pub const CROSS_SLOT_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/cross_slot.lua"));
 
-/// The SHA-1 of that variant.
+/// The variant's SHA-1.
 pub(crate) const CROSS_SLOT_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/cross_slot.sha1"));
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The time of a server, estimated from its replies.
+//! A server's time, estimated from its replies.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_core::Timestamp;
 
-/// How far a server's clock is from this process'.
+/// The offset between a server's clock and this process's clock.
 ///
-/// A reply carries the server's time of the call. That lies after the call was sent, so
-/// time of the reply less time of sending is at least the offset, and the smallest of
-/// many is closest. An offset that is too large makes deadlines too late by as much, and
-/// never too early: no fresh request is refused for the difference of two clocks.
+/// A reply carries the server's time of the call. Because the call ran after it was sent, that time
+/// minus the send time is at least the offset, and the smallest of many samples is the closest. An
+/// offset that is too large makes deadlines too late by the same amount, but never too early, so no
+/// fresh request is rejected because of a clock difference.
 ///
-/// The clock here is that of timers, which stands still while the machine is suspended. To it a
-/// sleep looks like a step of the server's clock. The first call after it is refused and sent
-/// again.
+/// The local clock is the timers' clock, which stops while the machine is suspended. A suspension
+/// therefore looks as if the server's clock had stepped. The first call after it is rejected and
+/// sent again.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
-    /// Where this process counts from.
+    /// This process's time zero.
     epoch: Instant,
     samples: Mutex<Samples>,
 }
 
 #[derive(Debug, Default)]
 struct Samples {
-    /// The smallest of this period and of the one before it.
+    /// The smallest sample in this period, and in the previous period.
     current: Option<i64>,
     previous: Option<i64>,
     began: Option<Instant>,
 }
 
-/// A measurement counts for one to two periods. The next reply shows a server's clock that runs
-/// slower. If the server's clock runs faster, a reply is later than possible as soon as the error
-/// exceeds a round trip, and replaces the measurement.
+/// A sample is valid for one to two periods. If the server's clock runs slower than ours, the next
+/// reply corrects the offset. If it runs faster, a reply replaces the offset when the error exceeds
+/// a round trip.
 const PERIOD: Duration = Duration::from_secs(10);
 
 impl ServerClock {
@@ -41,7 +41,7 @@ impl ServerClock {
         Self { epoch: Instant::now(), samples: Mutex::default() }
     }
 
-    /// The server's time at `instant`, unless it never answered.
+    /// Returns the server's time at `instant`, or `None` before the first reply.
     pub(crate) fn at_server(&self, instant: Instant) -> Option<Timestamp> {
         let samples = self.samples.lock();
         let offset = match (samples.current, samples.previous) {
@@ -52,7 +52,7 @@ impl ServerClock {
         Some(Timestamp::from_micros(u64::try_from(time).unwrap_or(0)))
     }
 
-    /// Learns from a reply that said `now` to a call sent at `sent`.
+    /// Records a reply with the server's time `now` to a call sent at `sent`.
     pub(crate) fn learn(&self, now: Timestamp, sent: Instant) {
         let sample = self.sample(now, sent);
         let mut samples = self.samples.lock();
@@ -65,8 +65,8 @@ impl ServerClock {
         samples.current = Some(samples.current.map_or(sample, |least| least.min(sample)));
     }
 
-    /// Forgets all but a reply that is later than this clock allows: the server's clock has
-    /// stepped forward, or this is another server.
+    /// Discards all samples except this one, which this clock considers impossible: the server's
+    /// clock has stepped forward, or this is another server.
     pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
         let sample = self.sample(now, sent);
         *self.samples.lock() = Samples { current: Some(sample), previous: None, began: Some(sent) };

@@ -1,4 +1,4 @@
-//! The interface of a simulated network, under a store that is otherwise real.
+//! The interface of a simulated network under an otherwise real store.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ pub use crate::connection::{Answer, Answers, Command, CommandError, Value};
 
 /// A network with servers.
 pub trait Network: fmt::Debug + Send + Sync {
-    /// Starts to connect to a node of a Cluster, by its host and port, or to the only server.
+    /// Starts to connect to a Cluster node, by its host and port, or to the only server.
     fn connect(&self, node: Option<(&str, u16)>) -> Box<dyn Connection>;
 }
 
-/// A connection to a server, which reconnects whenever it breaks. Dropping it closes it.
+/// A connection to a server, which reconnects when it breaks. Dropping it closes it.
 pub trait Connection: fmt::Debug + Send + Sync {
-    /// Sends commands without any other command between them, and returns their answers. After
+    /// Sends commands with no other commands between them, and returns their answers. After
     /// `timeout` it gives up, and commands that wait for a connection are never sent.
     fn send(&self, commands: SmallVec<[Command; 1]>, timeout: Duration) -> Pending<Answers>;
 
@@ -30,9 +30,9 @@ pub trait Connection: fmt::Debug + Send + Sync {
     /// Replaces the connection. Does nothing while it is connecting.
     fn reconnect(&self);
 
-    /// Returns the moments at which a connection is made.
+    /// Notifies on each new connection.
     fn reconnects(&self) -> broadcast::Receiver<()>;
 }
 
-/// A result that takes time.
+/// A boxed future.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;

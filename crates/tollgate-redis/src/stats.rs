@@ -1,4 +1,4 @@
-//! The counters of a store.
+//! A store's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,32 +7,32 @@ use bytes::Bytes;
 
 use crate::failure::Failure;
 
-/// The counters of a [`RedisStore`](crate::RedisStore) since it was made.
+/// The counters of a [`RedisStore`](crate::RedisStore) since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
     /// The calls to Redis.
     pub calls: u64,
-    /// The requests in those calls. Divided by `calls`, it is the number of requests that share a
+    /// The requests in those calls. Divided by `calls`, this is the average number of requests per
     /// call.
     pub requests: u64,
-    /// The calls that Redis rejected: nothing was charged. They include calls that a Cluster
-    /// redirected to another node.
+    /// The calls that Redis rejected without charging. They include calls that a Cluster redirected
+    /// to another node.
     pub refused: u64,
-    /// The calls whose answer was lost: they may have charged.
+    /// The calls with a lost answer, which may have charged.
     pub lost: u64,
     /// The requests that Redis did not execute because their deadline had passed.
     pub late: u64,
-    /// The requests that the store refused before sending them, because no answer could come in
-    /// time.
+    /// The requests that the store rejected before sending them, because they could not have been
+    /// answered before their deadline.
     pub shed: u64,
-    /// The requests that the store denied from memory, because Redis had just denied the same.
+    /// The requests that the store denied from its deny cache.
     pub deny_cache_hits: u64,
     /// The requests that the store answered from leased units, without a call.
     pub leased: u64,
-    /// The requests that wait for a call at this moment.
+    /// The requests that currently wait for a call.
     pub queued: u64,
-    /// The number of connections that were made.
+    /// The number of connections made.
     pub connections: u64,
 }
 
@@ -116,7 +116,7 @@ fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// Tells the recorder of the process, which sums over all stores.
+/// Reports to the process's metrics recorder, which sums over all stores.
 #[cfg(feature = "metrics")]
 mod measure {
     use std::time::Duration;
@@ -142,8 +142,8 @@ mod measure {
         counter!("tollgate_redis_deny_cache_hits_total").increment(1);
     }
 
-    /// Registers all counters at zero, because a counter that begins at its first event has no rate
-    /// at that event.
+    /// Registers all counters at zero, because a counter that first appears at its first event has
+    /// no rate for that event.
     pub(super) fn connection() {
         counter!("tollgate_redis_connections_total").increment(1);
         for outcome in ["answered", "refused", "lost"] {
@@ -155,7 +155,7 @@ mod measure {
     }
 }
 
-/// Without the feature `metrics`.
+/// Without the `metrics` feature.
 #[cfg(not(feature = "metrics"))]
 mod measure {
     use std::time::Duration;

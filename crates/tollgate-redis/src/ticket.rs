@@ -1,4 +1,4 @@
-//! One request on its way, and the place where its answer is picked up.
+//! A request on its way to Redis, and its answer.
 
 use std::task::{Context, Poll, Waker};
 
@@ -14,7 +14,7 @@ use crate::encode::{Ask, Spent};
 use crate::failure::STORE;
 use crate::names::Name;
 
-/// The operation in Redis.
+/// An operation in Redis.
 #[derive(Debug)]
 pub(crate) enum Request {
     Decide(SmallVec<[Line; 2]>),
@@ -23,7 +23,7 @@ pub(crate) enum Request {
         settled: Name,
         receipt: Receipt,
         actual: Cost,
-        /// How long the receipt can be settled, and that it was is remembered.
+        /// How long the receipt can be settled, and how long Redis remembers that it was.
         lifetime: Micros,
     },
     Renew {
@@ -34,7 +34,7 @@ pub(crate) enum Request {
     Reset {
         state: Name,
     },
-    /// Settles blocks and asks for another.
+    /// Settles blocks and requests another block.
     Lease {
         state: Name,
         policy: Policy,
@@ -44,8 +44,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether both name the same keys, so that they are on the same nodes while a slot of
-    /// a Cluster moves.
+    /// Whether both name the same keys, so they are on the same nodes while a Cluster slot moves.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Decide(lines), Self::Decide(others)) => {
@@ -53,12 +52,12 @@ impl Request {
             }
             (Self::Reset { state }, Self::Reset { state: other })
             | (Self::Lease { state, .. }, Self::Lease { state: other, .. }) => state == other,
-            // No two receipts have the same key.
+            // Receipts never share a key.
             _ => false,
         }
     }
 
-    /// The most keys that this adds to a call.
+    /// Returns the maximum number of keys that this adds to a call.
     pub(crate) fn keys(&self) -> usize {
         match self {
             Self::Decide(lines) => lines.len(),
@@ -68,7 +67,7 @@ impl Request {
     }
 }
 
-/// One charge.
+/// A charge.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) state: Name,
@@ -78,7 +77,7 @@ pub(crate) struct Line {
     pub(crate) dry: bool,
 }
 
-/// The answer of Redis.
+/// Redis' answer.
 #[derive(Debug)]
 pub(crate) enum CallAnswer {
     Verdict(Verdict),
@@ -88,23 +87,23 @@ pub(crate) enum CallAnswer {
     Leased(Leased),
 }
 
-/// The answer of Redis to a request for a block, and its time.
+/// Redis' answer to a request for a block, and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
     pub(crate) granted: Granted,
     /// Redis' time of the call.
     pub(crate) decided_at: Timestamp,
-    /// Before the call was sent: a block that counts its time from here ends in time.
+    /// When the call was sent. A block timed from here expires no later than in Redis.
     pub(crate) sent: Moment,
 }
 
-/// A request, shared by who asked and by who carries it to Redis.
+/// A request, shared between the caller and the task that sends it to Redis.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) request: Request,
     /// The slot of its keys.
     pub(crate) slot: u16,
-    /// The epoch of the deny cache when the request was made.
+    /// The deny cache's epoch when the request was made.
     pub(crate) epoch: u64,
     /// The caller gives up after this instant.
     pub(crate) deadline: Instant,
@@ -113,7 +112,7 @@ pub(crate) struct Ticket {
 
 #[derive(Debug)]
 enum Progress {
-    /// Waits to be sent, a second time perhaps.
+    /// Waits to be sent, possibly for a second time.
     Queued {
         waker: Option<Waker>,
         refusals: u8,
@@ -124,7 +123,7 @@ enum Progress {
         refusals: u8,
     },
     Answered(Result<CallAnswer, StoreError>),
-    /// The answer was picked up, or who asked has left.
+    /// The caller took the answer, or gave up.
     Over,
 }
 
@@ -134,8 +133,8 @@ impl Ticket {
         Self { request, slot, epoch, deadline, progress }
     }
 
-    /// The slot, if its requests need a script of their own. Those to decide share one for several
-    /// slots, where the node allows that.
+    /// The slot that a call must not mix with other slots. `None` if the request may share a call
+    /// with other slots: decisions do, if the node allows cross-slot calls.
     pub(crate) fn script(&self, allows_cross_slot: bool) -> Option<u16> {
         let shares = allows_cross_slot && matches!(self.request, Request::Decide(_));
         (!shares).then_some(self.slot)
@@ -146,7 +145,7 @@ impl Ticket {
         !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
     }
 
-    /// Takes this into a call; `false` if the caller has given up.
+    /// Marks this as part of a call. Returns `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -159,9 +158,8 @@ impl Ticket {
         }
     }
 
-    /// Allows another call for this request, because Redis did not execute it for a deadline,
-    /// although it was in time by the clock of this process. Returns `false` if that has happened
-    /// [too often](MOST_REFUSALS).
+    /// Requeues this request after Redis rejected the call as late, although this process's clock
+    /// was still before the deadline. Returns `false` after [too many rejections](MOST_REFUSALS).
     pub(crate) fn take_back(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -173,8 +171,8 @@ impl Ticket {
         }
     }
 
-    /// Takes this back from a call that another node will carry out; `false` if the caller has
-    /// given up.
+    /// Requeues this request because another node will execute the call. Returns `false` if the
+    /// caller has given up.
     pub(crate) fn unsend(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -191,7 +189,8 @@ impl Ticket {
         self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up. Returns whether the request was shed: it waited to be sent.
+    /// Fails the request because its deadline has passed. Returns whether it was shed, which means
+    /// that it was never sent.
     pub(crate) fn expire(&self) -> bool {
         let mut is_shed = false;
         self.answer_with(|is_sent| {
@@ -205,7 +204,7 @@ impl Ticket {
         is_shed
     }
 
-    /// Answers that no task is left to carry this out.
+    /// Fails the request because the runtime that would send it is gone.
     pub(crate) fn fail_pending(&self) {
         self.answer_with(|is_sent| {
             Err(if is_sent {
@@ -216,7 +215,7 @@ impl Ticket {
         });
     }
 
-    /// Answers, unless that is over, by whether this is part of a call.
+    /// Answers, if the request still waits. `answer` receives whether it is part of a call.
     fn answer_with(&self, answer: impl FnOnce(bool) -> Result<CallAnswer, StoreError>) {
         let mut progress = self.progress.lock();
         let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
@@ -234,7 +233,7 @@ impl Ticket {
         }
     }
 
-    /// Who asked has left.
+    /// Discards the request, because the caller gave up.
     pub(crate) fn abandon(&self) {
         *self.progress.lock() = Progress::Over;
     }
@@ -262,8 +261,8 @@ fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
     waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
 
-/// A call has the deadline of its oldest request, so each of several old requests can cause a refusal
-/// of all. A server that refuses again and again has another reason.
+/// A call has the deadline of its oldest request, so each of several old requests can cause a
+/// rejection of the entire call. A server that rejects more often than this has another reason.
 const MOST_REFUSALS: u8 = 3;
 
 const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

@@ -8,14 +8,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// Certificates that cannot be used.
+/// Why TLS could not be configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The given file has another format.
+    /// The given certificates could not be read or used.
     #[error("{0}: give the certificates of the authority as PEM, -----BEGIN CERTIFICATE-----")]
     Certificates(String),
-    /// No authority was given, and this system trusts no authority.
+    /// No authority was given, and this system trusts none.
     #[error(
         "no trusted certificate is found on this system; install ca-certificates or give the \
          authority's own"
@@ -23,10 +23,10 @@ pub enum TlsError {
     NoRoots,
 }
 
-/// TLS that trusts only these authorities, or else the authorities of the system.
+/// Returns a TLS configuration that trusts only these authorities, or by default the system's.
 ///
-/// It names its cryptography, because a process whose crates brought several has no
-/// default, and rustls panics when asked for one.
+/// It names its crypto provider explicitly. A process whose dependencies enable several providers
+/// has no default, and rustls would panic.
 pub(crate) fn config(authorities: Option<&[u8]>) -> Result<TlsConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     match authorities {
@@ -40,7 +40,7 @@ pub(crate) fn config(authorities: Option<&[u8]>) -> Result<TlsConfig, TlsError> 
             }
         }
         None => {
-            // A store usually has some certificates that cannot be read; the other certificates are
+            // A system's store often has some unreadable certificates, and the remaining ones are
             // enough.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {

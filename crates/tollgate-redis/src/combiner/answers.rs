@@ -1,4 +1,4 @@
-//! The answers to the requests of a call, from its reply or its failure.
+//! The answers to a call's requests, from its reply or its failure.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::ticket::{CallAnswer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
-    /// Hands out the answers, and returns the requests to send again immediately. Their keys are on
-    /// another node, or Redis refused them as late although their callers still wait: an older
-    /// request set the call's deadline, or Redis' clock stepped forward.
+    /// Answers the requests, and returns those to resend immediately. Their keys are on another
+    /// node, or Redis rejected them as late although their callers still wait, because an older
+    /// request set the call's deadline or Redis' clock stepped forward.
     pub(super) fn distribute(
         &self,
         batch: &Batch,
@@ -29,7 +29,8 @@ impl Combiner {
         let mut again = Vec::new();
         let (received, received_at) = (Instant::now(), self.clock.now());
         // Redis read its clock before this reply arrived, so a later time means that the clock has
-        // stepped. A refusal does not, because the call may have been on its way for too long.
+        // stepped. A late rejection alone does not, because the call may have been in transit for
+        // too long.
         let is_clock_wrong = node.at_server(received).is_some_and(|latest| reply.now > latest);
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
@@ -52,14 +53,14 @@ impl Combiner {
                     Ok(CallAnswer::Renewal(begun.and_then(renewed)))
                 }
                 Row::Reset => {
-                    // Denials from before it may have come since this was sent.
+                    // Denials from before the reset may have been stored since this was sent.
                     self.deny_cache.forget();
                     Ok(CallAnswer::Reset)
                 }
                 Row::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
                     let key = String::from_utf8_lossy(key);
-                    // Redis works, so other requests must not fail because of this.
+                    // Redis works, so this must not fail other requests.
                     Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
                         .with_source(fault))
                 }
@@ -68,7 +69,7 @@ impl Combiner {
                     "OOM: the server has no memory left for a charge; raise maxmemory",
                 )),
                 Row::Elsewhere => {
-                    // By itself it is told where its keys are.
+                    // A call with only this request gets a redirection that names the node.
                     again.extend(ticket.unsend().then(|| Arc::clone(ticket)));
                     continue;
                 }
@@ -84,7 +85,7 @@ impl Combiner {
             ticket.answer(answer);
         }
         if is_clock_wrong {
-            // Redis' clock is further ahead than was known.
+            // Redis' clock is further ahead than estimated.
             node.relearn(reply.now, sent.instant);
         } else {
             node.learn(reply.now, sent.instant);
@@ -92,14 +93,14 @@ impl Combiner {
         again
     }
 
-    /// The charges of these requests may have been made, but there is no reply.
+    /// Clears the deny cache if a reset may have been executed although its reply is lost.
     pub(super) fn forget_denials(&self, tickets: &[Arc<Ticket>]) {
         if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
             self.deny_cache.forget();
         }
     }
 
-    /// Answers requests for a server whose breaker is open, without sending them.
+    /// Fails requests without sending them, because the server's breaker is open.
     pub(super) fn refuse(&self, member: &Member, tickets: &[Arc<Ticket>]) {
         self.topology.suspect();
         for ticket in tickets {
@@ -133,8 +134,7 @@ mod tests {
     use crate::RedisStore;
     use crate::names::Name;
 
-    /// A store and its server's node. The server's clock is a minute ahead, as far as the node
-    /// knows.
+    /// A store and its server's node. The node believes that the server's clock is a minute ahead.
     fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Member>, Instant) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
@@ -148,8 +148,8 @@ mod tests {
         Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
     }
 
-    /// A call with an old request, which is late by now, and a new request. Redis refused both at
-    /// `now`. Returns whether the new request is sent again.
+    /// Sends an old request, which is late by now, and a new request. Redis rejects both at `now`.
+    /// Returns whether the new request is resent.
     fn refuse(
         store: &RedisStore,
         member: &Member,
@@ -169,11 +169,11 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// A clock that is taken to be ahead makes later deadlines too late.
+    /// If the clock were taken to be ahead, later deadlines would be too late.
     #[test]
     fn slow_transit_of_an_old_request_leaves_the_clock() {
         let (_runtime, store, member, start) = known();
-        // The call was on its way for as long as the test took to get here.
+        // The call was in transit for as long as the test took to get here.
         let now = member.node.at_server(Instant::now()).unwrap();
         assert!(refuse(&store, &member, start, now, &request(start + MINUTE)));
         assert_eq!(member.node.at_server(start), Some(Timestamp::from_micros(60_000_000)));

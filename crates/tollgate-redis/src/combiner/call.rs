@@ -1,4 +1,4 @@
-//! One call to one server.
+//! A call to one server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,15 +20,15 @@ use crate::ticket::{Request, Ticket};
 /// Just before a call was sent.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
-    /// By the clock of deadlines and timers.
+    /// By the clock for deadlines and timers.
     pub(super) instant: Instant,
-    /// By the clock of what is held and remembered.
+    /// By the clock for leases and remembered denials.
     pub(super) moment: Moment,
 }
 
 impl Combiner {
-    /// Sends requests to one server and hands out the answers. Requests that it refuses because
-    /// another server has their key go on by themselves.
+    /// Sends requests to a server and answers them. Requests that it rejects because another server
+    /// has their key are redirected separately.
     pub(super) async fn call(
         self: &Arc<Self>,
         target: &Target,
@@ -47,8 +47,8 @@ impl Combiner {
         }
         let mut ended = None;
         let mut allows_cross_slot = target.member.node.allows_cross_slot();
-        // Some requests are sent once more, at once: requests in time that the server did not
-        // execute as late, and requests with keys of another node, so that the reply names the node.
+        // Some requests are resent immediately: requests that the server rejected as late before
+        // their deadline, and requests with keys on another node, so that the reply names the node.
         while !tickets.is_empty() {
             let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));
@@ -57,7 +57,7 @@ impl Combiner {
         ended.unwrap_or(Ended::Refused)
     }
 
-    /// Requests whose slot has another leader by now wait for that one.
+    /// Requeues requests with a slot that has moved to another leader.
     fn hand_over_others(self: &Arc<Self>, target: &Target, tickets: &mut Vec<Arc<Ticket>>) {
         let slots = tickets.iter().map(|ticket| ticket.slot);
         let mut others = self.topology.others(&target.member, slots).into_iter();
@@ -70,7 +70,7 @@ impl Combiner {
         });
     }
 
-    /// Sends requests, one batch for each script, and keeps the requests that must be sent again.
+    /// Sends one batch per script. `tickets` retains the requests that must be resent.
     async fn send(
         self: &Arc<Self>,
         target: &Target,
@@ -79,7 +79,7 @@ impl Combiner {
         mut allows_cross_slot: bool,
     ) -> Ended {
         let node = &target.member.node;
-        // The script for several slots takes longer for one slot.
+        // For a single slot, the cross-slot script is slower.
         allows_cross_slot &= tickets.iter().any(|ticket| ticket.slot != tickets[0].slot);
         let script = |ticket: &Arc<Ticket>| ticket.script(allows_cross_slot);
         tickets.sort_by_key(script);
@@ -104,7 +104,7 @@ impl Combiner {
             batches.last_mut().is_some_and(|batch| add(batch, ticket))
         });
         batches.retain(|batch| !batch.is_empty());
-        // Tests that have a time of their own have no deadlines in it.
+        // Tests with their own time have no deadlines in it.
         if time.is_none() {
             for (batch, tickets) in batches.iter_mut().zip(parts(tickets, script)) {
                 let first = tickets.iter().map(|ticket| ticket.deadline).min();
@@ -117,8 +117,8 @@ impl Combiner {
         let unanswered = Unanswered(tickets);
         let call = node.call(&batches, time, last, target.is_asking);
         let outcomes = match &tickets[..] {
-            // The call ends at its deadline, so it takes no watch; and what is queued is
-            // another call's.
+            // The call finishes at its only deadline, so it needs no timer. Another call watches
+            // the queue.
             [_] if lane == Lane::Direct => call.await,
             _ => self.until_deadlines(call, Some(&target.member), tickets).await,
         };
@@ -135,7 +135,7 @@ impl Combiner {
                     Ended::Answered
                 }
                 Ok(Err(bad)) => {
-                    // Whatever this answers, other replies may be off by one as well.
+                    // Other replies may be off by one as well, so the connection cannot be trusted.
                     node.distrust();
                     self.forget_denials(tickets);
                     for ticket in tickets {
@@ -145,7 +145,7 @@ impl Combiner {
                     Ended::Lost
                 }
                 Err(Failure::Refused(_)) if batch.is_cross_slot() => {
-                    // The answer about a slot says more.
+                    // Resend the requests by slot, because those calls get more specific answers.
                     again.extend(tickets.iter().filter(|ticket| ticket.unsend()).cloned());
                     Ended::Refused
                 }
@@ -165,8 +165,9 @@ impl Combiner {
         ended
     }
 
-    /// Finds out the time of a server, because a call without deadlines may be carried out when its
-    /// callers have given up. If there is no time, all requests are answered with the error.
+    /// Queries the server's time if it is unknown, because Redis may execute a call without a
+    /// deadline after its callers have given up. If the query fails, all requests fail with its
+    /// error.
     async fn ensure_clock_known(&self, target: &Target, tickets: &[Arc<Ticket>]) -> bool {
         let node = &target.member.node;
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
@@ -178,7 +179,7 @@ impl Combiner {
         let outcome = self.until_deadlines(learn, Some(&target.member), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
-        // A request for the time charges no key, with or without an answer.
+        // A time query charges no key, with or without an answer.
         let reason = match failure {
             Failure::Lost(reason) => reason,
             Failure::Refused(refusal) => refusal.to_string(),
@@ -188,7 +189,7 @@ impl Combiner {
     }
 }
 
-/// The requests of each script.
+/// Splits the requests by script.
 fn parts(
     tickets: &[Arc<Ticket>],
     script: impl Fn(&Arc<Ticket>) -> Option<u16>,
@@ -196,7 +197,7 @@ fn parts(
     tickets.chunk_by(move |one, other| script(one) == script(other))
 }
 
-/// Adds a request to a call, or answers it.
+/// Adds a request to a call, or fails it.
 fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
     let added = match &ticket.request {
         Request::Decide(lines) => {

@@ -1,4 +1,4 @@
-//! Those whose time is up while they wait, or whose runtime ends.
+//! Answers requests when their deadline passes, or when their runtime shuts down.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,8 +12,8 @@ use crate::ticket::Ticket;
 use crate::topology::Member;
 
 impl Combiner {
-    /// Waits for a call, and meanwhile answers those whose time is up, in the call and in
-    /// the queue of its member: the call may end in time for some and too late for others.
+    /// Waits for a call, and meanwhile expires requests in the call and in its member's queue. The
+    /// call may finish before some deadlines and after others.
     pub(super) async fn until_deadlines<C: Future>(
         &self,
         call: C,
@@ -35,7 +35,7 @@ impl Combiner {
         .await
     }
 
-    /// Answers those whose time is up, and says when to look next.
+    /// Expires late requests, and returns when to check next.
     fn look(&self, member: Option<&Arc<Member>>, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
         let queued = member.map(|member| member.lanes.lock().pace.expire(now));
@@ -52,7 +52,7 @@ impl Combiner {
         next
     }
 
-    /// Answers requests that get no answer in time.
+    /// Fails requests that cannot be answered before their deadline.
     pub(super) fn expire(&self, late: &[Arc<Ticket>]) {
         for ticket in late {
             if ticket.expire() {
@@ -62,7 +62,7 @@ impl Combiner {
     }
 }
 
-/// Requests of a call that is given up with its runtime.
+/// A call's requests, which fail if the call is dropped with its runtime.
 pub(super) struct Unanswered<'a>(pub(super) &'a [Arc<Ticket>]);
 
 impl Drop for Unanswered<'_> {

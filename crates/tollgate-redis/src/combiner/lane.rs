@@ -1,4 +1,4 @@
-//! Which requests go together, and when.
+//! Which requests share a call, and when it is sent.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::pace::{Bounds, Call, Ended, Fit, Next, Pace};
 use crate::ticket::Ticket;
 use crate::topology::Member;
 
-/// The requests that wait for a call to one server, and the calls that are under way.
+/// The requests that wait for a call to a server, and the calls in flight.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    /// Each slot is held by a task, so a future that is not polled keeps none from others.
+    /// Each slot is held by a task, so a future that is not polled cannot block other requests.
     pub(super) pace: Pace<Arc<Ticket>>,
-    /// Whether a request that found nothing under way is with Redis.
+    /// Whether a direct call is in flight: a request that found the server idle.
     pub(super) is_direct: bool,
 }
 
@@ -25,22 +25,22 @@ impl Lanes {
         Self { pace: Pace::new(bounds), is_direct: false }
     }
 
-    /// The number of requests that wait for a call.
+    /// Returns the number of requests that wait for a call.
     pub(crate) fn queued(&self) -> usize {
         self.pace.queued()
     }
 }
 
-/// Which way a call goes.
+/// How a call is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     Direct,
     Task,
-    /// Beside the others, as another node sent it here.
+    /// Outside the lanes, because another node redirected it here.
     Aside,
 }
 
-/// The way of a request that found nothing under way.
+/// The lane for a request that found the server idle.
 pub(super) struct DirectLane(pub(super) Arc<Member>);
 
 impl Drop for DirectLane {
@@ -49,7 +49,7 @@ impl Drop for DirectLane {
     }
 }
 
-/// The way of all others: one call after the other for as long as the slot is worth it.
+/// The lane for all other requests: one call after another while its slot is needed.
 pub(super) struct TaskLane {
     combiner: Arc<Combiner>,
     member: Arc<Member>,
@@ -58,7 +58,7 @@ pub(super) struct TaskLane {
 }
 
 impl TaskLane {
-    /// For a slot that was given out.
+    /// Spawns a lane, which takes over a slot that was reserved for it.
     pub(super) fn open(combiner: &Arc<Combiner>, member: &Arc<Member>) {
         let (run_by, member) = (Arc::clone(combiner), Arc::clone(member));
         let lane = Self { combiner: run_by, member, is_open: true, call: None };
@@ -73,10 +73,10 @@ impl TaskLane {
         }
     }
 
-    /// The requests of the next call. Without any the lane closes, under the lock, so that
-    /// no request is queued behind a lane that has stopped looking.
+    /// Takes the requests for the next call. If there are none, the lane closes under the lock, so
+    /// that no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
-        // The breaker has drawn its conclusion from lost calls already.
+        // The breaker has already handled lost calls.
         let is_silent = self.member.node.guard().is_open();
         let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
@@ -105,7 +105,7 @@ impl TaskLane {
 }
 
 impl Drop for TaskLane {
-    /// A lane that is not closed by itself ends with its runtime.
+    /// A lane that has not closed itself is dropped with its runtime.
     fn drop(&mut self) {
         if !self.is_open {
             return;

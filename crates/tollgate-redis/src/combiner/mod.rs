@@ -1,18 +1,18 @@
-//! Group commit: requests that wait at the same moment are decided in one call.
+//! Group commit: requests that wait at the same time are decided in one call.
 //!
-//! The path of a request:
+//! A request's path:
 //!
-//! 1. [`Combiner::submit`] finds the [`Member`] that has its key, and sends it at once if nothing is
-//!    under way there: its caller carries out the call. Else it goes to the queue of
-//!    [`Pace`](crate::pace::Pace), which may shed it.
-//! 2. `lane.rs`: a task with a slot takes the requests of the next call out of the queue, as many as
-//!    Redis decides in about a millisecond (`work.rs`).
-//! 3. `call.rs`: they become one [`Batch`](crate::encode::Batch), or one for each slot of a Cluster where
-//!    the node allows no others. The [`Node`](crate::node::Node) sends all of them at once.
-//!    `deadlines.rs` answers requests whose time is up meanwhile.
-//! 4. `answers.rs`: each request gets its answer out of the reply, or an error.
-//! 5. `redirect.rs`: requests that a node sends on to another one go there in a call of their own.
-//! 6. [`RedisFuture`](crate::RedisFuture) picks the answer up from the [`Ticket`].
+//! 1. [`Combiner::submit`] finds the [`Member`] that has its key. If no call is in flight there,
+//!   the request is sent immediately, and its caller drives the call. Otherwise it is queued in
+//!   [`Pace`](crate::pace::Pace), which may shed it.
+//! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, as many as Redis
+//!   decides in about a millisecond (`work.rs`).
+//! 3. `call.rs`: they become one [`Batch`](crate::encode::Batch), or one per Cluster slot if the
+//!   node does not allow cross-slot calls. The [`Node`](crate::node::Node) sends all batches
+//!   together. `deadlines.rs` answers requests whose deadline passes meanwhile.
+//! 4. `answers.rs`: each request gets its answer from the reply, or an error.
+//! 5. `redirect.rs`: requests that a node redirects are sent to the other node in a separate call.
+//! 6. [`RedisFuture`](crate::RedisFuture) takes the answer from the [`Ticket`].
 
 mod answers;
 mod call;
@@ -43,9 +43,9 @@ use crate::stats::Counters;
 use crate::ticket::Ticket;
 use crate::topology::{Member, Topology};
 
-/// Carries requests to the servers of a store, many in a call.
+/// Sends requests to a store's servers, many per call.
 ///
-/// There is no timer. A request is sent at once if no call is under way; requests that arrive
+/// There is no timer. If no call is in flight, a request is sent immediately; requests that arrive
 /// meanwhile share the next call. The busier a server is, the larger the calls become, and the less
 /// each request costs it.
 #[derive(Debug)]
@@ -58,20 +58,19 @@ pub(crate) struct Combiner {
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     pub(crate) ids: Ids,
-    /// Only tests have a time of their own, in microseconds.
+    /// Set in tests only, in microseconds.
     pub(crate) time: Option<Arc<AtomicU64>>,
 }
 
-/// A call that the caller of a request carries out while it waits for the answer.
+/// A call that a request's caller drives while it waits for the answer.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
-    /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
-    /// task would cost a change of threads there and back; it must be polled to its end,
-    /// here or there.
+    /// Submits a request. If it is sent alone, the caller must poll the returned call to completion
+    /// or spawn it. Driving the call in the caller saves the thread switches that a task would
+    /// cost.
     ///
-    /// It does not delay other requests while it is not polled: only the calls of tasks are
-    /// counted.
+    /// An unpolled call does not delay other requests, because only tasks' calls are counted.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
         if let Some(member) = self.topology.leader_now(ticket.slot) {
             return self.queue(&member, ticket);
@@ -119,8 +118,8 @@ impl Combiner {
         None
     }
 
-    /// The last instant at which requests are sent. The answer to a later call would arrive too
-    /// late, and the caller could not find out whether it was charged.
+    /// Returns the last instant at which to send requests. The answer to a later call would arrive
+    /// too late, and the caller could not find out whether it was charged.
     fn last_call(&self, tickets: &[Arc<Ticket>]) -> Instant {
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
         let last = last.unwrap_or_else(Instant::now);

@@ -1,4 +1,4 @@
-//! Requests that a node of a Cluster sends on to another node.
+//! Requests that a Cluster node redirects to another node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,36 +15,36 @@ use crate::future::Left;
 use crate::ticket::Ticket;
 use crate::topology::{Member, Place};
 
-/// A server that a call is sent to.
+/// The server for a call.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) member: Arc<Member>,
-    /// The node does not have the slot yet, but these keys of it.
+    /// The node does not have the slot yet, only these keys.
     pub(super) is_asking: bool,
     redirects: Redirects,
-    /// A slot for a call that was redirected here. A task holds it.
+    /// A permit for a call that was redirected here, held by its task.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// The redirections of requests so far.
+/// A request's redirections so far.
 #[derive(Clone, Debug, Default)]
 struct Redirects {
-    /// Times that they were sent on, since their keys were last found on two nodes at once.
+    /// The number of redirections since its keys were last found split over two nodes.
     count: u32,
-    /// Times that their keys were found on two nodes at once.
+    /// How often its keys were found split over two nodes.
     halves: u32,
-    /// To be kept before they go on.
+    /// The pause before the next attempt.
     pause: Duration,
-    /// The node that they were sent to, and whether it has to be asked; else the leader.
+    /// The node to try next, and whether to send `ASKING` first. `None` for the slot's leader.
     next: Option<(Arc<Member>, bool)>,
 }
 
-/// More often than this nodes do not send on a call unless they disagree.
+/// Nodes that redirect a call more often disagree about the slot.
 const MOST_REDIRECTIONS: u32 = 5;
-/// The pause before a third redirect of a call, because nodes that disagree need a moment, and
-/// before a call for keys that are moving is repeated.
+/// The pause before a third redirection, because nodes that disagree need a moment, and before
+/// repeating a call for keys that are moving.
 const PAUSE: Duration = Duration::from_millis(2);
-/// It is doubled for each time that keys were still on their way, but not more often.
+/// How many times the pause doubles while keys are still moving.
 const LONGEST: u32 = 3;
 
 impl Target {
@@ -55,15 +55,15 @@ impl Target {
 }
 
 impl Combiner {
-    /// Sends requests on to the member that has their key now.
+    /// Queues a request at the member that has its key now.
     pub(super) fn hand_over(self: &Arc<Self>, member: &Arc<Member>, ticket: &Arc<Ticket>) {
         if let Some(call) = self.queue(member, ticket) {
             self.runtime.spawn(Left { call, tickets: vec![Arc::clone(ticket)] });
         }
     }
 
-    /// Sends requests of one slot that a server refused to the server that it named. Nothing has
-    /// been charged.
+    /// Redirects requests in one slot to the server that a rejection named. They have not been
+    /// charged.
     pub(super) fn redirect(
         self: &Arc<Self>,
         refusal: Refusal,
@@ -77,8 +77,8 @@ impl Combiner {
         if refusal != Refusal::TryAgain {
             return self.go_on(tickets.collect(), redirects);
         }
-        // The keys of some requests have moved, and the keys of others have not. Most requests have
-        // all keys on one side. The other requests wait, and do not delay them.
+        // Some requests' keys have moved and others' have not. Most requests have all keys on one
+        // node, and must not be delayed by requests with split keys.
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
         for ticket in tickets {
             let belongs =
@@ -91,7 +91,7 @@ impl Combiner {
         groups.into_iter().for_each(|group| self.go_on(group, redirects.clone()));
     }
 
-    /// Sends requests in a call of their own.
+    /// Sends requests in a separate call.
     fn go_on(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, redirects: Redirects) {
         if tickets.is_empty() {
             return;
@@ -105,8 +105,7 @@ impl Combiner {
         self.runtime.spawn(Left { call, tickets });
     }
 
-    /// Waits for a server that has room for a call. `None` if the time of the requests is nearly
-    /// over first.
+    /// Waits for a server with room for a call. `None` if the requests' last deadline is too close.
     async fn target(&self, redirects: Redirects, tickets: &[Arc<Ticket>]) -> Option<Target> {
         let find = async {
             tokio::time::sleep(redirects.pause).await;
@@ -114,7 +113,7 @@ impl Combiner {
                 Some(next) => next,
                 None => (self.topology.leader(tickets[0].slot).await, false),
             };
-            // It is never closed.
+            // The semaphore is never closed.
             let room = Arc::clone(&member.room).acquire_owned().await.ok();
             Target { member, is_asking, redirects, _room: room }
         };
@@ -130,7 +129,7 @@ impl Combiner {
         target.ok()
     }
 
-    /// Where requests go on that were refused at a server. `None` if they do not.
+    /// Returns where to send requests after a rejection. `None` if they fail.
     fn follow(&self, refusal: &Refusal, from: &Target, slot: u16) -> Option<Redirects> {
         let (asked, topology) = (&*from.member.place.host, &self.topology);
         let mut redirects = Redirects { pause: Duration::ZERO, ..from.redirects.clone() };
@@ -142,7 +141,7 @@ impl Combiner {
             Refusal::TryAgain => {
                 redirects.pause = PAUSE * (1 << redirects.halves.min(LONGEST));
                 redirects.halves += 1;
-                // The nodes agree: each has sent it on for what it does not have itself.
+                // The nodes agree: each redirected the call because it lacks some of the keys.
                 redirects.count = 0;
                 redirects.next = None;
                 return Some(redirects);

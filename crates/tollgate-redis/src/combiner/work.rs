@@ -1,4 +1,4 @@
-//! How much work of Redis a call may be, so that no script keeps other clients waiting.
+//! Limits how much work a call gives Redis, so that no script blocks other clients for long.
 
 use std::hash::BuildHasher;
 
@@ -11,16 +11,16 @@ use crate::encode::Batch;
 use crate::header::is_plain;
 use crate::ticket::{Line, Request};
 
-/// The sum of the work of all requests of a call.
+/// The total work of a call's requests.
 ///
-/// The units are microseconds of a common server. They are estimates: a script cannot measure the
-/// time that it takes, because Redis gives it no clock that runs.
+/// The unit is a microsecond on a typical server. The costs are estimates: a script cannot measure
+/// its own time, because Redis freezes the clock while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     keys: usize,
-    /// If all requests go the plain path of the script.
+    /// The work if all requests take the script's plain path.
     plain: u64,
-    /// If one of them goes the general path, as all others then do.
+    /// The work if any request needs the general path, which all requests then take.
     general: u64,
     is_general: bool,
     slots: HashSet<u16, RandomState>,
@@ -28,26 +28,26 @@ pub(super) struct Work {
     hasher: RandomState,
 }
 
-/// The most work of a call that has several requests.
+/// The maximum work of a call with several requests.
 const MOST: u64 = 1_000;
 
 /// The work of starting another script in a call.
 const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;
-/// A request that equals one before it, in the general path. In the plain path it costs nothing.
+/// A repeated request on the general path. On the plain path it is free.
 const REPEATED: u64 = 2;
 const CORRECTION: u64 = 20;
-/// Entries that a refund moves in a microsecond, of a log that is full.
+/// How many entries of a full log a refund moves per microsecond.
 const ENTRIES: u64 = 20;
 /// In a log with more entries, a refund changes a few pages.
 const MANY: u64 = 4_096;
 
 impl Work {
-    /// Adds a request, and returns whether the call has room for it. The first request of a call
-    /// always has: otherwise it would stop all requests behind it.
+    /// Adds a request, and returns whether the call has room for it. A call always has room for its
+    /// first request, which would otherwise block all requests behind it.
     ///
-    /// `slot` is that of a request whose slot needs a script of its own.
+    /// `slot` is set if the request needs a separate script for its slot.
     pub(super) fn admits(&mut self, request: &Request, slot: Option<u16>) -> bool {
         let is_first = self.keys == 0;
         if slot.is_some_and(|slot| self.slots.insert(slot)) && !is_first {
@@ -113,7 +113,7 @@ mod tests {
         Request::Decide([line].into_iter().collect())
     }
 
-    /// The number of requests that fit into a call.
+    /// Returns the number of requests that fit into a call.
     fn room(requests: impl Iterator<Item = Request>) -> usize {
         let mut work = Work::default();
         requests.take_while(|request| work.admits(request, None)).count()
@@ -125,7 +125,7 @@ mod tests {
         let log = Policy::sliding_window_log("l", Quota::per_minute(9)).unwrap();
         assert_eq!(room((0..1_000).map(|key| charge(&bucket, key))), 333);
         assert_eq!(room((0..1_000).map(|key| charge(&log, key))), 83);
-        // One request that is not plain takes the whole call along.
+        // A single general request moves the entire call to the general path.
         let mixed = (0..1_000).map(|key| charge(if key == 100 { &log } else { &bucket }, key));
         assert_eq!(room(mixed), 100);
     }

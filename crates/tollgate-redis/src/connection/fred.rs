@@ -1,4 +1,4 @@
-//! A connection of fred.
+//! A connection through the fred client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -39,7 +39,7 @@ impl FredConnection {
         timeout: Duration,
     ) -> Answers {
         // With fred's timeout, commands that expire before they are written are never sent. fred
-        // applies it only to custom commands.
+        // only applies it to custom commands.
         let options = Options { timeout: Some(timeout.max(LEAST)), ..Options::default() };
         let client = self.client.with_options(&options);
         let count = commands.len();
@@ -56,7 +56,7 @@ impl FredConnection {
         if answers.len() == count {
             return answers.into_iter().map(answer).collect();
         }
-        // The error is about all commands, but the server may have executed a part of them.
+        // The error is about all commands, but the server may have executed some.
         let error = answers.into_iter().find_map(Result::err);
         let error = error.unwrap_or_else(|| Error::new(ErrorKind::IO, "too few answers"));
         let is_timeout = *error.kind() == ErrorKind::Timeout;
@@ -66,7 +66,7 @@ impl FredConnection {
     }
 
     pub(super) async fn connected(&self) {
-        // It fails when a first attempt does, and another follows.
+        // This fails if a first attempt fails, although fred tries again.
         while self.client.wait_for_connect().await.is_err() {}
     }
 
@@ -75,7 +75,7 @@ impl FredConnection {
     }
 
     pub(super) fn reconnect(&self) {
-        // Without a connection, fred would reconnect again as soon as it has connected.
+        // While disconnected, fred would reconnect again right after it has connected.
         if !self.is_connected() {
             return;
         }
@@ -103,8 +103,8 @@ impl Drop for FredConnection {
     }
 }
 
-/// Makes a client that never repeats a command, because the server may have executed it and the
-/// answer may be lost.
+/// Creates a client that never retries a command, because the server may have executed it before
+/// the answer was lost.
 fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
     let mut policy = ReconnectPolicy::new_exponential(0, 20, 500, 2);
     policy.set_jitter(20);
@@ -114,13 +114,13 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.connection_timeout = SETUP_TIMEOUT;
             connection.internal_command_timeout = SETUP_TIMEOUT;
             connection.max_command_attempts = 1;
-            // Without a connection, calls are rejected once this number of calls waits.
+            // While disconnected, further calls fail when this many calls wait.
             connection.max_command_buffer_len = 256;
             connection.tcp.nodelay = Some(true);
-            // A password may be changed while we run.
+            // The password may change while we run.
             connection.reconnect_on_auth_error = true;
             // Otherwise fred would close the connection on LOADING or READONLY, and report this
-            // error to all calls in flight. `Failure` would read it as not charged.
+            // error to all calls in flight. `Failure` would treat them as not charged.
             connection.reconnect_errors.clear();
             // fred detects dead connections only while it sends little, so `Node` also watches
             // them. A slow server is not dead.
@@ -154,17 +154,17 @@ impl From<FredValue> for Value {
 impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         match error.kind() {
-            // The client checks its bound before it accepts a command.
+            // The client checks its limit before it accepts a command.
             ErrorKind::Backpressure => Self::Unsent(error.to_string()),
             ErrorKind::Cluster | ErrorKind::Unknown => {
                 let text = error.details();
-                // An error of the server begins with a code in capitals, for example `OOM`. An
-                // error of the client is a sentence.
+                // A server error starts with a code in capitals, for example `OOM`. A client error
+                // is a sentence.
                 let code = text.split_whitespace().next().unwrap_or_default();
                 if code.bytes().all(|byte| byte.is_ascii_uppercase()) {
                     Self::Server(text.to_owned())
                 } else if text.starts_with("Failed to route command") {
-                    // The client had no connection. A command with its only attempt left was never
+                    // The client had no connection. A command on its only attempt was never
                     // written.
                     Self::Unsent(text.to_owned())
                 } else {
@@ -179,20 +179,20 @@ impl From<Error> for CommandError {
             | ErrorKind::NotFound
             | ErrorKind::Parse
             | ErrorKind::Protocol => Self::Server(error.to_string()),
-            // An error of a connection, such as a failed login, also reaches the calls that were
-            // written to it.
+            // A connection error, such as a failed login, also reaches calls that were already
+            // written.
             _ => Self::Lost(error.to_string()),
         }
     }
 }
 
-/// fred reads a timeout of zero as no timeout.
+/// fred treats a timeout of zero as no timeout.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Connecting, TLS and logging in, each.
+/// The timeout for each setup step: connecting, the TLS handshake, and logging in.
 const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Restarts the client's task, which ends on fatal errors.
+/// Restarts the client's task, which stops on fatal errors.
 async fn supervise(client: Client) {
     let mut was_told = false;
     loop {
@@ -202,7 +202,7 @@ async fn supervise(client: Client) {
                 was_told = true;
                 tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
             }
-            // Only the first failure is logged. A task that panicked is also started again.
+            // Log only the first failure. A task that panicked is restarted too.
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -226,7 +226,7 @@ impl Drop for Connecting {
     }
 }
 
-/// A command without a slot, because each client has a single server.
+/// Creates a command without a slot, because each client has a single server.
 fn custom(name: &'static str) -> CustomCommand {
     CustomCommand::new_static(name, None::<u16>, false)
 }

@@ -1,5 +1,5 @@
-//! A connection to a server: it sends commands and receives answers. Only `fred.rs` knows the client
-//! library, so tests can use a simulated network instead.
+//! A connection to a server, which sends commands and receives answers. Only `fred.rs` knows the
+//! client library, so tests can use a simulated network instead.
 
 mod fred;
 
@@ -17,7 +17,7 @@ use crate::address::Address;
 use crate::simulation;
 use crate::topology::Place;
 
-/// A connection to a server, which reconnects whenever it breaks.
+/// A connection to a server, which reconnects when it breaks.
 #[derive(Debug)]
 pub(crate) enum Connection {
     Fred(FredConnection),
@@ -25,7 +25,7 @@ pub(crate) enum Connection {
     Simulated(Box<dyn simulation::Connection>),
 }
 
-/// How servers are reached.
+/// How to connect to servers.
 #[derive(Clone, Debug)]
 pub(crate) enum Network {
     Fred {
@@ -36,7 +36,7 @@ pub(crate) enum Network {
     Simulated(std::sync::Arc<dyn simulation::Network>),
 }
 
-/// The moments at which a connection was made.
+/// Notifies on each new connection.
 #[derive(Debug)]
 pub(crate) enum Reconnects {
     Fred(broadcast::Receiver<Server>),
@@ -44,19 +44,19 @@ pub(crate) enum Reconnects {
     Simulated(broadcast::Receiver<()>),
 }
 
-/// A command, and its arguments in their order.
+/// A command and its arguments.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The name of the command.
+    /// The command name.
     pub name: &'static str,
-    /// Its arguments.
+    /// The arguments, in order.
     pub arguments: Vec<Bytes>,
 }
 
-/// The result of a command.
+/// A command's result.
 pub type Answer = Result<Value, CommandError>;
 
-/// The answers to commands that were sent together, in their order.
+/// The answers to commands that were sent together, in the same order.
 pub type Answers = SmallVec<[Answer; 1]>;
 
 /// A value that a server returns.
@@ -64,7 +64,7 @@ pub type Answers = SmallVec<[Answer; 1]>;
 pub enum Value {
     /// No value.
     Null,
-    /// A whole number.
+    /// An integer.
     Number(i64),
     /// A string.
     Bytes(Bytes),
@@ -98,8 +98,8 @@ macro_rules! with_either {
 }
 
 impl Network {
-    /// Starts to connect to a node of a Cluster, or to the server of the URL, and never stops
-    /// trying. Must be called in a tokio runtime.
+    /// Starts to connect to a Cluster node, or to the URL's server, and retries forever. Must be
+    /// called in a tokio runtime.
     pub(crate) fn connect(
         &self,
         node: Option<&Place>,
@@ -124,8 +124,8 @@ impl Network {
 }
 
 impl Connection {
-    /// Sends commands without any other command between them. Gives up after `timeout`; a command
-    /// that was not written by then is never sent.
+    /// Sends commands with no other commands between them. Gives up after `timeout`; a command that
+    /// was not written by then is never sent.
     pub(crate) async fn send(
         &self,
         commands: SmallVec<[Command; 1]>,
@@ -158,13 +158,13 @@ impl Connection {
 }
 
 impl Reconnects {
-    /// Waits for the next connection. Returns `false` if there will be none.
+    /// Waits for the next connection. Returns `false` if there will not be another.
     pub(crate) async fn next(&mut self) -> bool {
-        // If some were missed, the last one counts.
+        // If some notifications were missed, the last one counts.
         with_either!(self, it => !matches!(it.recv().await, Err(RecvError::Closed)))
     }
 
-    /// Forgets the connections until now.
+    /// Discards pending notifications.
     pub(crate) fn skip(&mut self) {
         while with_either!(self, it => it.try_recv().is_ok()) {}
     }

@@ -1,4 +1,4 @@
-//! A request to decide: its charges, those to one key summed.
+//! A request to decide, with its charges summed by key.
 
 use std::hash::BuildHasher as _;
 
@@ -9,30 +9,30 @@ use tollgate_core::{Cost, Policy};
 use super::{Asked, Batch, COUNT, DECIDE, EncodeError, Run, Sum, equal_bytes, index};
 use crate::bytes::{exact, put};
 
-/// One charge of a request and the Redis key that holds its state.
+/// A charge, and the Redis key that stores its state.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// Where the state is: one Redis key per policy and key.
+    /// The Redis key of the state, one per policy and key.
     pub key: &'a [u8],
-    /// The policy to ask.
+    /// The policy to apply.
     pub policy: &'a Policy,
-    /// How many units.
+    /// The number of units.
     pub cost: Cost,
     /// Whether a denial denies the request.
     pub enforce: bool,
-    /// Whether it only asks.
+    /// Whether this is a dry run.
     pub dry: bool,
 }
 
-/// In place of whether a charge enforces.
+/// Encoded instead of the enforce flag.
 const DRY: u8 = 2;
 
 impl Batch {
-    /// Adds a request: all its charges or none.
+    /// Adds a request, which charges either all or none.
     pub fn decide(&mut self, lines: &[Line<'_>]) -> Result<(), EncodeError> {
         let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
         let mut charges: SmallVec<[u8; 2]> = smallvec![0; lines.len()];
-        // Dry charges come last, because they see what the other charges have left.
+        // Dry charges come last, because they see what remains after the other charges.
         for dry in [false, true] {
             for (line, charge) in lines.iter().zip(&mut charges) {
                 if line.dry == dry {
@@ -63,7 +63,8 @@ impl Batch {
             let number = self.request(Asked::Decide { sums: asked, charges }, &keys);
             let Self { requests, runs, equal, hasher, .. } = self;
             let hash = |&run: &u32| hasher.hash_one(equal_bytes(requests, &runs[run as usize]));
-            // A later run replaces an equal one, which requests can join no more.
+            // A later run replaces an equal run, because new requests can no longer join the
+            // earlier run.
             match equal.entry(
                 hash(&number),
                 |run| {
@@ -79,8 +80,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Counts the request in `scratch` with an equal one, unless one between the two names one of
-    /// its keys.
+    /// Joins the request in `scratch` to an equal request, unless a request between the two names
+    /// one of its keys.
     fn join(&mut self, keys: &[u64], charges: &[u8]) -> bool {
         let Self { requests, runs, equal, hasher, scratch, named_by, .. } = self;
         let bytes = &scratch[COUNT.end..];
@@ -99,8 +100,8 @@ impl Batch {
     }
 }
 
-/// Numbers that are equal if a denial of one charge may strike another, because both have the same
-/// subject. Without a penalty that counts denials, all numbers are zero.
+/// Returns equal numbers for charges with the same subject, because a denial of one may penalise
+/// the other. All numbers are zero if no penalty counts denials.
 fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     if !sums.iter().any(|sum| sum.policy.counts_denials()) {
         return Ok(SmallVec::from_elem(0, sums.len()));
@@ -113,14 +114,14 @@ fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     sums.iter().map(number).collect()
 }
 
-/// The start of the name of a Redis key, including the subject in braces.
+/// Returns a Redis key's prefix up to and including the subject in braces.
 fn subject_of(key: &[u8]) -> Option<&[u8]> {
     let end = key.iter().position(|byte| *byte == b'}')?;
     key.get(..=end)
 }
 
-/// Adds a charge to the charges of a request, and returns the number of the sum that contains it. A
-/// dry charge stays alone.
+/// Adds a charge to a request's sums, and returns the index of its sum. A dry charge gets its own
+/// sum.
 fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usize, EncodeError> {
     let same = sums.iter().position(|sum| sum.key == line.key);
     if let Some(sum) = same.map(|index| &mut sums[index]) {
@@ -137,8 +138,8 @@ fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usi
     Ok(sums.len() - 1)
 }
 
-/// Adds a charge to others of the same key. A shadow must not make them too dear, so
-/// beside an enforced charge it takes nothing.
+/// Adds a charge to a sum for the same key. A shadow charge must not make an enforced sum more
+/// expensive, so it is dropped.
 fn add(cost: &mut Cost, enforce: &mut bool, line: &Line<'_>) {
     match (*enforce, line.enforce) {
         (true, false) => {}

@@ -1,33 +1,33 @@
-//! Blocks of units that are spent without asking: settled, and asked for.
+//! Leased blocks of units: settling them, and requesting new ones.
 
 use tollgate_core::{Micros, Policy, Timestamp};
 
 use super::{Asked, Batch, EncodeError, LEASE};
 use crate::bytes::{exact, put};
 
-/// A block that is done with, and what was spent of it.
+/// A finished block, and how many of its units were spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// Its name.
+    /// The block's name.
     pub id: u64,
     /// The number of units.
     pub units: u64,
 }
 
-/// A block that is asked for.
+/// A request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The end of the block's name.
     pub tag: u32,
-    /// The most units; `None` if blocks are only settled.
+    /// The maximum number of units; zero only settles blocks.
     pub units: u64,
-    /// The longest time.
+    /// The maximum lifetime.
     pub ttl: Micros,
 }
 
 impl Ask {
-    /// The name of the block that a call at this time of Redis grants. Copies of a virtual machine
-    /// may use equal tags, but each makes its own call, and no two calls have one time.
+    /// Returns the name of the block that a call at this Redis time grants. Copies of a virtual
+    /// machine may use equal tags, but they make separate calls, which never have the same time.
     pub const fn id(&self, now: Timestamp) -> u64 {
         now.as_micros() << 32 | self.tag as u64
     }

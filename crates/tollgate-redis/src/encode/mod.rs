@@ -1,9 +1,9 @@
-//! Requests into the keys and arguments of one call.
+//! Encodes requests into a call's keys and arguments.
 //!
-//! | file | is |
+//! | file | contains |
 //! |---|---|
-//! | `decide.rs` | a request to decide: its charges, summed by key |
-//! | `settle.rs` | requests that follow a charge: correcting, renewing, forgetting |
+//! | `decide.rs` | requests to decide, with charges summed by key |
+//! | `settle.rs` | requests after a charge: corrections, renewals and resets |
 //! | `lease.rs` | blocks of units |
 
 mod decide;
@@ -25,40 +25,40 @@ use crate::bytes::put;
 use crate::header::{is_plain, put_header, put_periods};
 use crate::interned::Interned;
 
-/// The reason why a request cannot be added to a call. The call does not change.
+/// Why a request cannot be added to a call. The call does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// Charges of one request to one key that differ in quota.
+    /// Charges to one key with different quotas in one request.
     #[error("one policy and key is in the request with two quotas; name the policies apart")]
     TwoQuotas,
-    /// The call is full: send it and begin another.
+    /// The call is full: send it and start another.
     #[error("a call holds up to {} keys and requests, and some thousand forms", Batch::MAX)]
     Full,
-    /// More different keys than one request can have.
+    /// More different keys than a request may have.
     #[error("a request has charges to more than 255 different keys, or to 64 with a penalty")]
     TooManyCharges,
 }
 
-/// The requests of one call, in the form that the script takes.
+/// A call's requests, in the script's encoding.
 ///
-/// Equal requests to decide are sent once, with their number: the script decides such a *run* in
-/// one step. A request joins an equal one that came before it only if no request between the two
-/// names one of its keys, so that the outcome is that of deciding one after the other.
+/// Equal requests to decide are sent only one time, with their count, and the script decides such a
+/// *run* in one step. A request joins an earlier equal request only if no request in between names
+/// one of its keys, so the outcome is the same as in sequence.
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
-    /// The time at which Redis probably gets the call.
+    /// The estimated time at which Redis executes the call.
     now: Timestamp,
-    /// After this, in Redis' time, the script does nothing.
+    /// The script does nothing after this time, by Redis' clock.
     deadline: Option<Timestamp>,
     is_cross_slot: bool,
-    /// Whether a request needs the general path of the script, as all others then do.
+    /// Whether a request needs the script's general path, which all requests then take.
     is_general: bool,
     keys: Interned,
-    /// For each key the last run that names it.
+    /// The last run that names each key.
     named_by: Vec<u32>,
-    /// A policy of each form, and the bytes before its header.
+    /// One policy per form, and the offset of its header.
     pub(crate) forms: Vec<(Policy, u64)>,
     form_bytes: Vec<u8>,
     requests: Vec<u8>,
@@ -68,23 +68,23 @@ pub struct Batch {
     hasher: RandomState,
     /// The run of each request.
     pub(crate) run_of: Vec<u32>,
-    /// A request that is not part of the call yet.
+    /// The request being added.
     scratch: Vec<u8>,
 }
 
-/// Equal requests.
+/// A run of equal requests.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) asked: Asked,
     pub(crate) count: u16,
-    /// Its bytes among those of all requests.
+    /// Its range in the request bytes.
     bytes: Range<usize>,
 }
 
-/// The parts of a request that are needed to read its answer.
+/// The parts of a request that are needed to parse its answer.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// For each charge in its order, which of the sums it is in.
+    /// `charges` has the index of each charge's sum.
     Decide {
         sums: SmallVec<[Sum; 2]>,
         charges: SmallVec<[u8; 2]>,
@@ -95,16 +95,16 @@ pub(crate) enum Asked {
     Lease,
 }
 
-/// The charges of a request to one key, summed.
+/// A request's charges to one key, summed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
-    /// The number of its form.
+    /// The index of its form.
     pub(crate) form: u16,
     pub(crate) cost: Cost,
     pub(crate) enforce: bool,
 }
 
-/// The kinds of requests.
+/// The request kinds.
 const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
@@ -112,31 +112,31 @@ const RESET: u8 = 4;
 const RENEW: u8 = 5;
 const LEASE: u8 = 16;
 
-/// Where a run has the number of its requests.
+/// Where a run stores its request count.
 const COUNT: Range<usize> = 1..3;
 
 impl Batch {
-    /// The most keys or requests of one call: they go by numbers of two bytes. So do the places of
-    /// forms.
+    /// The maximum number of keys, or of requests, in a call: their numbers have two bytes. Form
+    /// offsets have two bytes too.
     pub const MAX: usize = u16::MAX as usize;
 
-    /// A call without requests. The reply has to repeat the `nonce`.
+    /// Creates an empty call. The reply has to repeat the `nonce`.
     pub fn new(nonce: u64) -> Self {
         Self { nonce: nonce.to_be_bytes(), ..Self::default() }
     }
 
-    /// A call that Redis is thought to get at `now`. Where that is not even the right period
-    /// of a calendar, or the one beside it, requests that are about it are refused unexecuted.
+    /// Creates an empty call that Redis probably executes at `now`. If the estimate is off by more
+    /// than one calendar period, requests for that calendar are rejected unexecuted.
     pub fn at(nonce: u64, now: Timestamp) -> Self {
         Self { now, ..Self::new(nonce) }
     }
 
-    /// Has the script do nothing after `deadline`, in Redis' time.
+    /// Makes the script do nothing after `deadline`, in Redis' time.
     pub const fn set_deadline(&mut self, deadline: Option<Timestamp>) {
         self.deadline = deadline;
     }
 
-    /// Has the call go to the variant of the script for keys of several slots.
+    /// Selects the script variant for keys in several slots.
     pub const fn set_cross_slot(&mut self) {
         self.is_cross_slot = true;
     }
@@ -145,32 +145,32 @@ impl Batch {
         self.is_cross_slot
     }
 
-    /// The number of requests.
+    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.run_of.len()
     }
 
-    /// Whether there are no requests yet.
+    /// Returns whether there are no requests yet.
     pub fn is_empty(&self) -> bool {
         self.run_of.is_empty()
     }
 
-    /// The first bytes that the reply must have.
+    /// Returns the bytes with which the reply must start.
     pub(crate) const fn nonce(&self) -> [u8; 8] {
         self.nonce
     }
 
-    /// The keys, each once.
+    /// Returns the distinct keys.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter()
     }
 
-    /// The keys that the call declares. These have to share a slot.
+    /// Returns the keys that the call declares, which must share a slot.
     pub fn declared_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter().take(if self.is_cross_slot { 0 } else { usize::MAX })
     }
 
-    /// The arguments in their order. Only tests give the time; Redis has its own.
+    /// Returns the arguments in order. Only tests pass a time; Redis has its own.
     pub fn args(&self, time: Option<Timestamp>) -> SmallVec<[Vec<u8>; 4]> {
         let mut head = self.nonce.to_vec();
         // Zero means no deadline, so a deadline at zero becomes the first microsecond of the epoch.
@@ -199,8 +199,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds the request in `scratch` with its keys, and returns the number of its run: equal
-    /// requests are one run.
+    /// Adds the request in `scratch` as a new run, and returns the run's index.
     fn request(&mut self, asked: Asked, keys: &[u64]) -> u32 {
         let number = self.runs.len() as u32;
         let start = self.requests.len();
@@ -215,8 +214,8 @@ impl Batch {
         number
     }
 
-    /// The number of a form and the bytes before it. There are a handful, so they are looked
-    /// through.
+    /// Returns a form's index and offset. A linear search suffices, because a call has only a few
+    /// forms.
     fn form(&mut self, policy: &Policy) -> (u16, u64) {
         let same =
             |(other, _): &(Policy, u64)| other.is_same(policy) || other.form() == policy.form();
@@ -232,15 +231,15 @@ impl Batch {
     }
 }
 
-/// The bytes of a run of requests to decide, except their number.
+/// Returns the bytes of a run of requests to decide, except their count.
 fn equal_bytes<'a>(requests: &'a [u8], run: &Run) -> &'a [u8] {
     &requests[run.bytes.start + COUNT.end..run.bytes.end]
 }
 
-/// The place of a key, which goes by a number from 1.
+/// Returns a key's index. Key numbers start at 1.
 const fn index(key: u64) -> usize {
     key as usize - 1
 }
 
-/// The most bytes of a form: a penalty, or a calendar with its periods, has that many.
+/// The length of the longest form: a penalty, or a calendar with its periods.
 const LONGEST_FORM: usize = 34;

@@ -1,4 +1,4 @@
-//! Operations after a charge: correct it, renew its lease, or forget its key.
+//! Operations after a charge: correct it, renew its lease, or reset its key.
 
 use tollgate_core::{Cost, Micros, Receipt};
 
@@ -6,7 +6,7 @@ use super::{Asked, Batch, EncodeError, GIVE_BACK, OWE, RENEW, RESET};
 use crate::bytes::{exact, put};
 
 impl Batch {
-    /// Adds the settling of a receipt. That it was settled is kept under `receipt_key`.
+    /// Adds a request to settle a receipt, which is then marked as settled under `receipt_key`.
     pub fn settle(
         &mut self,
         key: &[u8],
@@ -17,7 +17,8 @@ impl Batch {
         self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual)
     }
 
-    /// The same for a receipt that lapses after `lifetime`, or sooner by itself.
+    /// Like [`settle`](Self::settle), for a receipt that lapses after `lifetime`, or earlier by
+    /// itself.
     pub fn settle_within(
         &mut self,
         lifetime: Micros,
@@ -32,7 +33,7 @@ impl Batch {
         self.correct(kind, key, receipt_key, receipt, units, lifetime, Asked::Settle)
     }
 
-    /// Adds the renewal of a lease. Whether it was settled stands under `receipt_key`.
+    /// Adds a request to renew a lease. `receipt_key` marks whether it was settled.
     pub fn renew(
         &mut self,
         key: &[u8],
@@ -72,7 +73,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a request to forget a key.
+    /// Adds a request to reset a key.
     pub fn reset(&mut self, key: &[u8]) -> Result<(), EncodeError> {
         self.make_room(1)?;
         let key = self.keys.number(key);

@@ -1,4 +1,4 @@
-//! The bytes of a call, one by one.
+//! Checks a call's bytes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
     Line { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
-/// The requests of a call, without their number.
+/// Returns the bytes of the requests in a call.
 fn requests(batch: &Batch) -> Vec<u8> {
     batch.args(None)[2].clone()
 }
@@ -42,7 +42,7 @@ fn equal_requests_are_sent_once_with_their_number() {
     assert_eq!(batch.args(Some(Timestamp::from_micros(42)))[3], b"42");
 }
 
-/// Whether the head of a call lets it take the plain path of the script.
+/// Returns whether the header allows the script's plain path.
 fn may_be_plain(batch: &Batch) -> bool {
     batch.args(None)[0][15] == 1
 }
@@ -95,7 +95,7 @@ fn a_request_joins_an_equal_one_unless_one_between_names_its_keys() {
         (&[&[a], &[line(b"a", &policy, 2)], &[a]], &[0, 1, 2]),
         (&[&[a], &[a, b], &[a], &[b]], &[0, 1, 2, 3]),
         (&[&[a, b], &[line(b"c", &policy, 1)], &[a, b], &[b, a]], &[0, 1, 0, 2]),
-        // Their charges are equal only in sum.
+        // Only the sums of their charges are equal.
         (&[&[a, a], &[line(b"a", &policy, 2)]], &[0, 1]),
     ];
     for (requests, runs) in cases {
@@ -140,7 +140,7 @@ fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
     assert_eq!(batch.decide(&lines), Err(EncodeError::TwoQuotas));
     assert!(batch.is_empty());
     assert_eq!(batch.keys().len(), 0);
-    // Two requests of one call may differ: two versions of a policy side by side.
+    // Two requests in a call may differ, for example for two versions of a policy.
     batch.decide(&lines[..1]).unwrap();
     batch.decide(&lines[1..]).unwrap();
     assert_eq!((batch.len(), batch.keys().len(), batch.forms.len()), (2, 1, 2));

@@ -1,4 +1,4 @@
-//! Asking the nodes of a Cluster which of them has which slot.
+//! Discovers which Cluster node has which slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::node::Node;
 use crate::pace::Bounds;
 use crate::random::Random;
 
-/// A task asks for the map when there is reason to: a redirection, a lost connection, a slot without
-/// a node. It asks two nodes at a time, so a node that is down delays no request, and its successor
-/// is found as soon as the others know it.
+/// A task that queries the slot map when there is a reason: a redirection, a lost connection, or a
+/// slot without a node. It queries two nodes at a time, so a node that is down does not delay
+/// requests, and its successor is found as soon as another node knows it.
 #[derive(Debug)]
 pub(super) struct Discovery {
     seeds: Vec<Place>,
     pub(super) connect: Connect,
-    /// There is reason to ask.
+    /// Notified when there is a reason to query.
     doubt: Notify,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// How a node is connected to.
+/// The settings for connecting to a node.
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) network: Network,
@@ -38,14 +38,15 @@ pub(crate) struct Connect {
     pub(crate) about: About,
 }
 
-/// All who notice that something is wrong ask once. While no node answers, the pause is doubled.
+/// The minimum pause between queries, so that many failures cause a single query. It doubles while
+/// no node answers.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The time after which the next nodes are asked, if two do not answer.
+/// How long to wait for two nodes before querying the next two.
 const LONGEST_ANSWER: Duration = Duration::from_millis(500);
-/// The time that the other node has after one answer, because it may have a later epoch.
+/// How long to wait for the second node after the first answer, because it may have a later epoch.
 const SECOND_ANSWER: Duration = Duration::from_millis(50);
-/// A Cluster that does well is asked all the same: it may have grown or shrunk.
+/// A healthy Cluster is queried this often, because it may have grown or shrunk.
 pub(super) const PERIOD: Duration = Duration::from_secs(30);
 
 impl Discovery {
@@ -53,7 +54,7 @@ impl Discovery {
         Self { seeds, connect, doubt: Notify::new(), task: Mutex::default() }
     }
 
-    /// Begins to ask, and does so until told to stop.
+    /// Starts the task.
     pub(super) fn begin(topology: &Arc<Topology>) {
         let task = tokio::spawn(run(Arc::clone(topology)));
         if let Some(discovery) = &topology.discovery {
@@ -71,8 +72,8 @@ impl Discovery {
         self.doubt.notify_one();
     }
 
-    /// Asks nodes for the map, two at a time, until one of them has an answer. Of two answers the
-    /// one of the later epoch counts. If no node has one, the error says why.
+    /// Queries nodes for the slot map, two at a time, until one answers. If both answer, the later
+    /// epoch wins. If no node answers, returns the reason.
     async fn ask(&self, topology: &Topology, with_all: bool) -> Result<(), String> {
         let mut error = "there is no node".to_owned();
         for pair in self.in_turn(topology, with_all).chunks(2) {
@@ -101,18 +102,18 @@ impl Discovery {
         Err(error)
     }
 
-    /// The nodes in the order of requests: connected nodes first, and otherwise by chance, so that
-    /// the processes of a fleet do not all ask the same node.
+    /// Returns the nodes in query order: connected nodes first, and otherwise random, so the
+    /// processes of a fleet do not all query the same node.
     fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
         if with_all || topology.map.read().members.is_empty() {
-            // They stay until a node answers that does not know them.
+            // Seeds and replicas remain members until a node answers with a map that omits them.
             let replicas = topology.map.read().replicas.clone();
             for place in self.seeds.iter().chain(&replicas) {
                 topology.named(place);
             }
         }
         let mut members: Vec<_> = topology.map.read().members.values().cloned().collect();
-        // In an order that does not depend on the map.
+        // Sorted first, because the map's order would make a seeded shuffle irreproducible.
         members.sort_unstable_by(|one, other| one.place.cmp(&other.place));
         let random = &self.connect.about.random;
         members.sort_by_cached_key(|member| (!member.node.is_connected(), random.next()));
@@ -121,8 +122,7 @@ impl Discovery {
 }
 
 impl Member {
-    /// The map that this node has, and its epoch. The user may lack the right to ask for the
-    /// epoch: then it is zero.
+    /// Returns this node's slot map and its epoch, which is zero if the user may not query it.
     async fn map(&self) -> Result<(u64, Vec<Part>), String> {
         let answer = self.node.cluster_slots().await;
         let answer = answer.map_err(|error| format!("{}: {error}", self.place))?;
@@ -169,13 +169,13 @@ async fn run(topology: Arc<Topology>) {
         }
         sleep_until(began + with_jitter(pause, random)).await;
         if is_answered {
-            // Whether there was reason to or time is up, it asks again.
+            // Query again when there is a reason, or after the period.
             let _ = timeout(with_jitter(PERIOD, random), discovery.doubt.notified()).await;
         }
     }
 }
 
-/// Up to a fifth more, so that processes that noticed the same do not ask together.
+/// Adds up to a fifth, so processes that noticed the same failure do not query together.
 fn with_jitter(pause: Duration, random: &Random) -> Duration {
     pause + pause * ((random.next() % 200) as u32) / 1000
 }

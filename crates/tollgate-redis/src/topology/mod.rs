@@ -23,16 +23,16 @@ use crate::combiner::Lanes;
 use crate::node::Node;
 use crate::pace::Bounds;
 
-/// The servers of a store. A single server is a topology of one member with one slot.
+/// A store's servers. A single server is a topology with one member and one slot.
 ///
-/// The client has a mode for Clusters of its own, which is not used: it stands still while any
-/// master is down, and it pairs replies with the wrong calls while a slot moves.
+/// fred has its own Cluster mode, which is not used: it blocks while any master is down, and pairs
+/// replies with the wrong calls while a slot moves.
 #[derive(Debug)]
 pub(crate) struct Topology {
     map: RwLock<Map>,
-    /// There is something new in the map.
+    /// Notified when the map changes.
     news: Notify,
-    /// A single server has none: it has all keys.
+    /// `None` for a single server, which has all keys.
     discovery: Option<Discovery>,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Topology {
 struct Map {
     /// Masters, and nodes that a redirection or the URL names.
     members: HashMap<Place, Arc<Member>>,
-    /// They get a connection once they lead, or once no other node answers.
+    /// Connected to only when they become masters, or when no other node answers.
     replicas: HashSet<Place>,
-    /// Which member has a slot.
+    /// The member that has each slot.
     slots: Vec<Option<Arc<Member>>>,
-    /// The members that have any.
+    /// The members that have slots.
     masters: Vec<Arc<Member>>,
 }
 
@@ -53,19 +53,20 @@ struct Map {
 pub(crate) struct Member {
     pub(crate) place: Place,
     pub(crate) node: Arc<Node>,
-    /// The requests for all of its slots.
+    /// The requests for all its slots.
     pub(crate) lanes: Mutex<Lanes>,
-    /// Room for calls that other nodes sent here.
+    /// Permits for calls that other nodes redirected here.
     pub(crate) room: Arc<Semaphore>,
-    /// When a redirection last led here. A node that slots are moving to may have none yet.
+    /// When a redirection last named this node. A node that slots are moving to may not have any
+    /// yet.
     named: Mutex<Instant>,
 }
 
-/// Calls that were redirected to one node.
+/// The maximum number of concurrent calls redirected to a node.
 const REDIRECTED: usize = 64;
 
 impl Topology {
-    /// One server, which has all keys.
+    /// Creates the topology of a single server, which has all keys.
     pub(crate) fn single(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
         let member = Member::new(place.clone(), node, bounds);
         let map = Map {
@@ -77,8 +78,8 @@ impl Topology {
         Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery: None })
     }
 
-    /// Begins to look for the nodes of a Cluster, from those of `seeds` that answer. Must be called
-    /// in a tokio runtime.
+    /// Starts to discover a Cluster's nodes from those `seeds` that answer. Must be called in a
+    /// tokio runtime.
     pub(crate) fn cluster(seeds: Vec<Place>, connect: Connect) -> Arc<Self> {
         let map = Map { slots: vec![None; SLOTS], ..Map::default() };
         let discovery = Some(Discovery::new(seeds, connect));
@@ -87,28 +88,28 @@ impl Topology {
         topology
     }
 
-    /// Ends the search for nodes.
+    /// Stops discovering nodes.
     pub(crate) fn end(&self) {
         if let Some(discovery) = &self.discovery {
             discovery.end();
         }
     }
 
-    /// The slot of a key.
+    /// Returns a key's slot.
     pub(crate) fn slot(&self, name: &[u8]) -> u16 {
         if self.discovery.is_some() { redis_keyslot(name) } else { 0 }
     }
 
-    /// The member that has a slot, if one has.
+    /// Returns the member that has a slot, if known.
     pub(crate) fn leader_now(&self, slot: u16) -> Option<Arc<Member>> {
         self.map.read().slots.get(usize::from(slot))?.clone()
     }
 
-    /// The member that has a slot, as soon as one has.
+    /// Waits until a member is known to have the slot.
     pub(crate) async fn leader(&self, slot: u16) -> Arc<Member> {
         loop {
             let mut news = pin!(self.news.notified());
-            // From here on nothing is missed.
+            // Enable before reading the map, so that no change is missed.
             news.as_mut().enable();
             if let Some(member) = self.leader_now(slot) {
                 return member;
@@ -118,7 +119,7 @@ impl Topology {
         }
     }
 
-    /// For each of some slots in their order, the member that has it if that is not `member`.
+    /// Returns for each slot the member that has it, if that is not `member`.
     pub(crate) fn others(
         &self,
         member: &Arc<Member>,
@@ -133,14 +134,14 @@ impl Topology {
         slots.map(other).collect()
     }
 
-    /// Something went wrong that might be known elsewhere by now.
+    /// Triggers a query of the slot map, because a failure may mean that it changed.
     pub(crate) fn suspect(&self) {
         if let Some(discovery) = &self.discovery {
             discovery.suspect();
         }
     }
 
-    /// A node said that another has a slot.
+    /// Records a node's `MOVED` redirection.
     pub(crate) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Member>> {
         let member = self.named(to)?;
         let mut map = self.map.write();
@@ -156,8 +157,8 @@ impl Topology {
         Some(member)
     }
 
-    /// The node that a redirection leads to. `None` if it cannot be connected to at all, or if this
-    /// is no Cluster.
+    /// Returns the node that a redirection names. `None` if it cannot be connected to at all, or if
+    /// this is not a Cluster.
     pub(crate) fn named(&self, place: &Place) -> Option<Arc<Member>> {
         let connect = &self.discovery.as_ref()?.connect;
         let known = self.map.read().members.get(place).cloned();
@@ -179,7 +180,7 @@ impl Topology {
         Some(member)
     }
 
-    /// Waits until all slots that have a node have a connection to it.
+    /// Waits until all masters are connected.
     pub(crate) async fn connected(&self) {
         loop {
             let mut news = pin!(self.news.notified());
@@ -187,7 +188,7 @@ impl Topology {
             let leaders = self.leaders();
             let absent = leaders.iter().find(|leader| !leader.node.is_connected());
             match absent {
-                // It may never come: then another leads in its place some day.
+                // The master may never return, but then another node takes over its slots.
                 Some(absent) => {
                     self.suspect();
                     first(absent.node.connected(), news).await;
@@ -198,17 +199,17 @@ impl Topology {
         }
     }
 
-    /// All members that have slots.
+    /// Returns all members that have slots.
     pub(crate) fn leaders(&self) -> Vec<Arc<Member>> {
         self.map.read().masters.clone()
     }
 
-    /// The number of requests that wait for a call.
+    /// Returns the number of requests that wait for a call.
     pub(crate) fn queued(&self) -> usize {
         self.map.read().members.values().map(|member| member.lanes.lock().queued()).sum()
     }
 
-    /// Takes over what the Cluster says, and parts with nodes that have left it.
+    /// Adopts the Cluster's slot map, and drops nodes that have left.
     fn adopt(&self, connect: &Connect, parts: &[Part]) {
         let now = Instant::now();
         let mut map = self.map.write();
@@ -234,7 +235,7 @@ impl Topology {
         let replicas = parts.iter().flat_map(|part| part.replicas.iter().cloned()).collect();
         let before = std::mem::replace(&mut *map, Map { members, replicas, slots, masters });
         drop(map);
-        // Not under the lock: some connections may end here.
+        // Dropped after unlocking, because this may close connections.
         drop(before);
         self.news.notify_waiters();
     }
@@ -247,7 +248,7 @@ impl Member {
     }
 }
 
-/// Waits for whichever is over first.
+/// Waits until either future completes.
 async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {

@@ -1,8 +1,8 @@
-//! Where a node of a Cluster is to be reached.
+//! A Cluster node's address.
 
 use std::fmt;
 
-/// A host, by name or by address, and a port.
+/// A host (name or address) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
     pub(crate) host: String,
@@ -10,14 +10,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A node's description of a node. Its host is empty if it is the host at which the describing
-    /// node was reached, and a question mark if the name is not known.
+    /// Creates a place from a node's announcement. The host is empty if it equals the host at which
+    /// the announcing node was reached, and a question mark if the name is unknown.
     pub(super) fn announced(host: &str, port: u16, asked: &str) -> Self {
         let host = if matches!(host, "" | "?") { asked } else { host };
         Self { host: host.to_owned(), port }
     }
 
-    /// Reads where a redirection leads: `host:port`, with an IPv6 address as it is.
+    /// Parses a redirection's target: `host:port`, where an IPv6 address has no brackets.
     pub(crate) fn of_redirection(to: &str, asked: &str) -> Option<Self> {
         let (host, port) = to.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,14 +1,14 @@
-//! The answer to CLUSTER SLOTS.
+//! Parses the answer to `CLUSTER SLOTS`.
 
 use std::ops::RangeInclusive;
 
 use super::Place;
 use crate::connection::Value;
 
-/// The number of slots of every Cluster.
+/// The number of slots in every Cluster.
 pub(super) const SLOTS: usize = 16_384;
 
-/// Slots that are next to each other and on the same nodes.
+/// Consecutive slots on the same nodes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) slots: RangeInclusive<u16>,
@@ -16,15 +16,15 @@ pub(super) struct Part {
     pub(super) replicas: Vec<Place>,
 }
 
-/// Reads the answer of the node that was asked at the host `asked`. `None` if it makes no
-/// sense or has no slots in it: a node that belongs to no Cluster says so.
+/// Parses the answer of the node at host `asked`. `None` if it is malformed or contains no slots,
+/// because a node outside any Cluster returns an empty list.
 pub(super) fn parse(answer: Value, asked: &str) -> Option<Vec<Part>> {
     let Value::List(parts) = answer else { return None };
     let parts: Option<Vec<_>> = parts.into_iter().map(|part| self::part(part, asked)).collect();
     parts.filter(|parts| !parts.is_empty())
 }
 
-/// `first, last, master, replica…`
+/// Parses `first, last, master, replica…`.
 fn part(part: Value, asked: &str) -> Option<Part> {
     let Value::List(fields) = part else { return None };
     let mut fields = fields.into_iter();
@@ -40,8 +40,8 @@ fn slot(value: &Value) -> Option<u16> {
     (usize::from(slot) < SLOTS).then_some(slot)
 }
 
-/// `host, port, id, …`, the host as the Cluster is told to announce it: an address or a
-/// name, or null where it knows none.
+/// Parses `host, port, id, …`. The host is an address or a name, as the Cluster is configured to
+/// announce it, or null if unknown.
 fn place(node: &Value, asked: &str) -> Option<Place> {
     let Value::List(fields) = node else { return None };
     let [host, port, ..] = &fields[..] else { return None };

@@ -30,7 +30,7 @@ end
 for i = 1, #entries do
   local entry = entries[i]
   if entry.settled_until then
-    set(entry.name, '1', ceil(entry.settled_until / 1000))
+    set(entry.name, '1', entry.settled_until)
   elseif entry.changed then
     write(entry)
   end

@@ -4,11 +4,15 @@
 local spread = unpack or table.unpack
 local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local format = string.format
 
 -- Kinds of requests.
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
 -- Flags of a charge: it enforces its policy, or it is a dry run.
 local ENFORCED, DRY = 1, 2
+-- A key expires in the second that begins this many seconds after the one in which its state becomes
+-- fresh. So its state remains for at least a second, and Redis' clock can step back by that much.
+local SLACK = 2
 -- Kinds of replies: the deadline had passed and the call did nothing; states; rows; states that
 -- were not written because the memory is full.
 local LATE, STATES, ROWS, UNWRITTEN = 0, 1, 2, 3

@@ -176,18 +176,23 @@ local function store(...)
   if done.err:find('OOM', 1, true) then is_full = true else redis.call(...) end
 end
 
-local function set(name, value, expires)
+-- Sets the expiry of a key whose state is fresh at this instant.
+local function expire(name, fresh_at)
+  if is_full then return end
+  redis.call('PEXPIREAT', name, format('%d000', floor(fresh_at / 1000000) + SLACK))
+end
+
+local function set(name, value, fresh_at)
   if redis.REDIS_VERSION_NUM then
-    store('SET', name, value, 'PXAT', expires)
+    store('SET', name, value, 'EXAT', format('%d', floor(fresh_at / 1000000) + SLACK))
   else
-    -- A server that hides its version may not support PXAT.
+    -- A server that hides its version may not support EXAT.
     store('SET', name, value)
-    if not is_full then redis.call('PEXPIREAT', name, expires) end
+    expire(name, fresh_at)
   end
 end
 
--- Afterwards Redis has the key exactly if its state is not fresh. The key expires at the first
--- whole millisecond at which the state is fresh, because expiries are in milliseconds.
+-- Afterwards Redis has the key exactly if its state is not fresh.
 local function write(entry)
   local name, rule, state, holds = entry.name, entry.rule, entry.state, entry.holds
   if holds then
@@ -198,12 +203,8 @@ local function write(entry)
     local is_amended = algorithm.amend and algorithm.amend(front, state, store)
     local value = not is_amended and algorithm.encode(front, state)
     -- Only after encoding, because fresh_at changes the state.
-    local expires = ceil(leases.fresh_at(holds, rule, state) / 1000)
-    if value then
-      set(name, value, expires)
-    elseif not is_full then
-      redis.call('PEXPIREAT', name, expires)
-    end
+    local fresh_at = leases.fresh_at(holds, rule, state)
+    if value then set(name, value, fresh_at) else expire(name, fresh_at) end
     return
   end
   if not rule or rule.algorithm.is_fresh(rule, state, now) then
@@ -211,10 +212,7 @@ local function write(entry)
     return
   end
   local algorithm, front = rule.algorithm, rule.header .. entry.since
-  local expires = ceil(algorithm.fresh_at(rule, state) / 1000)
-  if algorithm.amend and algorithm.amend(front, state, store) then
-    if not is_full then redis.call('PEXPIREAT', name, expires) end
-    return
-  end
-  set(name, algorithm.encode(front, state), expires)
+  local fresh_at = algorithm.fresh_at(rule, state)
+  if algorithm.amend and algorithm.amend(front, state, store) then return expire(name, fresh_at) end
+  set(name, algorithm.encode(front, state), fresh_at)
 end

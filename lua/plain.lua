@@ -150,6 +150,8 @@ if is_plain == 1 then
   if plain then
     -- If the memory is full, Redis refuses the first write of a script and never a later write.
     local first, kind = true, STATES
+    -- Redis formats a number slowly, so keys that expire in the same second share the text.
+    local seconds = {}
     for i = 1, #KEYS do
       local at = i * 7 - 7
       local expires = kind == STATES and facts[at + 6]
@@ -163,13 +165,18 @@ if is_plain == 1 then
           value =
             pack('>c13I7I7I6I6', held, facts[at + 2], facts[at + 3], facts[at + 4], facts[at + 5])
         end
-        expires = ceil(min(expires, 9007199254740991) / 1000)
+        expires = floor(min(expires, 9007199254740991) / 1000000) + SLACK
+        local shown = seconds[expires]
+        if not shown then
+          shown = format('%d', expires)
+          seconds[expires] = shown
+        end
         local done
         if redis.REDIS_VERSION_NUM then
-          done = (first and pcall or call)('SET', KEYS[i], value, 'PXAT', expires)
+          done = (first and pcall or call)('SET', KEYS[i], value, 'EXAT', shown)
         else
           done = (first and pcall or call)('SET', KEYS[i], value)
-          if not done.err then call('PEXPIREAT', KEYS[i], expires) end
+          if not done.err then call('PEXPIREAT', KEYS[i], shown .. '000') end
         end
         if done.err then
           -- Raise any other error by running the command without pcall.

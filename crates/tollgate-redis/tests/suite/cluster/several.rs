@@ -125,8 +125,8 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     for node in cluster.nodes() {
         for name in node.cmd(&["KEYS", "*#*"]).list() {
             let left = node.cmd(&["PTTL", name.text()]).number();
-            // It ends with a whole millisecond, after the one in which this is asked perhaps.
-            assert!(left <= 5_001, "{name:?} lives for {left} ms");
+            // A key lives up to two seconds longer than its state.
+            assert!(left <= 7_000, "{name:?} lives for {left} ms");
         }
     }
 

@@ -4,7 +4,7 @@ use tollgate_core::{Algorithm, Charge, Cost, Key, ReceiptId, Settlement, Source,
 use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
 
 use super::{MODES, decide, line, next_year, policy};
-use crate::support::{Client, Server, Value};
+use crate::support::{Client, Server, Value, expiry_of};
 
 /// Values that are not states, each under its key.
 fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
@@ -175,7 +175,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     // From another process as well, and for as long as a receipt lives.
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
-    let expiry = (now + receipt.lifetime().get()).div_ceil(1_000);
-    assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
+    let settled_until = Timestamp::from_micros(now) + receipt.lifetime();
+    assert_eq!(client.expiry(b"r"), Value::Number(expiry_of(settled_until)));
     assert_eq!(receipt.source, Source::Store);
 }

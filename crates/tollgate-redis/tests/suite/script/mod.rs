@@ -115,13 +115,13 @@ fn a_key_may_go_when_it_expires_and_no_answer_tells() {
         MODES.into_iter().flat_map(|mode| seeds.clone().map(move |n| (mode, n)))
     {
         let mut rng = Rng::with_seed(seed);
-        let versions =
-            [(7, 2_000), (3, 5_000)].map(|(limit, window)| policy("p", limit, window, algorithm));
+        let versions = [(7, 2_000_000), (3, 5_000_000)]
+            .map(|(limit, window)| policy("p", limit, window, algorithm));
         let [kept, dropped] =
             ["kept", "dropped"].map(|name| format!("{name}:{algorithm:?}:{seed}"));
         let (mut now, mut dropped_times) = (next_year(), 0);
         for _ in 0..400 {
-            now += [0, rng.u64(0..900), rng.u64(0..9_000)][rng.usize(..3)];
+            now += [0, rng.u64(0..900_000), rng.u64(0..9_000_000)][rng.usize(..3)];
             if let [_, Value::Number(expiry @ 1..)] = held(&mut client, &dropped)
                 && expiry as u64 * 1_000 <= now
             {

@@ -161,6 +161,12 @@ impl Client {
     }
 }
 
+/// Returns when a key expires whose state is fresh at this instant: in milliseconds, one to two
+/// seconds later.
+pub fn expiry_of(fresh_at: Timestamp) -> i64 {
+    i64::try_from((fresh_at.as_micros() / 1_000_000 + 2) * 1_000).expect("a time")
+}
+
 /// Redis before 7 knows no PEXPIRETIME. It says how long the key lives, from an instant that
 /// two looks at its clock in the same millisecond tell.
 const EXPIRY: &str = "

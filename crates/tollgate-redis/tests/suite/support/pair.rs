@@ -6,7 +6,7 @@ use tollgate_core::{
 use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_store_tests::reference::Reference;
 
-use super::{Client, Value};
+use super::{Client, Value, expiry_of};
 
 /// One key and a clock moved by hand. Each call is one request.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl<'a> Pair<'a> {
             self.reference.drop_state(policy, &Key::GLOBAL);
             -2
         } else {
-            i64::try_from((now + after).as_micros().div_ceil(1_000)).expect("a time")
+            expiry_of(now + after)
         };
         let found = self.client.expiry(self.key.as_bytes());
         assert_eq!(found, Value::Number(expiry), "{} at {}", self.key, self.now);

@@ -12,7 +12,7 @@ use tollgate_redis::protocol::{Batch, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use self::clock::Clock;
-use crate::support::{Client, Value};
+use crate::support::{Client, Value, expiry_of};
 
 /// The shape of the policies of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Trace {
     frozen: usize,
     clock: Clock,
     /// When each existing key is to expire, in milliseconds.
-    expiries: HashMap<Vec<u8>, u64>,
+    expiries: HashMap<Vec<u8>, i64>,
     under_way: VecDeque<Expected>,
 }
 
@@ -60,7 +60,7 @@ struct Expected {
     stale: bool,
     decided: Vec<Decided>,
     rows: Vec<Row>,
-    expiries: Vec<(Vec<u8>, Option<u64>)>,
+    expiries: Vec<(Vec<u8>, Option<i64>)>,
     text: Vec<String>,
 }
 
@@ -209,8 +209,7 @@ impl Trace {
         }
     }
 
-    /// Notes when a key that was just written is to expire: at the first whole
-    /// millisecond at which it cannot be told from a fresh one.
+    /// Notes when a key that was just written expires.
     fn written(&mut self, policy: &Policy, key: &Key) {
         let now = Timestamp::from_micros(self.clock.now);
         let fresh_after = self.reference.fresh_after(policy, key, now);
@@ -220,7 +219,7 @@ impl Trace {
             self.reference.drop_state(policy, key);
             self.expiries.remove(&name);
         } else {
-            self.expiries.insert(name, (now + fresh_after).as_micros().div_ceil(1_000));
+            self.expiries.insert(name, expiry_of(now + fresh_after));
         }
     }
 
@@ -252,7 +251,7 @@ impl Trace {
         assert_eq!(reply.rows.len(), rows.len());
         for (key, expiry) in expiries {
             let name = String::from_utf8_lossy(&key);
-            let should = expiry.map_or(-2, |at| i64::try_from(at).expect("a time"));
+            let should = expiry.unwrap_or(-2);
             let found = client.hear();
             assert_eq!(found, Value::Number(should), "{seed} at {now:?}: {name} {text:#?}");
         }

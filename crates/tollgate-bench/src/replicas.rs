@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::get;
 use clap::ValueEnum;
 use tempfile::TempDir;
-use tollgate::{Limit, Policy, Quota, RateLimitLayer, RedisStore};
+use tollgate::{Limit, RateLimitLayer, RedisStore};
 use tollgate_replicas::{Nginx, Redis};
 
 use crate::Failure;
@@ -138,8 +138,7 @@ pub(crate) async fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
         Kind::ScriptEach => store.max_batch(1).max_calls(1 << 16),
         Kind::Tollgate => store,
     };
-    // Far more than the load, so every request is admitted.
-    let policy = Policy::token_bucket("global", Quota::per_second(1_000_000_000))?;
+    let policy = crate::redis::bucket("global", 1)?;
     let layer = RateLimitLayer::builder(store.connect()?).limit(Limit::global(policy)).build()?;
     Ok(router.layer(layer).with_state(()))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fred::prelude::Client;
-use tollgate::{Policy, Quota, RedisStore};
+use tollgate::RedisStore;
 
 use crate::Failure;
 use crate::redis::goals::What::{Median, P99, Rate, Redis};
@@ -11,7 +11,7 @@ use crate::redis::goals::{Goal, OURS};
 use crate::redis::peers::{self, Cell, Governor, Outside, Throttlecrab};
 use crate::redis::scripts::Lean;
 use crate::redis::server::Server;
-use crate::redis::sides::{CAPACITY, Incr, Limits, OneEach, Tollgate};
+use crate::redis::sides::{CAPACITY, Incr, Limits, OneEach, Tollgate, bucket};
 use crate::redis::turns::{Side, take_turns};
 use crate::report::Table;
 
@@ -25,9 +25,10 @@ const CELL: &str = "redis-cell";
 const LEAN: &str = "lean script each";
 
 /// The measured cases and their goals.
-fn cases() -> Result<[Case; 5], Failure> {
-    let one = |keys| Ok::<_, Failure>(Limits(vec![(bucket("user")?, keys)]));
-    let two = Limits(vec![(bucket("global")?, HOT), (bucket("ip")?, MANY)]);
+fn cases() -> Result<[Case; 6], Failure> {
+    let one = |keys| Ok::<_, Failure>(Limits(vec![(bucket("user", 1)?, keys)]));
+    let two = Limits(vec![(bucket("global", 1)?, HOT), (bucket("ip", 1)?, MANY)]);
+    let dying = Limits(vec![(bucket("dying", CAPACITY)?, MANY)]);
     Ok([
         Case::new("one", one(HOT)?, 1, &[Goal::at_most(Median, EACH, 1.15)]),
         Case::new("one", one(HOT)?, 64, &[Goal::at_least(Rate, EACH, 2.5)]),
@@ -58,6 +59,7 @@ fn cases() -> Result<[Case; 5], Failure> {
             ],
         )
         .with_peers(),
+        Case::new("100 000, expired", dying, 256, &[]).with_rate(CAPACITY),
         Case::new(
             "1 and 100 000",
             two,
@@ -65,10 +67,6 @@ fn cases() -> Result<[Case; 5], Failure> {
             &[Goal::at_least(Rate, EACH, 1.5), Goal::at_least(Rate, APART, 2.5)],
         ),
     ])
-}
-
-fn bucket(name: &str) -> Result<Policy, Failure> {
-    Ok(Policy::token_bucket(name, Quota::per_second(CAPACITY))?)
 }
 
 /// The tables of results and goals.
@@ -92,17 +90,24 @@ struct Case {
     limits: Limits,
     tasks: usize,
     goals: Vec<Goal>,
+    /// The units per second that a bucket regains.
+    rate: u64,
     /// Whether limiters from other projects take part.
     with_peers: bool,
 }
 
 impl Case {
     fn new(keys: &'static str, limits: Limits, tasks: usize, goals: &[Goal]) -> Self {
-        Self { keys, limits, tasks, goals: goals.to_vec(), with_peers: false }
+        Self { keys, limits, tasks, goals: goals.to_vec(), rate: 1, with_peers: false }
     }
 
     fn with_peers(mut self) -> Self {
         self.with_peers = true;
+        self
+    }
+
+    fn with_rate(mut self, rate: u64) -> Self {
+        self.rate = rate;
         self
     }
 
@@ -155,7 +160,7 @@ impl Case {
             sides.push(Side::new(APART, each(true).await?));
             return Ok(sides);
         };
-        sides.push(Side::new(LEAN, Lean::new(client.clone(), keys).await?));
+        sides.push(Side::new(LEAN, Lean::new(client.clone(), keys, self.rate).await?));
         sides.push(Side::new("INCR", Incr { client: client.clone(), keys }));
         if self.with_peers {
             sides.extend(others(server, client, keys)?);

@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::redis::load::{self, Ask};
 use crate::redis::scripts::Lean;
 use crate::redis::server::{Server, processor_time, script_times};
-use crate::redis::sides::{CAPACITY, Limits, Tollgate, address};
+use crate::redis::sides::{Limits, Tollgate, address, bucket};
 use crate::report::{self, Table, Target};
 use crate::rounds::Spread;
 
@@ -118,7 +118,7 @@ async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
     let mut sides = Vec::new();
     for server in [single, cluster] {
         let store = connect(server).await?;
-        let limits = Limits(vec![(bucket()?, 100_000)]);
+        let limits = Limits(vec![(bucket("fleet", 1)?, 100_000)]);
         sides.push((Arc::new(Tollgate { store, limits }), server.client().await?));
     }
     let mut rates = [Vec::new(), Vec::new()];
@@ -145,10 +145,6 @@ async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
         table.row(cells.into_iter().chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));
     }
     Ok(table)
-}
-
-fn bucket() -> Result<Policy, Failure> {
-    Ok(Policy::token_bucket("fleet", Quota::per_second(CAPACITY))?)
 }
 
 async fn connect(server: &Server) -> Result<RedisStore, Failure> {
@@ -181,9 +177,9 @@ impl Fleet {
         let (mut stores, mut lean) = (Vec::new(), Vec::new());
         for _ in 0..replicas {
             stores.push(connect(server).await?);
-            lean.push(Arc::new(Lean::new(server.client().await?, KEYS).await?));
+            lean.push(Arc::new(Lean::new(server.client().await?, KEYS, 1).await?));
         }
-        Ok(Self { stores, lean, redis: server.client().await?, policy: bucket()? })
+        Ok(Self { stores, lean, redis: server.client().await?, policy: bucket("fleet", 1)? })
     }
 
     async fn round(&mut self, rate: u64) -> Result<Seen, Failure> {

@@ -6,14 +6,14 @@ use tokio::task::coop::consume_budget;
 use tollgate::key::Key;
 use tollgate::policy::{Cost, Lease};
 use tollgate::store::Charge;
-use tollgate::{Policy, Quota, RedisStore, Store};
+use tollgate::{Policy, RedisStore, Store};
 
 use crate::Failure;
 use crate::redis::goals::Goal;
 use crate::redis::goals::What::{Median, P99, Rate, Redis};
 use crate::redis::load::Ask;
 use crate::redis::server::Server;
-use crate::redis::sides::CAPACITY;
+use crate::redis::sides::bucket;
 use crate::redis::turns::{Side, take_turns};
 use crate::report::Table;
 
@@ -51,9 +51,8 @@ pub(crate) async fn tables(server: &Server, goals: &mut Table) -> Result<Table, 
             "decisions per Redis second, ×",
         ],
     );
-    let exact = Policy::token_bucket("hot", Quota::per_second(CAPACITY))?;
-    let leased = Policy::token_bucket("leased", Quota::per_second(CAPACITY))?;
-    let leased = leased.with_lease(Lease::of(1, 20))?;
+    let exact = bucket("hot", 1)?;
+    let leased = bucket("leased", 1)?.with_lease(Lease::of(1, 20))?;
     let mut sides = [
         Side::new(EACH, replicas(server, exact).await?),
         Side::new(LEASED, replicas(server, leased).await?),

@@ -32,12 +32,16 @@ mod worst;
 use axum::Router;
 
 pub(crate) use self::server::Server;
+pub(crate) use self::sides::bucket;
 use crate::Failure;
 use crate::report;
 
 const METHOD: &str = "\
 All tasks run in one process with two worker threads, beside a redis-server on the same two cores,
 over TCP. Each task sends its next request when it receives an answer, and every request is allowed.
+Buckets hold 10^9 units and regain one per second (redis-cell and throttlecrab-server: 10^6), so keys
+live on after a request, like those of real quotas. In the row *expired* buckets are full again after
+a nanosecond, so nearly every request finds its key expired.
 `one EVALSHA each` is Tollgate's own script with one request per call through a plain fred client.
 `lean script each` is the token bucket that a team would write for itself (TIME, HMGET, HSET,
 PEXPIRE) through the same client. `INCR` is the same client with a bare counter. `×` divides the

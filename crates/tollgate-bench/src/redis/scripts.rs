@@ -21,20 +21,21 @@ pub(crate) struct Lean {
     client: Client,
     sha1: String,
     keys: u64,
+    rate: String,
 }
 
 impl Lean {
-    pub(crate) async fn new(client: Client, keys: u64) -> Result<Self, Failure> {
+    /// `rate` is the units per second that each of the `keys` buckets regains.
+    pub(crate) async fn new(client: Client, keys: u64, rate: u64) -> Result<Self, Failure> {
         let sha1 = client.script_load(include_str!("lean.lua")).await?;
-        Ok(Self { client, sha1, keys })
+        Ok(Self { client, sha1, keys, rate: rate.to_string() })
     }
 }
 
 impl Ask for Lean {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let key = format!("lean:{}", address(number % self.keys));
-        let rate = CAPACITY.to_string();
-        let args = vec![rate.as_str(), rate.as_str(), "1"];
+        let args = vec![CAPACITY.to_string(), self.rate.clone(), "1".to_owned()];
         let (admitted, _): (u8, i64) = self.client.evalsha(&self.sha1, key, args).await?;
         Ok(admitted == 1)
     }
@@ -42,7 +43,7 @@ impl Ask for Lean {
 
 /// `router` behind a middleware that calls the lean script, with one bucket for all requests.
 pub(crate) async fn limited(router: Router, client: Client) -> Result<Router, Failure> {
-    let bucket = Arc::new(Lean::new(client, 1).await?);
+    let bucket = Arc::new(Lean::new(client, 1, 1).await?);
     let ask =
         async move |State(bucket): State<Arc<Lean>>, request: Request, next: Next| match bucket
             .ask(0)

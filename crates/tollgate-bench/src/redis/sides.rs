@@ -8,7 +8,7 @@ use fred::prelude::{Client, Value};
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::store::Charge;
-use tollgate::{Policy, RedisStore, Store};
+use tollgate::{Policy, Quota, RedisStore, Store};
 use tollgate_redis::protocol::{Batch, Line, Reply, Row, SHA1, TEXT};
 
 use crate::Failure;
@@ -24,8 +24,14 @@ impl Limits {
     }
 }
 
-/// The capacity of buckets: far more than the load, so every request is admitted.
+/// The capacity of buckets: far more than the load, so every request is allowed.
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
+
+/// A bucket that regains `rate` units per second. With one unit its keys live on after a request,
+/// like those of real quotas. With `CAPACITY` units they expire at once.
+pub(crate) fn bucket(name: &str, rate: u64) -> Result<Policy, Failure> {
+    Ok(Policy::token_bucket(name, Quota::per_second(rate).burst(CAPACITY))?)
+}
 
 /// The key for a number, the same for all limiters.
 pub(crate) fn address(number: u64) -> String {

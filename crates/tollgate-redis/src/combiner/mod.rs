@@ -3,13 +3,13 @@
 //! A request's path:
 //!
 //! 1. [`Combiner::submit`] finds the [`Member`] that has its key. If no call is in flight there,
-//!   the request is sent immediately, and its caller drives the call. Otherwise it is queued in
-//!   [`Pace`](crate::pace::Pace), which may shed it.
+//!    the request is sent immediately, and its caller drives the call. Otherwise it is queued in
+//!    [`Pace`](crate::pace::Pace), which may shed it.
 //! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, as many as Redis
-//!   decides in about a millisecond (`work.rs`).
+//!    decides in about a millisecond (`work.rs`).
 //! 3. `call.rs`: they become one [`Batch`](crate::encode::Batch), or one per Cluster slot if the
-//!   node does not allow cross-slot calls. The [`Node`](crate::node::Node) sends all batches
-//!   together. `deadlines.rs` answers requests whose deadline passes meanwhile.
+//!    node does not allow cross-slot calls. The [`Node`](crate::node::Node) sends all batches
+//!    together. `deadlines.rs` answers requests whose deadline passes meanwhile.
 //! 4. `answers.rs`: each request gets its answer from the reply, or an error.
 //! 5. `redirect.rs`: requests that a node redirects are sent to the other node in a separate call.
 //! 6. [`RedisFuture`](crate::RedisFuture) takes the answer from the [`Ticket`].

@@ -1,32 +1,32 @@
-//! How much a key asks for, and how large its blocks are to be.
+//! How many units a key needs, and how large its blocks should be.
 
 use crate::clock::Moment;
 
-/// Whether a key is busy enough for blocks, and of how many units.
+/// Whether a key is busy enough for blocks, and how large they should be.
 ///
-/// A key begins exact. `HOT` decisions within the time of a lease make it *hot*. The first block is
-/// small, and each block that is used up before half its time doubles the next. A block that is
-/// mostly unspent after three quarters of its time halves the next. A block that is hardly used
-/// makes the key exact again, because a rare request to Redis costs little.
+/// A key starts exact. `HOT` decisions within the lease time make it *hot*. The first block is
+/// small, and each block that is used up within half its time doubles the next. A block that is
+/// mostly unspent after three quarters of its time halves the next, and a block that is hardly used
+/// makes the key exact again, because rare requests to Redis cost little.
 #[derive(Debug)]
 pub(super) struct Demand {
-    /// A lease's time, in microseconds.
+    /// The lease time, in microseconds.
     ttl: u64,
-    /// The most units of a block.
+    /// The maximum block size, in units.
     most: u64,
-    /// Decisions of this period that Redis made.
+    /// The number of decisions by Redis in this period.
     exact: u32,
     period_began: Moment,
     size: u64,
     is_hot: bool,
 }
 
-/// A key with fewer decisions within the time of a lease gets no blocks: a block costs one call, as
-/// a decision does.
+/// The number of decisions within the lease time that make a key hot. A block costs one call, the
+/// same as a decision, so blocks do not pay for keys with fewer decisions.
 pub(super) const HOT: u32 = 16;
-/// Units of a first block.
+/// The first block's size, in units.
 const FIRST: u64 = 8;
-/// Units that are not worth a block.
+/// A block of which fewer units are spent was not worth its call.
 const FEW: u64 = 4;
 
 impl Demand {
@@ -35,7 +35,7 @@ impl Demand {
         Self { ttl, most, exact: 0, period_began: now, size, is_hot: false }
     }
 
-    /// Redis is asked for a decision. Says whether the key is hot.
+    /// Counts a decision by Redis. Returns whether the key is hot.
     pub(super) fn count(&mut self, now: Moment) -> bool {
         if self.is_over(now) {
             (self.exact, self.period_began) = (0, now);
@@ -45,7 +45,7 @@ impl Demand {
         self.is_hot
     }
 
-    /// Whether the last count is so old that it does not matter.
+    /// Whether the period of the last count is over.
     pub(super) const fn is_over(&self, now: Moment) -> bool {
         now.saturating_sub(self.period_began) >= self.ttl
     }
@@ -54,19 +54,19 @@ impl Demand {
         self.is_hot
     }
 
-    /// The units of the next block.
+    /// Returns the next block's size, in units.
     pub(super) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// A block was used up this long after its first use.
+    /// Records that a block was used up this long after its first use.
     pub(super) fn used_up(&mut self, after: u64) {
         if after < self.ttl / 2 {
             self.size = self.size.saturating_mul(2).min(self.most);
         }
     }
 
-    /// A block is returned with this number of spent units.
+    /// Records that a block of `units` is returned with `used` of its units spent.
     pub(super) fn returned(&mut self, units: u64, used: u64) {
         if used < units / 2 {
             self.size = (self.size / 2).max(1);
@@ -76,7 +76,8 @@ impl Demand {
         }
     }
 
-    /// No block was granted. The next request for a block waits until a client needs one.
+    /// Records that no block was granted. An idle key stops requesting blocks until a client needs
+    /// one.
     pub(super) fn went_without(&mut self, now: Moment) {
         if self.is_over(now) {
             self.cool();
@@ -96,7 +97,7 @@ mod tests {
     fn a_key_is_hot_from_so_many_decisions_within_a_leases_time_on() {
         let mut demand = Demand::new(1_000, 100, 0);
         assert!((0..10).all(|_| !demand.count(0)));
-        // Those of another period do not add up.
+        // Decisions from an earlier period do not count.
         assert!((1..HOT).all(|_| !demand.count(1_000)));
         assert!(demand.count(1_999));
     }
@@ -125,7 +126,7 @@ mod tests {
         assert!(demand.is_hot());
         demand.returned(8, 3);
         assert!(!demand.is_hot());
-        // Small blocks are worth what they hold.
+        // For small blocks, spending all units is enough.
         let mut small = Demand::new(1_000, 2, 0);
         assert!((1..HOT).all(|_| !small.count(0)) && small.count(0));
         small.returned(2, 2);

@@ -1,4 +1,4 @@
-//! One key under one policy of which units may be leased.
+//! A key and policy with units that may be leased.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,7 +12,7 @@ use crate::names::Name;
 pub(super) struct LeasedKey {
     pub(super) policy: Policy,
     pub(super) key: Key,
-    /// Where its state is in Redis.
+    /// The name of its state in Redis.
     pub(super) state: Name,
     pub(super) blocks: Mutex<Blocks>,
     /// Wakes the refill task.
@@ -30,8 +30,8 @@ impl LeasedKey {
         }
     }
 
-    /// Whether a charge is to this key under this quota. Units that were leased under another
-    /// version of the policy are not spent under this version.
+    /// Whether a charge is to this key under the same quota. Units leased under one version of a
+    /// policy are not spent under another version.
     pub(super) fn is_for(&self, charge: &Charge<'_>) -> bool {
         let (mine, policy) = (&self.policy, charge.policy);
         self.key == *charge.key

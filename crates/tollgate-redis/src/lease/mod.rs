@@ -1,16 +1,16 @@
-//! Leases: units that this replica took in blocks and spends without asking.
+//! Leases: blocks of units that this replica took from Redis and spends without calling it.
 //!
-//! | file | is |
+//! | file | contains |
 //! |---|---|
-//! | `key.rs`, `blocks/` | one key, and what is held of it |
-//! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
-//! | `refill.rs` | the task that fetches blocks and returns them |
+//! | `key.rs`, `blocks/` | a key, and its blocks in this replica |
+//! | `demand.rs` | whether a key is busy enough for blocks, and how large they should be |
+//! | `refill.rs` | the task that fetches and returns blocks |
 //!
-//! A request is answered here if there is a block with room for each of its charges, and else
-//! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
-//! for the script to see to (`lease.rs` of `tollgate-core`), as long as no unit is spent after
-//! its block has ended. So the time is looked at under the lock under which a unit is taken.
-//! If a process is paused after that and before its request proceeds, no store can notice.
+//! A request is answered here if each of its charges fits a block. Otherwise Redis decides all of
+//! it, as if no unit were leased. The script ensures that leases never exceed a limit (`lease.rs`
+//! in `tollgate-core`), as long as no unit is spent after its block has expired. The clock is
+//! therefore read under the lock that guards the units. If a process is paused between that and its
+//! request, no store can notice.
 
 mod blocks;
 mod demand;
@@ -32,7 +32,7 @@ use crate::RedisStore;
 use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 
-/// The keys of a store of which units are leased, or may be.
+/// A store's keys with units that are or may be leased.
 #[derive(Debug)]
 pub(crate) struct Leases {
     keys: RwLock<Keys>,
@@ -43,14 +43,14 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 struct Keys {
     table: HashTable<Arc<LeasedKey>>,
-    /// When a full table was last looked through for keys that are idle.
+    /// When a full table was last swept for idle keys.
     swept: Moment,
 }
 
-/// Keys beyond this number get no blocks: a flood of keys must not take unbounded memory. Few keys
-/// are busy at a time.
+/// The maximum number of keys that may get blocks, because a flood of keys must not use unbounded
+/// memory. Few keys are busy at the same time.
 const MOST: usize = 4096;
-/// Microseconds between two looks through a full table.
+/// Microseconds between two sweeps of a full table.
 const BETWEEN_SWEEPS: Moment = 20_000;
 
 impl Leases {
@@ -58,7 +58,7 @@ impl Leases {
         Self { keys: RwLock::default(), clock, hasher: RandomState::default() }
     }
 
-    /// Answers a request from blocks, if all that it takes is in some.
+    /// Answers a request from blocks, if they cover all of its charges.
     pub(crate) fn spend(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let keys = self.keys.read();
         if keys.table.is_empty() {
@@ -71,7 +71,7 @@ impl Leases {
         }
         let mut all: SmallVec<[(&Arc<LeasedKey>, Taken); 4]> = SmallVec::new();
         for (place, charge) in charges.iter().enumerate() {
-            // Charges to one key are decided by their sum.
+            // Charges to the same key are decided by their sum.
             let taken = if is_twin(charges, place) { None } else { self.take(&keys, charge) };
             let Some(taken) = taken else {
                 all.iter().for_each(|(key, taken)| key.blocks.lock().put_back(taken));
@@ -86,7 +86,7 @@ impl Leases {
 
     fn take<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<(&'a Arc<LeasedKey>, Taken)> {
         if charge.cost == Cost::ZERO {
-            // A charge of nothing is a question, and Redis has the better answer.
+            // A charge of zero only queries the state, and Redis has the more accurate answer.
             return None;
         }
         let key = self.find(keys, charge)?;
@@ -98,7 +98,7 @@ impl Leases {
         Some((key, taken?))
     }
 
-    /// The keys of a request that could be answered from blocks, if there were some.
+    /// Returns the keys of a request that blocks could answer.
     fn spendable(
         &self,
         store: &RedisStore,
@@ -108,7 +108,7 @@ impl Leases {
             let is_leased = charge.policy.lease().is_some() && charge.cost > Cost::ZERO;
             is_leased && !is_twin(charges, place)
         };
-        // Looked at first, so that no entry is made for what is never leased.
+        // Checked first, so no entry is created for requests that blocks can never answer.
         if !charges.iter().enumerate().all(may_be) {
             return None;
         }
@@ -119,7 +119,7 @@ impl Leases {
         keys.table.find(self.hash(charge), |key| key.is_for(charge))
     }
 
-    /// The key of a charge, a new one if there is room.
+    /// Returns a charge's key, and creates it if there is room.
     fn find_or_make(&self, store: &RedisStore, charge: &Charge<'_>) -> Option<Arc<LeasedKey>> {
         let lease = charge.policy.lease()?;
         if let Some(key) = self.find(&self.keys.read(), charge) {
@@ -157,27 +157,27 @@ impl Leases {
     }
 }
 
-/// Whether a charge before it takes from the same quota.
+/// Whether an earlier charge takes from the same quota.
 fn is_twin(charges: &[Charge<'_>], place: usize) -> bool {
     charges[..place].iter().any(|other| other.shares_quota_with(&charges[place]))
 }
 
 impl Drop for Leases {
-    /// Wakes the tasks that keep keys, so that they find the store dropped.
+    /// Wakes the refill tasks, so they notice that the store is dropped.
     fn drop(&mut self) {
         self.keys.get_mut().table.iter().for_each(|key| key.bell.notify_one());
     }
 }
 
 impl RedisStore {
-    /// Redis is asked about these: keys of which that is true often enough get a refill task, where
-    /// all of the request are. Blocks of some would lie unused, as a request is answered from
-    /// blocks as a whole or not at all.
+    /// Counts a request that Redis must decide. If all of its keys are busy, they get refill tasks.
+    /// Blocks for only some keys would remain unused, because a request is answered from blocks
+    /// completely or not at all.
     pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
         let leases = &self.0.leases;
         let Some(keys) = leases.spendable(self, charges) else { return };
         let now = leases.clock.now();
-        // Each is counted, whatever the others are.
+        // Every key is counted, even if another is not busy.
         let busy = keys.iter().filter(|key| key.blocks.lock().asked(now)).count();
         if busy < keys.len() {
             return;
@@ -195,8 +195,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns leased units that were not spent, so that other replicas need not wait until the
-    /// leases expire. Call it before a process ends. Later requests may lease again.
+    /// Returns leased units that were not spent, so other replicas need not wait until the leases
+    /// expire. Call it before the process exits. Later requests may lease again.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
@@ -208,7 +208,7 @@ impl RedisStore {
         };
         let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
         let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
-        // All are on their way before the first is waited for.
+        // Send all calls before waiting for the first.
         let calls = closed.iter().map(|(key, spent)| refill::call(self, key, spent, nothing(key)));
         for call in calls.collect::<Vec<_>>() {
             if let Err(error) = call.await {

@@ -1,4 +1,4 @@
-//! The refill task of a busy key: it fetches the next block in time, and returns what is left.
+//! A busy key's refill task: it fetches the next block early enough, and returns remaining units.
 
 use std::sync::{Arc, Weak};
 
@@ -10,7 +10,7 @@ use crate::encode::Ask;
 use crate::ticket::{CallAnswer, Leased, Request};
 use crate::{Inner, RedisFuture, RedisStore};
 
-/// Refills a key until it is busy no more, or the store is gone.
+/// Refills a key until it is no longer busy, or the store is dropped.
 pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
     let leaving = Leaving(&key);
     loop {
@@ -26,12 +26,12 @@ pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
             }
             Plan::Wait(moment) => {
                 let at = moment.and_then(|moment| leases.clock.instant(moment));
-                // A task that waits for a store must not keep it alive.
+                // A waiting task must not keep the store alive.
                 drop(store);
                 wait(&key, at).await;
             }
             Plan::Leave => {
-                // The lock was held when this task was marked as ended.
+                // `plan` has already cleared `has_refill`, under the lock.
                 std::mem::forget(leaving);
                 return;
             }
@@ -39,7 +39,7 @@ pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
     }
 }
 
-/// Tells Redis what was spent, and asks for more.
+/// Reports spent units to Redis, and requests a new block.
 pub(super) fn call(
     store: &RedisStore,
     key: &LeasedKey,
@@ -57,13 +57,13 @@ pub(super) fn call(
 async fn wait(key: &LeasedKey, at: Option<Instant>) {
     let bell = key.bell.notified();
     match at {
-        // The timer or the bell, whichever comes first.
+        // Whichever is first: the timer or the bell.
         Some(at) => drop(tokio::time::timeout_at(at, bell).await),
         None => bell.await,
     }
 }
 
-/// Marks a task as ended that ends with its runtime.
+/// Clears `has_refill` if the task is dropped, for example with its runtime.
 struct Leaving<'a>(&'a LeasedKey);
 
 impl Drop for Leaving<'_> {

@@ -1,4 +1,4 @@
-//! How long calls take, and how many of them should be under way.
+//! How long calls take, and how many should be in flight.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use tokio::time::Instant;
 
 use super::{Bounds, Call};
 
-/// An estimate from the calls so far.
+/// An estimate from past calls.
 ///
-/// * *The time of a call* is smoothed as TCP smooths the time of a round trip, and so is the
-///   deviation, of calls that took longer. Hardly a call takes longer than the longest of late.
-/// * *The number of calls* follows TCP Vegas. Among the calls under way, `calls × (1 − base /
-///   time)` wait for the server or keep it busy, where `base` is the time of a small call to an
-///   idle server. Between one and two are enough. The time in the network is part of `base`, so a
-///   distant server gets more calls.
+/// * *The time of a call* is smoothed like TCP's round-trip time, and so is the deviation of calls
+///   that took longer. Few calls take longer than the longest recent call.
+/// * *The number of calls* follows TCP Vegas. Among the calls in flight, `calls × (1 − base /
+///   time)` wait for the server or keep it busy, where `base` is the time for a small call to an
+///   idle server. Between one and two are enough. `base` includes the network time, so a distant
+///   server gets more calls.
 /// * *While requests wait here*, calls may wait at the server for as long. If other clients keep it
-///   busy, more is answered then, and if these calls do, no less. Calls that take a third of the
-///   timeout leave no room for this.
-/// * *The size of a call* is what the server answers in an eighth of the timeout.
+///   busy, this increases the throughput, and if these calls do, it does not reduce it. Calls that
+///   take a third of the timeout leave no room for this.
+/// * *The call size* is the number of requests that the server answers in an eighth of the timeout.
 #[derive(Debug)]
 pub(super) struct CallTime {
     bounds: Bounds,
-    /// In seconds, as are those below.
+    /// In seconds, like the fields below.
     smoothed: Option<f64>,
     deviation: f64,
-    /// The longest call of late: it comes nearer to each shorter call by a part of 32.
+    /// The longest recent call. Each shorter call reduces it by 1/32 of the difference.
     longest: f64,
     base: f64,
-    /// When `base` began anew.
+    /// When `base` was last measured from scratch.
     base_since: Option<Instant>,
     calls: f64,
-    /// The number of calls grows by doubling until a call has had to wait.
+    /// Whether the number of calls still grows exponentially, until a call has had to wait.
     is_starting: bool,
-    /// Requests a second.
+    /// Requests per second.
     rate: Option<f64>,
-    /// Requests in the last call that was full.
+    /// The number of requests in the last full call.
     full: usize,
 }
 
-/// The interval at which `base` is measured again, because the way to the server may have become
-/// longer. For this, one call is sent alone.
+/// How often `base` is measured again, because the network path may have become longer. For this, a
+/// single call is sent alone.
 const BASE_LASTS: Duration = Duration::from_secs(10);
-/// The number of calls of a new store, and the fewest while they are in time: the server has the
-/// next call while the answers of the last call are handed out.
+/// The initial number of calls, and the minimum unless calls are late: the server has the next call
+/// while the last call's answers are handled.
 const FIRST_CALLS: f64 = 2.0;
 
-/// Calls with fewer requests hardly take longer if they are larger.
+/// Calls with fewer requests hardly take longer when they grow.
 const SMALL: usize = 64;
 
 impl CallTime {
@@ -64,48 +64,47 @@ impl CallTime {
         }
     }
 
-    /// The time that a call is expected to take.
+    /// Returns how long a call is expected to take.
     pub(super) fn expected(&self) -> Duration {
         let Some(smoothed) = self.smoothed else { return Duration::ZERO };
         seconds((smoothed + 2.0 * self.deviation).min(1.25 * self.longest))
     }
 
-    /// The time until calls with `waiting` requests have been sent.
+    /// Returns the time until calls with `waiting` requests have been sent.
     pub(super) fn to_send(&self, waiting: usize) -> Duration {
         let calls = number(waiting) / number(self.batch().min(self.full) * self.calls());
         seconds(self.smoothed.unwrap_or_default() * calls)
     }
 
-    /// The time between calls that are spread evenly.
+    /// Returns the time between evenly spread calls.
     pub(super) fn interval(&self) -> Duration {
         seconds(self.smoothed.unwrap_or_default() / self.calls)
     }
 
-    /// The number of calls that may be under way.
+    /// Returns how many calls may be in flight.
     pub(super) fn calls(&self) -> usize {
         floor(self.calls).clamp(1, self.bounds.calls)
     }
 
-    /// The most requests of a call.
+    /// Returns the maximum number of requests per call.
     pub(super) fn batch(&self) -> usize {
         let Some(rate) = self.rate else { return self.bounds.batch };
         floor(rate * self.bounds.timeout.as_secs_f64() / 8.0).clamp(1, self.bounds.batch)
     }
 
-    /// Whether the next call is to measure `base`.
+    /// Whether the next call should measure `base`.
     pub(super) fn is_next_alone(&self, now: Instant) -> bool {
         self.base_since.is_some_and(|since| now - since >= BASE_LASTS)
     }
 
-    /// Forgets how long calls took: after a pause that says nothing about the server.
+    /// Discards the call times, after a pause that does not reflect the server's speed.
     pub(super) const fn forget(&mut self) {
         self.smoothed = None;
         self.deviation = 0.0;
         self.longest = 0.0;
     }
 
-    /// Begins again with few calls at a time, after no call was under way. Many at once would be a
-    /// burst.
+    /// Restarts with few concurrent calls after an idle time, to avoid a burst.
     pub(super) const fn restart(&mut self) {
         self.calls = FIRST_CALLS;
         self.is_starting = true;
@@ -125,18 +124,19 @@ impl CallTime {
         self.base_since.get_or_insert(now);
     }
 
-    /// A call was answered or lost. While it was under way, `answered` requests were answered.
+    /// Counts a call that was answered or lost. `answered` is the number of requests answered while
+    /// it was in flight.
     pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, queued: usize) {
         if answered == 0 {
-            // The server stood still, which says how long that took, and not how long calls
-            // take. But it may have been the call that was too large.
+            // The server stalled, so this measures the stall and not the usual call time. But the
+            // call itself may have been too large.
             if 2 * call.requests > self.batch() {
                 self.learn_rate(call, 0, took.as_secs_f64(), 0.0);
             }
             return;
         }
-        // One call that stood still says little about the next one: while it is under way, its age
-        // counts. If calls stay as long, a few of them are enough.
+        // A single stalled call says little about the next one, and its age counts while it is in
+        // flight. If calls remain slow, a few of them raise the estimate.
         let timeout = self.bounds.timeout.as_secs_f64();
         let most = self.smoothed.map_or(timeout / 4.0, |before| (4.0 * before).max(timeout / 16.0));
         let took = took.as_secs_f64().min(most);
@@ -155,13 +155,13 @@ impl CallTime {
             self.full = call.requests;
         }
         // A call that took little longer than `base` does not show how long the server worked: most
-        // of its time was network, or `base` comes from a call that stood still.
+        // of its time was network time, or `base` was measured by a stalled call.
         let own = Some(took - self.base).filter(|own| *own > took / 8.0);
-        // The time of the other calls depends on how many requests came, not on how many the
-        // server can answer.
+        // For calls that are not full, the time depends on how many requests arrived, not on how
+        // many the server can answer.
         let is_late = took > self.bounds.timeout.as_secs_f64() * 0.6 && own.is_some();
         if call.is_full && took <= usual * 1.02 && self.batch() < SMALL {
-            // Its size is not what takes the time: another client keeps the server busy.
+            // The size does not determine the time: another client keeps the server busy.
             self.rate = self.rate.map(|rate| rate * 1.125);
         } else if call.is_full || is_late {
             let alone = own.map_or(0.0, |own| number(call.requests) / own);

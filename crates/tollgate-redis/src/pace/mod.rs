@@ -1,7 +1,7 @@
-//! Which requests to a server wait, which are sent, and which are shed.
+//! Which requests to a server wait, are sent, or are shed.
 //!
-//! `call_time.rs` estimates from past calls how long the next calls take, and how many should be
-//! under way.
+//! `call_time.rs` estimates from past calls how long the next calls take, and how many should be in
+//! flight.
 
 mod call_time;
 #[cfg(test)]
@@ -14,52 +14,52 @@ use tokio::time::Instant;
 
 use self::call_time::CallTime;
 
-/// How much may be under way, and how much may wait.
+/// Limits for calls and waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Calls at a time.
+    /// The maximum number of concurrent calls.
     pub(crate) calls: usize,
-    /// Requests in a call.
+    /// The maximum number of requests per call.
     pub(crate) batch: usize,
-    /// Requests that wait for a call.
+    /// The maximum number of waiting requests.
     pub(crate) queue: usize,
-    /// From a request to its answer.
+    /// The longest time from a request to its answer.
     pub(crate) timeout: Duration,
 }
 
-/// The queue in front of a server, of requests `T`, and all that depends on time there.
+/// The queue of requests `T` to a server, and its scheduling.
 ///
-/// A request that cannot be answered in time is shed: when it is submitted, or when its call is
-/// made up. So the server does not work for callers that have given up, and under overload it
-/// answers about as many requests as it can.
+/// A request that cannot be answered before its deadline is shed, either when it is submitted or
+/// when its call is assembled. The server therefore does not work for callers that have given up,
+/// and under overload it still answers about as many requests as it can.
 ///
 /// | a request | if |
 /// |---|---|
 /// | may wait | `call ≤ left` and `call × waiting / (batch × calls) ≤ (left − call) / 2` |
-/// | is sent after it has waited | `call ≤ left` |
-/// | is sent in any case | it waits alone with half of the timeout left, and no call is under way: the estimate recovers |
+/// | is sent after waiting | `call ≤ left` |
+/// | is always sent | it waits alone with half its timeout left and no call is in flight, so the estimate can recover |
 ///
-/// `left` is the time until the deadline. `call` is the time that a call is expected to take. It is
-/// at least the age of the oldest call under way, so a stall is noticed at once. Half of the time
-/// to spare stays in reserve for calls that take longer.
+/// `left` is the time until the deadline, and `call` the expected time of a call. It is at least
+/// the age of the oldest call in flight, so a stall is noticed immediately. Half of the spare time
+/// is reserved for calls that take longer.
 ///
-/// Calls are spread over the time of a call. Otherwise all slots of a distant server would be
-/// spent on small calls at once, and later requests would wait until these have returned.
+/// Calls are spread evenly over the time of a call. Otherwise a distant server's slots would all be
+/// used for small calls at the same time, and later requests would wait until these have returned.
 ///
-/// Time is an argument, and this carries out nothing. A *slot* is the right to have a call under
-/// way. Its holder calls [`next`](Self::next) until there is no next call.
+/// Time is an argument, and this type performs no I/O. A *slot* is the right to have a call in
+/// flight. Its holder calls [`next`](Self::next) until there is no next call.
 #[derive(Debug)]
 pub(crate) struct Pace<T> {
     bounds: Bounds,
     queue: VecDeque<Waiting<T>>,
     slots: usize,
-    /// The calls under way, the oldest first.
+    /// The calls in flight, oldest first.
     under_way: VecDeque<Call>,
-    /// Requests that were answered so far.
+    /// The number of requests answered so far.
     answered: usize,
     last_end: Option<Instant>,
-    /// When the latest call began that was answered. The server answers calls in their order, so
-    /// the age of an earlier call says nothing any more.
+    /// When the latest answered call was sent. The server answers calls in order, so the age of an
+    /// earlier call no longer indicates a stall.
     last_answered: Option<Instant>,
     time: CallTime,
 }
@@ -70,16 +70,16 @@ struct Waiting<T> {
     deadline: Instant,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Call {
     begun: Instant,
     requests: usize,
-    /// Requests that were answered before it began.
+    /// The number of requests answered before it started.
     answered: usize,
     /// Whether more requests waited than the call has room for.
     is_full: bool,
-    /// Whether no other call was under way when it began.
+    /// Whether no other call was in flight when it started.
     is_alone: bool,
 }
 
@@ -89,28 +89,28 @@ pub(crate) enum Fit {
     Fits,
     /// The call has no room for it.
     Full,
-    /// Its callers have given up.
+    /// Its caller has given up.
     Gone,
 }
 
-/// How a call ended. Of several parts of a call, the greatest counts.
+/// How a call ended. If it consists of several batches, the greatest value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ended {
-    /// The call was not carried out, so it says nothing about the time of calls.
+    /// The call was not executed, so its duration is meaningless.
     Refused,
-    /// The answer was lost or came too late.
+    /// The answer was lost or arrived too late.
     Lost,
     Answered,
 }
 
-/// The next action of a slot.
+/// A slot's next action.
 #[derive(Debug)]
 pub(crate) struct Next<T> {
-    /// Its next call. Without one it is taken back.
+    /// The next call. If `None`, the slot has been released.
     pub(crate) call: Option<(Call, Vec<T>)>,
-    /// Requests that can no longer be answered in time.
+    /// Requests that can no longer be answered before their deadline.
     pub(crate) shed: Vec<T>,
-    /// Whether another slot is given out.
+    /// Whether another slot was reserved, and needs a holder.
     pub(crate) another: bool,
 }
 
@@ -128,13 +128,13 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Whether no slot is given out. Then nothing waits either.
+    /// Whether no slot is in use. Then no request waits either.
     pub(crate) const fn is_idle(&self) -> bool {
         self.slots == 0
     }
 
-    /// A call that held no slot was answered: nothing waited when it began. If it took much less time
-    /// than calls were expected to take, what was learnt before holds no longer.
+    /// Records an answered call that held no slot, because the server was idle when it started. If
+    /// it took much less time than expected, earlier estimates are discarded.
     pub(crate) fn answered_beside(&mut self, begun: Instant, now: Instant) {
         self.last_answered = self.last_answered.max(Some(begun));
         if now - begun < self.time.expected() / 4 {
@@ -142,20 +142,19 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Forgets the estimates from past calls: the breaker has stopped calls, and the next server
+    /// Discards the estimates from past calls: the breaker has stopped calls, and the next server
     /// may be faster.
     pub(crate) fn forget(&mut self) {
         self.time = CallTime::new(self.bounds);
     }
 
-    /// The number of requests that wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Adds a request to the queue, or returns it if it has to be shed. Ask for
-    /// [another slot](Self::another_slot) after it in both cases: the time for the next call may
-    /// have come.
+    /// Adds a request to the queue, or returns it if it has to be shed. In both cases, call
+    /// [`another_slot`](Self::another_slot) afterwards, because the next call may be due.
     pub(crate) fn submit(&mut self, request: T, deadline: Instant, now: Instant) -> Result<(), T> {
         if self.is_idle() && self.last_end.is_some_and(|at| now - at >= self.bounds.timeout) {
             self.time.forget();
@@ -173,23 +172,23 @@ impl<T> Pace<T> {
         self.queue.len() < self.bounds.queue && self.time.to_send(self.queue.len()) <= spare / 2
     }
 
-    /// The time that a call is expected to take.
+    /// Returns how long a call is expected to take.
     fn expected(&self, now: Instant) -> Duration {
         let is_next = |call: &&Call| self.last_answered.is_none_or(|begun| begun <= call.begun);
         let oldest = self.under_way.iter().find(is_next);
         oldest.map_or(Duration::ZERO, |call| now - call.begun).max(self.time.expected())
     }
 
-    /// Gives out another slot if that is worth it.
+    /// Reserves another slot if that is worthwhile. Returns whether it did.
     pub(crate) fn another_slot(&mut self, now: Instant) -> bool {
         let is_another = self.slots < self.time.calls() && self.is_worth_a_call(self.slots, now);
         self.slots += usize::from(is_another);
         is_another
     }
 
-    /// Whether to send one more call beside `others`. While half of the slots are free, the answer
-    /// is yes. In the other half, each slot needs a larger call than the slot before, and an
-    /// interval since that.
+    /// Whether to send another call beside `others`. Always, while half of the slots are free. In
+    /// the other half, each slot needs a larger call than the one before, and some time since the
+    /// last call.
     fn is_worth_a_call(&self, others: usize, now: Instant) -> bool {
         let calls = self.time.calls();
         let scarce = (2 * others).saturating_sub(calls);
@@ -198,7 +197,7 @@ impl<T> Pace<T> {
         !(scarce > 0 && is_soon) && self.queue.len() >= (self.time.batch() * scarce / calls).max(1)
     }
 
-    /// The next call of a slot, of the requests at the head of the queue that fit.
+    /// Returns a slot's next call, with the requests at the head of the queue that fit.
     pub(crate) fn next(&mut self, mut fit: impl FnMut(&T) -> Fit, now: Instant) -> Next<T> {
         let mut next = Next { call: None, shed: Vec::new(), another: false };
         let is_alone = self.time.is_next_alone(now);
@@ -216,7 +215,8 @@ impl<T> Pace<T> {
         while let Some(waiting) = self.queue.pop_front() {
             if waiting.deadline < now + expected {
                 let is_last = self.queue.is_empty() && requests.is_empty();
-                // An older request would be lost, and its call would teach nothing.
+                // An older request would probably be lost, and its call would not improve the
+                // estimate.
                 let is_fresh = waiting.deadline >= now + self.bounds.timeout / 2;
                 if !is_last || !self.under_way.is_empty() || !is_fresh {
                     next.shed.push(waiting.request);
@@ -253,7 +253,7 @@ impl<T> Pace<T> {
         next
     }
 
-    /// A call has ended. Its slot goes on to [`next`](Self::next).
+    /// Records the end of a call. Its slot continues with [`next`](Self::next).
     pub(crate) fn end(&mut self, call: Call, ended: Ended, now: Instant) {
         self.remove(call);
         self.last_end = Some(now);
@@ -261,7 +261,7 @@ impl<T> Pace<T> {
         if ended == Ended::Answered {
             self.answered += call.requests;
             self.last_answered = self.last_answered.max(Some(call.begun));
-            // Other calls may have begun and ended meanwhile. Its time is then no better.
+            // Other calls may have run meanwhile, so check again that the call was alone.
             let was_alone = call.is_alone && self.under_way.is_empty();
             self.time.learn_base(took, was_alone && call.requests == 1, now);
         }
@@ -271,7 +271,8 @@ impl<T> Pace<T> {
         }
     }
 
-    /// A slot has ended, and no caller is left to carry out the waiting requests.
+    /// Releases a slot that was dropped, and returns the waiting requests, which have no task to
+    /// send them.
     pub(crate) fn abort(&mut self, call: Option<Call>) -> impl Iterator<Item = T> {
         if let Some(call) = call {
             self.remove(call);
@@ -286,8 +287,7 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Removes the requests whose time is over, and returns when the time of the next request is
-    /// over.
+    /// Removes the requests with a deadline that has passed, and returns the next deadline.
     pub(crate) fn expire(&mut self, now: Instant) -> (Vec<T>, Option<Instant>) {
         let mut expired = Vec::new();
         while let Some(waiting) = self.queue.front() {

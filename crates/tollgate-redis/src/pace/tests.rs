@@ -1,26 +1,26 @@
-//! A simulated server, and callers that do not wait for one another. The clock is moved by hand.
+//! A simulated server, and callers that do not wait for each other. The test moves the clock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::*;
 
-/// A server that carries out one call after the other.
+/// A server that executes calls in sequence.
 #[derive(Clone, Copy, Debug)]
 struct Server {
-    /// To the server and back.
+    /// The round-trip time.
     network: Duration,
-    /// The work for a call, and for each of its requests.
+    /// The work per call, and per request.
     call: Duration,
     request: Duration,
-    /// The length and the interval of its pauses.
+    /// The length and the interval of its stalls.
     stall: Duration,
     every: Duration,
-    /// Another client keeps it busy with scripts of this time. Between two of them it carries out
-    /// the calls that have arrived.
+    /// How long each script of another client takes, which keeps the server busy. Between two
+    /// scripts, the server executes the calls that have arrived.
     slice: Duration,
-    /// The most time until the other client sends its next script. Calls that arrive meanwhile are
-    /// short. With zero, the next script comes before all calls that have not arrived yet.
+    /// The longest time until the other client sends its next script. Calls that arrive meanwhile
+    /// are short. With zero, the next script precedes all calls that have not arrived yet.
     gap: Duration,
 }
 
@@ -36,24 +36,24 @@ const NEAR: Server = Server {
 
 const BOUNDS: Bounds = Bounds { calls: 64, batch: 512, queue: 16_384, timeout: ms(50) };
 
-/// The results of the requests after a time to learn.
+/// The results, counted after a warm-up.
 #[derive(Debug, Default)]
 struct Seen {
     asked: usize,
     answered_in_time: usize,
     charged_without_answer: usize,
     shed_at_once: usize,
-    /// Shed after they had waited, or refused by the server as late.
+    /// Shed after waiting, or rejected by the server as late.
     shed_later: usize,
     calls: usize,
-    /// How long the server worked.
+    /// The server's total work.
     work: Duration,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ask,
-    /// The answer to a call, or the end of the wait for it.
+    /// A call was answered, or its caller gave up.
     End(usize),
 }
 
@@ -69,7 +69,7 @@ struct Sent {
     is_charged: bool,
 }
 
-/// A run: from zero, where the simulation begins.
+/// A simulation run, starting at time zero.
 struct Run {
     server: Server,
     bounds: Bounds,
@@ -77,20 +77,20 @@ struct Run {
     replicas: Vec<Pace<Asked>>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
     calls: Vec<Sent>,
-    /// When the server is done with all calls that it has.
+    /// When the server has finished its current calls.
     is_free: Duration,
-    /// The end of the last slice, and when the script of the next one comes.
+    /// The end of the other client's last script, and when its next script arrives.
     slice_end: Duration,
     next_slice: Duration,
     gaps: fastrand::Rng,
     counts_from: Duration,
     seen: Seen,
-    /// From a request to its answer in time.
+    /// From a request to its answer, if that met the deadline.
     waits: Vec<Duration>,
 }
 
 impl Server {
-    /// When work is done that can begin at `from`.
+    /// Returns when work that can start at `from` is done.
     fn done(&self, mut from: Duration, mut work: Duration) -> Duration {
         loop {
             let phase = Duration::from_nanos((from.as_nanos() % self.every.as_nanos()) as u64);
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Requests a second, in calls as large as they may be.
+    /// Returns the requests per second with full calls.
     fn capacity(&self, bounds: Bounds) -> f64 {
         let call = self.call + self.request * bounds.batch as u32;
         let stalled = self.stall.as_secs_f64() / self.every.as_secs_f64();
@@ -120,7 +120,7 @@ impl Run {
         Self::of(1, server, bounds)
     }
 
-    /// Replicas over one server.
+    /// Several replicas that share a server.
     fn of(replicas: usize, server: Server, bounds: Bounds) -> Self {
         Self {
             server,
@@ -139,7 +139,7 @@ impl Run {
         }
     }
 
-    /// Requests come at `rate` a second until `end`, whether others are answered or not.
+    /// Submits requests at `rate` per second until `end`, regardless of answers.
     fn ask(&mut self, rate: f64, begin: Duration, end: Duration, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         self.events.push(Reverse((begin, Event::Ask)));
@@ -204,7 +204,7 @@ impl Run {
         let work = self.server.call + self.server.request * count;
         self.is_free = self.server.done(begins, work);
         if arrives <= self.slice_end && !self.server.gap.is_zero() {
-            // The other client has its answer after these calls.
+            // The other client gets its answer after these calls.
             self.next_slice = self.is_free + self.gap();
         }
         if now >= self.counts_from {
@@ -255,7 +255,7 @@ const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-/// At 1, 2, 4 and 10 times what the server can do.
+/// Checks the goodput at 1, 2, 4 and 10 times the server's capacity.
 fn keeps_its_goodput(server: Server, bounds: Bounds) {
     for times in [1.0, 2.0, 4.0, 10.0] {
         for seed in 0..2 {
@@ -309,7 +309,7 @@ fn goodput_holds_over_a_server_that_is_busy_in_slices() {
     keeps_its_goodput(Server { stall: ms(20), every: ms(100), ..NEAR }, BOUNDS);
 }
 
-/// Far below what the server could answer, calls take long all the same.
+/// Calls take long although the load is far below the server's capacity.
 #[test]
 fn all_are_answered_while_another_client_keeps_the_server_busy() {
     for (slice, gap, batch, least) in [
@@ -335,8 +335,8 @@ fn all_are_answered_while_another_client_keeps_the_server_busy() {
     }
 }
 
-/// Between two scripts of the other client the server carries out all calls that are there. So more
-/// is answered if more calls are under way, though some calls come into a gap and are short.
+/// Between two of the other client's scripts the server executes all calls that have arrived, so
+/// more calls in flight increase the goodput. Some of these calls fall into a gap and are short.
 #[test]
 fn goodput_holds_while_another_client_keeps_the_server_busy() {
     for (slice, batch, capacity) in [(8, 64, 25_000.0), (8, 512, 25_000.0)] {
@@ -353,15 +353,15 @@ fn goodput_holds_while_another_client_keeps_the_server_busy() {
     }
 }
 
-/// Redis stalls like this when it forks. Requests that come in the first part of a stall are lost.
+/// Redis stalls like this when it forks. Requests from the first part of a stall are lost.
 #[test]
 fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
-/// A Cluster spreads a million requests a second over 32 shards. One shard gets its share, then half
-/// more. The times agree with the measured fleet: 20 µs for a request that is alone in its call, 8 µs
-/// if it shares the call with many requests. `docs/benchmarks/scaling.md` has the results.
+/// A Cluster spreads a million requests per second over 32 shards. A shard gets its share, then
+/// half as much again. The times match the measured fleet: 20 µs for a request alone in its call,
+/// and 8 µs if it shares the call with many requests. `docs/benchmarks/scaling.md` has the results.
 #[test]
 fn a_shard_of_a_large_fleet_answers_all() {
     let server = Server { network: us(500), call: us(12), request: us(8), ..NEAR };
@@ -397,7 +397,7 @@ fn half_of_the_capacity_is_answered_without_shedding() {
     }
 }
 
-/// The time in the network grows, so the shortest time of a call is no measure any more.
+/// The network time grows, so the shortest call so far is no longer a valid `base`.
 #[test]
 fn more_calls_go_when_the_way_to_the_server_becomes_longer() {
     let server = Server { request: us(40), ..NEAR };
@@ -447,7 +447,7 @@ fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
     assert_eq!(pace.next(|_| Fit::Fits, start + ms(60)).call.expect("a call").1, [4]);
 }
 
-/// Calls that are lost in an outage say nothing about the server that is there after it.
+/// Calls lost in an outage say nothing about the server after it.
 #[test]
 fn nothing_is_shed_after_an_outage() {
     let start = Instant::now();
@@ -469,7 +469,7 @@ fn nothing_is_shed_after_an_outage() {
             pace.end(call, Ended::Lost, start + begun + BOUNDS.timeout);
         }
     }
-    // Far more than the calls of the outage had.
+    // Far more requests than the calls during the outage had.
     (0..100).for_each(|_| submit(&mut pace, ms(4_000)));
 }
 

@@ -1,4 +1,4 @@
-//! One block: open, closed, and on its way back.
+//! An open block, a closed block, and blocks on their way back to Redis.
 
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
@@ -6,22 +6,22 @@ use tollgate_core::{Micros, Timestamp};
 use crate::clock::{Moment, Span};
 use crate::encode::Spent;
 
-/// Units that may be spent here up to a moment.
+/// Units that this replica may spend before a deadline.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) id: u64,
     pub(super) units: u64,
     pub(super) left: u64,
     pub(super) span: Span,
-    /// The time from which its units may be spent: when the block before it was used up.
+    /// When its units became spendable: when the previous block was used up.
     pub(super) in_use_since: Moment,
     pub(super) granted_at: Timestamp,
-    /// The units that were left in Redis at the grant, and the time until the key was fresh.
+    /// The units that remained in Redis after the grant, and the time until the key was fresh.
     pub(super) remaining: u64,
     pub(super) reset_after: Micros,
 }
 
-/// The units that were spent of a block, as a report to Redis.
+/// How many of a block's units were spent, as reported to Redis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) spent: Spent,
@@ -55,8 +55,8 @@ impl Returned {
     }
 }
 
-/// When what is left of a block goes back: a quarter of its time is left for that, and for a
-/// second attempt.
+/// When to return a block's remaining units. The last quarter of its time suffices for the call and
+/// a second attempt.
 const fn retires(Span { start, lapses, .. }: Span) -> Moment {
     lapses.saturating_sub(lapses.saturating_sub(start) / 4)
 }

@@ -1,9 +1,9 @@
-//! The blocks of one key in a replica: spent here, requested from Redis.
+//! A replica's blocks for one key, which are spent here and requested from Redis.
 //!
-//! | file | is |
+//! | file | contains |
 //! |---|---|
-//! | `block.rs` | one block, open or closed |
-//! | `plan.rs` | when blocks are fetched and returned, and what Redis says to that |
+//! | `block.rs` | a block, open or closed |
+//! | `plan.rs` | when blocks are fetched and returned, and how Redis' answers are handled |
 
 mod block;
 mod plan;
@@ -24,39 +24,41 @@ use super::demand::Demand;
 use crate::clock::{Clock, Moment};
 use crate::encode::Spent;
 
-/// The blocks of a key, in the order of their use: one in use, and one fetched ahead, so that no
-/// request waits when the first is used up.
+/// A key's blocks in the order of their use: one in use and one fetched ahead, so requests do not
+/// wait when the first is used up.
 #[derive(Debug)]
 pub(super) struct Blocks {
     open: VecDeque<Block>,
-    /// Done with, and Redis does not know yet.
+    /// Closed blocks that Redis does not know about yet.
     spent: SmallVec<[Closed; 2]>,
     demand: Demand,
     lease: Lease,
-    /// Together no more than the lease's share.
+    /// The maximum units in all open blocks: the lease's share.
     most: u64,
     capacity: u64,
-    /// No request before this instant, because Redis has no units, or its grant may have been lost.
+    /// No block is requested before this instant, because Redis has no units, or its grant may have
+    /// been lost.
     ask_at: Moment,
-    /// No call before then, as the last one failed.
+    /// No call is made before this instant, because the last one failed.
     call_at: Moment,
     /// Whether a task refills this key.
     pub(super) has_refill: bool,
-    /// Whether that one was called and has not looked yet.
+    /// Whether the refill task was woken and has not run yet.
     was_called: bool,
 }
 
-/// Units that were spent.
+/// Units spent from a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) decision: Decision,
-    /// The latest known time of Redis.
+    /// The latest known Redis time.
     pub(super) decided_at: Timestamp,
     id: u64,
     units: u64,
 }
 
-/// Where a replica may hold no more than one unit, a block is a decision.
+/// A replica that may hold only one unit gets no blocks, because a block would cost as much as a
+/// decision.
 const LEAST: u64 = 2;
 
 impl Blocks {
@@ -76,19 +78,19 @@ impl Blocks {
         }
     }
 
-    /// Spends `cost` of a block that has enough units left and has not ended.
+    /// Spends `cost` from a block that has enough units left and has not expired.
     pub(super) fn take(&mut self, cost: u64, clock: &Clock) -> Option<Taken> {
         if self.open.is_empty() {
             return None;
         }
-        // Here, with all locks taken: a thread that had to wait for them must not go by a time
-        // from before.
+        // Read the clock under the locks, because a thread that waited for them must not use an
+        // earlier time.
         let now = clock.now();
         loop {
             let is_last = self.open.len() == 1;
             let block = self.open.front_mut()?;
             if now > block.span.last {
-                // Redis may have charged it in full by now.
+                // Redis may have charged the block in full by now.
                 let (units, used) = (block.units, block.units - block.left);
                 self.demand.returned(units, used);
                 self.close_first(now);
@@ -124,33 +126,33 @@ impl Blocks {
         }
     }
 
-    /// Puts back what was taken for a request that then took nothing here. A block that was
-    /// closed meanwhile has been told to Redis as spent, and stays so.
+    /// Puts back units for a request that another key could not answer. A block that was closed
+    /// meanwhile has been reported to Redis as spent and remains so.
     pub(super) fn put_back(&mut self, taken: &Taken) {
         if let Some(block) = self.open.iter_mut().find(|block| block.id == taken.id) {
             block.left += taken.units;
         }
     }
 
-    /// Whether to wake the refill task: once, and then not before it has looked.
+    /// Whether to wake the refill task. Returns `true` only one time until the task has run.
     pub(super) fn wakes_refill(&mut self) -> bool {
         let is_due = self.has_refill && !self.was_called && self.is_low();
         self.was_called |= is_due;
         is_due
     }
 
-    /// Redis is asked for a decision, as nothing could be spent here. Says whether the key is
-    /// so busy that it takes a refill task.
+    /// Counts a decision by Redis, because no block could be spent. Returns whether the key is busy
+    /// enough for a refill task.
     pub(super) fn asked(&mut self, now: Moment) -> bool {
         self.demand.count(now) && self.most >= LEAST
     }
 
-    /// Whether it does not matter if this is forgotten.
+    /// Whether this key can be forgotten.
     pub(super) fn is_idle(&self, now: Moment) -> bool {
         !self.has_refill && self.demand.is_over(now)
     }
 
-    /// Gives up all that is held, and says what there is to tell Redis.
+    /// Closes all blocks, and returns the report for Redis.
     pub(super) fn close(&mut self, now: Moment) -> Returned {
         while !self.open.is_empty() {
             self.close_first(now);
@@ -166,7 +168,7 @@ impl Blocks {
         }
     }
 
-    /// Turns to the next block.
+    /// Moves on to the next block.
     fn next(&mut self, now: Moment) -> Option<Block> {
         let block = self.open.pop_front();
         if let Some(next) = self.open.front_mut() {
@@ -175,7 +177,8 @@ impl Blocks {
         block
     }
 
-    /// Whether there is a block in hand for when this one is used up, or it will last a while.
+    /// Whether to fetch another block: no further block is fetched, and the current one is at least
+    /// half spent.
     fn is_low(&self) -> bool {
         let left: u64 = self.open.iter().map(|block| block.left).sum();
         self.open.len() < 2 && self.open.front().is_none_or(|block| left <= block.units / 2)

@@ -1,4 +1,4 @@
-//! When blocks are fetched and returned, and what Redis says to that.
+//! When blocks are fetched and returned, and how Redis' answers are handled.
 
 use tollgate_core::StoreError;
 
@@ -11,16 +11,16 @@ use crate::ticket::Leased;
 /// The next action for a key.
 #[derive(Debug)]
 pub(in crate::lease) enum Plan {
-    /// A call that returns the spent units to Redis, and asks for a new block or for none.
+    /// A call that reports spent units to Redis, and may request a new block.
     Call { spent: Returned, ask: Ask },
-    /// Nothing before this instant, or before the next call.
+    /// Wait until this instant, or until the bell rings.
     Wait(Option<Moment>),
-    /// Nothing any more.
+    /// Stop the refill task.
     Leave,
 }
 
 impl Blocks {
-    /// The next action.
+    /// Returns the next action.
     pub(in crate::lease) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
         self.was_called = false;
         self.retire(now);
@@ -36,8 +36,8 @@ impl Blocks {
             let spent = Returned(std::mem::take(&mut self.spent));
             return Plan::Call { spent, ask: Ask { tag: next_tag(), units, ttl } };
         }
-        // Unspent units are returned at once, because other replicas could use them. Spent blocks
-        // are reported with the next call, if there is one in time.
+        // Unspent units are returned immediately, because other replicas could use them. Fully
+        // spent blocks are reported with the next call, if it is made before they retire.
         let is_due = |closed: &Closed| closed.spent.units < closed.units || closed.retires() <= now;
         if self.spent.iter().any(is_due) {
             let spent = Returned(std::mem::take(&mut self.spent));
@@ -50,11 +50,11 @@ impl Blocks {
         let retires = self.open.iter().map(Block::retires);
         let retires = retires.chain(self.spent.iter().map(Closed::retires));
         let asks = (self.demand.is_hot() && self.is_low()).then_some(self.ask_at);
-        // A hot key without blocks and without requests is not hot any more.
+        // Without blocks and requests, a hot key cools down.
         Plan::Wait(retires.chain(asks).filter(|at| *at > now).min())
     }
 
-    /// Redis has answered, or not.
+    /// Handles Redis' answer, or its absence.
     pub(in crate::lease) fn learn(
         &mut self,
         spent: Returned,
@@ -85,10 +85,10 @@ impl Blocks {
             }
             Ok(_) => {}
             Err(error) => {
-                // A report that is sent twice is settled once. The request may have been granted,
-                // so it is not repeated before that grant has lapsed.
+                // A report that is sent twice is only settled once. The block may have been
+                // granted, so it is not requested again before that grant has lapsed.
                 self.spent.extend(spent.0);
-                // There is time for a few attempts before a block that was returned lapses.
+                // Leaves time for a few attempts before a returned block lapses.
                 self.call_at = now + ttl / 16;
                 if error.may_have_charged() {
                     self.ask_at = now + ttl;
@@ -98,7 +98,7 @@ impl Blocks {
         }
     }
 
-    /// Closes blocks that are used up, or ought to go back so that others can use the rest.
+    /// Closes blocks that are used up, or that must be returned so other replicas can use the rest.
     fn retire(&mut self, now: Moment) {
         while let Some(block) = self.open.front() {
             let used = block.units - block.left;

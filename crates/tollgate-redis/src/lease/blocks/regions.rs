@@ -1,5 +1,5 @@
-//! Three regions that lease from one quota over a long way. The clock is moved by hand, and the
-//! reference plays Redis. `docs/benchmarks/scaling.md` has the figures.
+//! Three distant regions that lease from one quota. The test moves the clock, and the reference
+//! store acts as Redis. `docs/benchmarks/scaling.md` has the figures.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 use crate::ticket::Leased;
 
-/// Units a second, and the units of a full bucket.
+/// Units per second, and the bucket's capacity.
 const RATE: u64 = 3_000;
 const MILLISECOND: Moment = 1_000;
 const SECOND: Moment = 1_000 * MILLISECOND;
-/// From a region to Redis.
+/// The one-way latency between a region and Redis.
 const WAY: Moment = 40 * MILLISECOND;
-/// Later seconds are counted.
+/// Earlier seconds are a warm-up and not counted.
 const WARM: u64 = 3;
 const SECONDS: u64 = 12;
 
 struct Region {
     blocks: Blocks,
-    /// Thousandths of a request that are due.
+    /// Requests due, in thousandths.
     due: u64,
     is_calling: bool,
 }
@@ -39,16 +39,16 @@ enum Message {
     Granted(Returned, Ask, Granted, Timestamp),
 }
 
-/// Requests of a second, and how many of them were admitted.
+/// The number of requests in a second, and how many were admitted.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     asked: u64,
     admitted: u64,
-    /// Decided by Redis one by one.
+    /// Decided individually by Redis.
     alone: u64,
 }
 
-/// How many requests a second a region gets in a second.
+/// A region's requests per second, by region and second.
 type Demand = fn(usize, u64) -> u64;
 
 type Case = (&'static str, Demand);
@@ -117,7 +117,7 @@ fn run(lease: Lease, demand: Demand) -> Vec<Seen> {
     seen
 }
 
-/// The most units that were admitted in any seconds beyond what a bucket holds and refills.
+/// The most units admitted in any span of seconds beyond the bucket's capacity and refill.
 fn over_admission(seen: &[Seen]) -> u64 {
     let mut most = 0;
     for first in 0..seen.len() {
@@ -159,7 +159,7 @@ fn regions_share_a_quota_that_none_of_them_exceeds() {
                 100.0 * alone as f64 / asked as f64
             );
             assert_eq!(over, 0, "{name}, 1/{of} for {millis} ms");
-            // With a third for each region, fixed, a region with 2800 gets 1000 of them.
+            // With a fixed third per region, a region that needs 2800 would get 1000.
             assert!(part > 0.5, "{name}, 1/{of} for {millis} ms: {part}");
         }
     }

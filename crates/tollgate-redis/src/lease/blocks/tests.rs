@@ -1,4 +1,4 @@
-//! A key, its clock moved by hand, and Redis played by the test.
+//! A key with a clock that the test moves. The test acts as Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::ticket::Leased;
 
 const TTL: u64 = 1_000_000;
 
-/// A hot key, with up to 100 units for a replica, and the clock.
+/// A hot key that may lease up to 100 units, and its clock.
 fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
     let time = Arc::new(AtomicU64::new(0));
     let policy = Policy::token_bucket("p", Quota::per_minute(1_000)).unwrap();
@@ -47,12 +47,12 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
     blocks.learn(spent, ask, granted(8, 0), &clock);
     assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(750_000))));
     assert!((0..4).all(|_| blocks.take(1, &clock).is_some()));
-    // Half of it is gone: the refill task is woken once.
+    // Half the block is spent, so the refill task is woken once.
     assert!(blocks.wakes_refill() && !blocks.wakes_refill());
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty());
     blocks.learn(spent, Ask { tag: 8, ..ask }, granted(8, 0), &clock);
-    // The next block begins where the first ends, and the next call returns the first.
+    // The second block continues after the first, and the next call returns the first.
     assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
     assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));
     assert!((0..2).all(|_| blocks.take(1, &clock).is_some()));
@@ -76,7 +76,7 @@ fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
     assert!(!blocks.has_refill);
 }
 
-/// The machine slept while the answer was on its way.
+/// The machine was suspended while the answer was on its way.
 #[test]
 fn a_block_that_comes_too_late_is_not_spent() {
     let (mut blocks, clock, time) = hot();
@@ -84,7 +84,7 @@ fn a_block_that_comes_too_late_is_not_spent() {
     time.store(TTL + 1, Ordering::SeqCst);
     blocks.learn(spent, ask, granted(8, 0), &clock);
     assert!(blocks.take(1, &clock).is_none());
-    // Redis has charged it in full, so there is nothing to tell.
+    // Redis has charged it in full, so there is no report to send.
     assert!(matches!(blocks.plan(TTL + 1, || 8), Plan::Leave));
 }
 
@@ -118,8 +118,8 @@ fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
     assert!(blocks.take(1, &clock).is_none());
 }
 
-/// The clock of Redis is slewed to run 8.3 % faster, and the clock here 8.3 % slower. No timer has
-/// returned the block.
+/// Redis' clock is slewed to run 8.3 % fast, and the local clock 8.3 % slow. No timer has returned
+/// the block.
 #[test]
 fn no_unit_is_spent_after_redis_ended_the_block() {
     let time = Arc::new(AtomicU64::new(0));
@@ -134,7 +134,7 @@ fn no_unit_is_spent_after_redis_ended_the_block() {
     assert!(blocks.take(1, &clock).is_none());
 }
 
-/// The margin takes no time from attempts to return units.
+/// The safety margin does not shorten the time for returning units.
 #[test]
 fn a_block_is_reported_until_its_time_in_redis_ends() {
     let time = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! The store passes the suite of all stores, on a server of its own.
+//! Runs the conformance suite of all stores against the store, on a separate server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use tollgate_test_servers::Redis;
 use crate::rights;
 use crate::support::Server;
 
-/// Decades ahead: keys expire by the server's own time, which must not get there.
+/// Decades ahead, because keys expire by the server's own clock, which must not reach this time.
 const START: u64 = 4_000_000_000_000_000;
 
-/// Many servers share this machine with each other.
+/// Many servers share this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A time that is moved by hand: the script is told it.
+/// A store with a manual clock, which also sets the script's time.
 struct MovedByHand {
     _server: Server,
     time: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ mod with_a_time_moved_by_hand {
     store_tests!(MovedByHand);
 }
 
-/// Redis' own time, and the rights of docs/deployment.md.
+/// A store that uses Redis' own clock and the permissions documented in docs/deployment.md.
 struct RealTime {
     _server: Redis,
 }

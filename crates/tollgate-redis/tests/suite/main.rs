@@ -1,4 +1,4 @@
-//! One program for all tests of the store: each further program is linked anew.
+//! All store tests are in one program, because each further program would be linked separately.
 
 #[cfg(unix)]
 mod cluster;

@@ -1,4 +1,4 @@
-//! Refunds out of the middle of long logs, beside the reference.
+//! Refunds from the middle of long logs, compared with the reference.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{Client, Server, Value};
 
 const ENTRIES: u64 = 1_500;
 
-/// A long log beside the reference.
+/// A long log and its reference.
 struct Log {
     policy: Policy,
     client: Client,
@@ -28,7 +28,7 @@ struct Log {
 impl Log {
     fn new(policy: Policy, server: &Server, script: &str) -> Self {
         let (reference, receipts) = (Reference::default(), Vec::new());
-        // The year 2100: ahead of the server's clock, so that nothing expires meanwhile.
+        // The year 2100: ahead of the server's clock, so no key expires meanwhile.
         let now = 4_102_444_800_000_000;
         Self { policy, client: server.connect_with(script), reference, now, ids: 0, receipts }
     }
@@ -67,7 +67,7 @@ fn refunds_out_of_a_log_are_those_of_the_core() {
     refunds_are_those_of_the_core(TEXT);
 }
 
-/// As they are from thousands of entries on.
+/// Uses the script's path for logs with thousands of entries.
 #[test]
 fn refunds_out_of_a_long_log_are_those_of_the_core() {
     let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
@@ -92,8 +92,8 @@ fn refunds_are_those_of_the_core(script: &str) {
             let row = log.charge(&mut batch, 1 + rng.u64(..2));
             log.compare(&batch, &[row]);
         }
-        // In half of the traces time nearly stands still, so that many more charges are refunded
-        // than age out.
+        // In half of the traces, time hardly advances, so many more charges are refunded than
+        // expire.
         let (calls, step) = if seed % 2 == 0 { (300, 20_000) } else { (800, 500) };
         for _ in 0..calls {
             log.now += rng.u64(..step);
@@ -116,7 +116,7 @@ fn refunds_are_those_of_the_core(script: &str) {
     }
 }
 
-/// One permit stays for long, while others come and go behind it.
+/// One permit is held for a long time while others come and go behind it.
 #[test]
 fn permits_that_are_released_take_no_memory() {
     let server = Server::start();
@@ -143,7 +143,7 @@ fn permits_that_are_released_take_no_memory() {
     assert!(most < 3 * 500 * 16, "{most} bytes for 500 permits");
 }
 
-/// Compares two logs on the same server, in turns, so that the speed of the machine does not matter.
+/// Compares two logs on the same server in turns, so the machine's speed does not matter.
 #[test]
 fn refunds_take_no_longer_from_longer_logs() {
     let server = Server::start();
@@ -170,7 +170,7 @@ fn refunds_take_no_longer_from_longer_logs() {
 }
 
 impl Log {
-    /// Charges one unit at each microsecond, until none is left.
+    /// Charges one unit per microsecond until the log is full.
     fn fill(&mut self, key: &str, limit: u64) {
         for _ in 0..limit / 500 {
             let calls = (0..500).map(|_| {

@@ -1,4 +1,4 @@
-//! The store under exactly the rights that docs/deployment.md grants it.
+//! The store with exactly the permissions that docs/deployment.md grants.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tollgate_test_servers::{Cluster, Redis, until};
 
 const DEPLOYMENT: &str = include_str!("../../../../docs/deployment.md");
 
-/// The commands of the document that make the user, word by word: the first for every server,
-/// the second for the nodes of a Cluster as well.
+/// Returns the documented commands that create the user, in words: one for every server, and one
+/// more for Cluster nodes.
 fn documented() -> [Vec<&'static str>; 2] {
     let lines = DEPLOYMENT.lines().filter(|line| line.starts_with("ACL SETUSER tollgate "));
     let commands: Vec<_> = lines.map(|line| line.split(' ').collect()).collect();
@@ -20,7 +20,7 @@ fn grant(redis: &Redis, command: &[&str]) {
     assert_eq!(redis.cmd(command).error(), None, "{command:?}");
 }
 
-/// The URL of the documented user, which this makes.
+/// Creates the documented user, and returns its URL.
 pub(crate) fn url(redis: &Redis) -> String {
     grant(redis, &documented()[0]);
     with_user(&redis.url())
@@ -42,7 +42,7 @@ fn builder(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).expect("a URL").timeout(PATIENCE)
 }
 
-/// Connects, and waits until each server was looked at.
+/// Connects, and waits until each server has been checked.
 async fn connect(builder: RedisStoreBuilder) -> RedisStore {
     let store = builder.connect().expect("settings");
     tokio::time::timeout(PATIENCE, store.connected()).await.expect("a connection");
@@ -58,7 +58,8 @@ fn policy() -> Policy {
     Policy::fixed_window_counter("p", Quota::per_day(10)).expect("builds")
 }
 
-/// The store tries each command of the script when it connects, and warns of missing rights.
+/// The store tries each of the script's commands when it connects, and warns about missing
+/// permissions.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_rights_are_all_that_a_server_asks_for() {
     let redis = Redis::builder().set("maxmemory-policy", "noeviction").start();
@@ -69,7 +70,7 @@ async fn the_documented_rights_are_all_that_a_server_asks_for() {
     assert!(store.charge(&policy(), &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
 }
 
-/// With the map of its slots, and with keys that are on their way to another node.
+/// Includes the slot map, and keys that are moving to another node.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_rights_are_all_that_a_cluster_asks_for() {
     let cluster = Cluster::builder().replicas(0).start();
@@ -82,7 +83,7 @@ async fn the_documented_rights_are_all_that_a_cluster_asks_for() {
     let slot = cluster.slot_of(&name);
     let from = cluster.master_of(slot);
     let migration = tokio::task::block_in_place(|| cluster.migration(slot, (from + 1) % 3));
-    // The old node sends the request on with ASK, because it does not have the key.
+    // The old node redirects the request with `ASK`, because it does not have the key.
     assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
     assert!(store.stats().refused > 0);
     tokio::task::block_in_place(|| migration.finish());

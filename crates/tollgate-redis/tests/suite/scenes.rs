@@ -1,5 +1,5 @@
-//! Scenes that random traces meet too seldom, played with the script and the reference in
-//! step.
+//! Scenarios that random traces reach too rarely, run with the script and the reference in
+//! lockstep.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,11 +35,11 @@ fn policy(limit: u64, window: u64, kind: impl Into<Kind>) -> Policy {
     Policy::new("p", Quota::new(limit, Duration::from_micros(window)), kind).expect("builds")
 }
 
-/// The year 2100: far ahead of Redis' own clock, so that nothing expires meanwhile.
+/// The year 2100: far ahead of Redis' own clock, so no key expires meanwhile.
 const START: u64 = 4_102_444_800_000_000;
 
-/// The core drops the oldest entries of a log that is more than a small quota has been
-/// promised room for; the script need not. No answer tells.
+/// If a small quota has promised less room than a log holds, the core drops the oldest entries. The
+/// script need not, and no answer shows the difference.
 #[test]
 fn a_full_log_may_be_read_under_a_small_limit() {
     let server = Server::start();
@@ -72,8 +72,8 @@ fn a_full_log_may_be_read_under_a_small_limit() {
     }
 }
 
-/// Old and new replicas in turn on one key, as in a rolling deploy: what both let pass, the
-/// larger quota alone would have let pass, and no later.
+/// Old and new replicas take turns on one key, as in a rolling deployment. The larger quota alone
+/// would have admitted all that both admit, and no later.
 #[test]
 fn two_versions_side_by_side_admit_no_more_than_the_larger() {
     const WINDOW: u64 = 20_000;
@@ -88,7 +88,7 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         let limit = rng.u64(2..=40);
         let larger = policy(limit, WINDOW, algorithm);
         let longer = match algorithm {
-            // The windows of a counter have to nest, see `Rule::convert`.
+            // A counter's windows have to nest, see `Rule::convert`.
             Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
                 WINDOW * rng.u64(1..=2)
             }
@@ -117,7 +117,8 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
             }
         }
         if algorithm == INTERVAL {
-            // When an interval begins depends on who was asked, but not how often one does.
+            // When an interval starts depends on which requests were made, but not how often one
+            // starts.
             let (limit, burst) = (larger.quota().limit(), larger.capacity());
             for (from, (start, _)) in admitted.iter().enumerate() {
                 let mut sum = 0;
@@ -133,8 +134,8 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
     assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
 }
 
-/// The clock steps back into the day before, and there the key is forgotten and charged anew:
-/// what was charged on the later day is dated after that, and still none of it.
+/// The clock steps back into the previous day, where the key is reset and charged again. The
+/// receipt from the later day is not part of this charge, although it is dated after it.
 #[test]
 fn a_charge_of_another_day_gives_nothing_back() {
     let server = Server::start();
@@ -145,7 +146,7 @@ fn a_charge_of_another_day_gives_nothing_back() {
     let mut pair = Pair::new(&mut client, "day", midnight + 1);
     let (_, later) = pair.charge(&policy, 5);
     pair.now = midnight - 2_000;
-    // Time stands still until the key is forgotten.
+    // The key's time stands still until the reset.
     let (decision, _) = pair.charge(&policy, 1);
     assert_eq!(decision.remaining, 3);
     pair.reset(&policy);
@@ -157,7 +158,7 @@ fn a_charge_of_another_day_gives_nothing_back() {
     assert_eq!(pair.settle(&earlier, 1), Settlement::Returned { units: 3 });
 }
 
-/// No instant is later than `Timestamp::MAX`: whatever would be is at it.
+/// No instant is later than `Timestamp::MAX`: later instants are clamped to it.
 #[test]
 fn everything_is_over_when_time_is() {
     let server = Server::start();
@@ -184,14 +185,15 @@ fn everything_is_over_when_time_is() {
     }
 }
 
-/// With a debt of as much again, a bucket of 2^52 lacks 2^53; a cost on top passes that.
+/// With a debt as large as its capacity, a bucket of 2^52 lacks 2^53, and a cost on top exceeds
+/// that.
 #[test]
 fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
     const WINDOW: u64 = 1_000_001;
     let server = Server::start();
     let mut client = server.connect();
     for (index, algorithm) in [MODES[4], MODES[6], MODES[7]].into_iter().enumerate() {
-        // Three of its 2^53 are refilled in a microsecond, so the end of time is far away.
+        // Three of its 2^53 are refilled per microsecond, so the end of time is far away.
         let quota = Quota::new(3, Duration::from_micros(WINDOW)).burst((1 << 52) / WINDOW);
         let policy = Policy::new("p", quota, algorithm).expect("builds");
         let mut pair = Pair::new(&mut client, index.to_string(), START);
@@ -205,8 +207,8 @@ fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
     }
 }
 
-/// The clock steps back behind a charge and its key is reset. Then a receipt may be good for
-/// more units than are there, and these are not refunded.
+/// The clock steps back before a charge, and its key is reset. A receipt may then be for more units
+/// than the queue holds, and these are not refunded.
 #[test]
 fn a_queue_gives_back_no_more_than_it_holds() {
     let server = Server::start();
@@ -224,12 +226,12 @@ fn a_queue_gives_back_no_more_than_it_holds() {
     assert_eq!(pair.charge(&queue, 0).0.remaining, 96);
 }
 
-/// A receipt of before is void, even in the microsecond that follows.
+/// A receipt from before the reset is void, even in the following microsecond.
 #[test]
 fn what_is_reset_or_carried_over_is_not_given_back() {
     let server = Server::start();
     let mut client = server.connect();
-    // The last of all would wait too long here.
+    // The last mode would wait too long here.
     for (index, algorithm) in MODES.into_iter().take(8).enumerate() {
         let (first, second) = (policy(10, 1 << 40, algorithm), policy(20, 1 << 40, algorithm));
         let mut pair = Pair::new(&mut client, format!("reset:{index}"), START);
@@ -254,7 +256,7 @@ fn what_is_reset_or_carried_over_is_not_given_back() {
     }
 }
 
-/// A log is read by its beginning, which is not all that a penalty has left under the name.
+/// Only the start of a stored log is read, so remains of a penalty under the same name may follow.
 #[test]
 fn what_was_a_penalty_may_be_read_as_a_log() {
     let server = Server::start();
@@ -297,8 +299,7 @@ fn a_short_log_is_as_long_as_its_entries() {
     }
 }
 
-/// A long one has room for an eighth more, so that most charges write a header, an entry and
-/// an expiry.
+/// A long log has an eighth more room, so most charges write only a header, an entry and an expiry.
 #[test]
 fn a_long_log_is_written_in_place() {
     let server = Server::start();
@@ -320,7 +321,7 @@ fn a_long_log_is_written_in_place() {
     assert_eq!(parts, 2 * (100 - whole));
 }
 
-/// Its length is a promise of two documents.
+/// Two documents promise its length.
 #[test]
 fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
     const DOCUMENTS: [&str; 2] =
@@ -330,7 +331,7 @@ fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
     let log = policy(1_000_000, 1_000_000, THOUSANDTH);
     let mut pair = Pair::new(&mut client, "log", START);
     let mut longest = 0;
-    // An entry for each thousandth, until the whole log was written anew several times.
+    // One entry per thousandth, until the entire log was rewritten several times.
     for _ in 0..3_500 {
         pair.now += 1_000;
         assert!(pair.charge(&log, 1).0.allows());
@@ -342,7 +343,7 @@ fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
     }
 }
 
-/// A log without entries that count under a shorter window has no later instant either.
+/// Under a shorter window, a log without entries that count has no later instant either.
 #[test]
 fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {
     let server = Server::start();

@@ -1,9 +1,9 @@
-//! The script against the pure functions: the same requests at the same instants, every
-//! field of every answer, and what Redis holds afterwards.
+//! Compares the script with the pure functions: the same requests at the same instants, every field
+//! in every answer, and Redis' state afterwards.
 //!
-//! Redis expires keys by its own clock, which no test can move. So the time that is handed
-//! to the script lies decades ahead of it, and with it every expiry: no key goes away by
-//! itself, and stepping back in time is as in a store that forgets nothing.
+//! Redis expires keys by its own clock, which no test can move. The time passed to the script is
+//! therefore decades ahead, and so is every expiry: no key disappears by itself, and stepping back
+//! in time works as in a store that never expires keys.
 
 use tollgate_redis::protocol::{CROSS_SLOT_TEXT, TEXT};
 
@@ -12,7 +12,7 @@ use tollgate_store_tests::{is_long, seeds, skip};
 use crate::support::Server;
 use crate::trace::{Family, Trace};
 
-/// Decisions of a test, one in `share` of all: a million with `TOLLGATE_LONG=1`.
+/// Runs `1 / share` of all decisions, which are a million with `TOLLGATE_LONG=1`.
 fn run(family: Family, share: usize) {
     run_with(TEXT, family, share);
 }
@@ -26,7 +26,7 @@ fn run_with(script: &str, family: Family, share: usize) {
         let [decisions, blocks, charges] = Trace::new(family, seed).run(&mut client);
         (done, granted, frozen) = (done + decisions, granted + blocks, frozen + charges);
         traces += 1;
-        // Traces differ in what they cover. Leased units would make the totals of heavy ones smaller.
+        // Traces differ in what they cover. Leased units would reduce the totals of heavy traces.
         let least = all / share / 100;
         let is_covered = frozen > least && (granted > least || family == Family::Heavy);
         if done >= all / share && is_covered {
@@ -37,32 +37,32 @@ fn run_with(script: &str, family: Family, share: usize) {
     println!("{family:?}: {done} decisions, {granted} blocks in {traces} traces");
 }
 
-/// Every algorithm and mode, several charges, shadows, versions of a quota, settling,
-/// leasing and resetting, a clock that steps back, one request a call and twenty.
+/// Every algorithm and mode, several charges, shadows, versions of a quota, settling, leasing and
+/// resetting, a clock that steps back, and calls with one to twenty requests.
 #[test]
 fn the_script_decides_as_the_core_does() {
     run(Family::Any, 2);
 }
 
-/// Logs of hundreds and thousands of entries, which are read in parts and written in place.
+/// Logs with hundreds or thousands of entries, which are read in parts and written in place.
 #[test]
 fn long_logs_are_as_exact_as_short_ones() {
     run(Family::LongLogs, 4);
 }
 
-/// Up to the last instant but one that a double holds.
+/// Runs up to the last instant but one that a double can represent.
 #[test]
 fn time_may_run_to_its_end() {
     run(Family::EndOfTime, 8);
 }
 
-/// Running totals of a log start over past 2^52, before a double has gaps.
+/// A log's running totals restart past 2^52, before a double loses precision.
 #[test]
 fn sums_may_grow_past_what_a_double_holds() {
     run(Family::Heavy, 8);
 }
 
-/// A server that does not tell its version is taken for one without SET … PXAT.
+/// A server that does not report its version is treated as lacking `SET … PXAT`.
 #[test]
 fn an_old_server_keeps_the_same_states_for_the_same_time() {
     let old = TEXT.replace("redis.REDIS_VERSION_NUM", "nil");
@@ -70,7 +70,7 @@ fn an_old_server_keeps_the_same_states_for_the_same_time() {
     run_with(&old, Family::Any, 8);
 }
 
-/// As in a Cluster, from Redis 7 on.
+/// As in a Cluster with Redis 7 or later.
 #[test]
 fn keys_of_several_slots_are_decided_like_those_of_one() {
     if !Server::start().allows_cross_slot() {

@@ -1,11 +1,11 @@
-//! An old build of Tollgate and this one on one server, as in a rolling deployment.
+//! An old build of Tollgate and this build on one server, as in a rolling deployment.
 //!
-//! `tests/fixtures/old` has the script of the old build, and each call that it made in the scenes
-//! below with the reply that it got. Here either build makes a call, and every reply has to be the
-//! one that the old build got on a server of its own.
+//! `tests/fixtures/old` contains the old build's script, each call that it made in the scenes
+//! below, and the reply that it got. Here either build makes a call, and every reply must equal the
+//! reply that the old build got on a separate server.
 //!
-//! Calls are kept as bytes, so that this test goes on when the format of calls and replies
-//! changes. `TOLLGATE_BLESS=1` makes the present build the old one: run it before such a change.
+//! Calls are stored as bytes, so this test still works when the format of calls and replies
+//! changes. `TOLLGATE_BLESS=1` makes this build the old build: run it before such a change.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -57,7 +57,7 @@ fn an_old_build_and_this_one_decide_as_if_they_were_one() {
     let (mut old, mut new) = (server.connect_with(&script), server.connect());
     let all = recorded();
     assert_eq!(all.len(), scenes().count(), "one block of calls for each scene");
-    // Deployed while a quota is in use, rolled back, and both at once.
+    // Deployed while a quota is in use, rolled back, and both running together.
     let is_new: [fn(usize, usize) -> bool; 4] = [
         |step, steps| step >= steps / 2,
         |step, steps| step < steps / 2,
@@ -81,7 +81,7 @@ fn an_old_build_and_this_one_decide_as_if_they_were_one() {
     }
 }
 
-/// One policy and a number of calls about one key.
+/// A policy, and a number of calls for one key.
 struct Scene {
     policy: Policy,
     steps: usize,
@@ -97,7 +97,7 @@ fn scenes() -> impl Iterator<Item = Scene> {
     short.into_iter().chain(iter::once(scene("long", 300, EXACT.into(), 170)))
 }
 
-/// A scene beside the reference, which says what each reply means.
+/// A scene and its reference, which predicts each reply.
 struct Play<'a> {
     policy: &'a Policy,
     reference: Reference,
@@ -109,13 +109,13 @@ struct Play<'a> {
 
 impl<'a> Play<'a> {
     fn new(scene: &'a Scene) -> Self {
-        // The year 2100: ahead of the server's clock, so that nothing expires meanwhile.
+        // The year 2100: ahead of the server's clock, so no key expires meanwhile.
         let now = 4_102_444_800_000_000;
         let (reference, receipts) = (Reference::default(), Vec::new());
         Self { policy: &scene.policy, reference, now, ids: 0, receipts, block: None }
     }
 
-    /// The next call, and what the reply to it says.
+    /// Returns the next call and its expected reply.
     fn step(&mut self, step: usize) -> (Timestamp, Batch, Row) {
         self.now += if self.policy.name() == "long" { 700 } else { [0, 2_000, 90_000][step % 3] };
         let now = Timestamp::from_micros(self.now);
@@ -149,7 +149,7 @@ impl<'a> Play<'a> {
         Row::Verdict(verdict, frozen.into())
     }
 
-    /// Refunds a part, or for a penalty adds to the strikes.
+    /// Refunds part of a charge, or adds strikes to a penalty.
     fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let receipt = self.receipts.remove(0);
         let actual = if self.policy.is_penalty() { Cost::new(7) } else { Cost::ONE };
@@ -166,7 +166,7 @@ impl<'a> Play<'a> {
         Row::Renewal(begun)
     }
 
-    /// Settles the block before, one unit of which was used, and asks for another.
+    /// Settles the previous block, of which one unit was used, and requests another.
     fn lease(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let spent: Vec<_> = self.block.take().into_iter().collect();
         let tag = u32::try_from(self.next_id()).expect("a scene has few");
@@ -200,7 +200,7 @@ fn name_of(receipt: &Receipt) -> Vec<u8> {
     format!("receipt {}", receipt.id.0).into_bytes()
 }
 
-/// A call of the old build, and the reply to it.
+/// A call by the old build, and its reply.
 struct Call {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
@@ -216,7 +216,7 @@ impl Call {
         }
     }
 
-    /// `key … | argument … | reply`, all in hexadecimal.
+    /// Parses `key … | argument … | reply`, all in hexadecimal.
     fn parse(line: &str) -> Self {
         let words = |part: &str| part.split_whitespace().map(bytes).collect::<Vec<_>>();
         let [keys, args, reply] = line
@@ -235,13 +235,13 @@ impl Call {
     }
 }
 
-/// The calls of each scene.
+/// Returns the calls of each scene.
 fn recorded() -> Vec<Vec<Call>> {
     let calls = fs::read_to_string(fixture("calls")).expect("calls");
     calls.split("\n\n").map(|scene| scene.trim().lines().map(Call::parse).collect()).collect()
 }
 
-/// Makes this build the old one.
+/// Makes this build the old build.
 fn bless() {
     let server = Server::start();
     let mut client = server.connect();
@@ -266,7 +266,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/old").join(name)
 }
 
-/// A word for each string of bytes, also for an empty one.
+/// Returns a word for a byte string, which is not empty even if the string is.
 fn hex(bytes: &[u8]) -> String {
     let mut word = String::from("x");
     for byte in bytes {

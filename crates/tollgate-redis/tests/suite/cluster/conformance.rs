@@ -1,4 +1,4 @@
-//! The store passes the suite of all stores, over three masters.
+//! Runs the conformance suite of all stores against three masters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -11,16 +11,16 @@ use tollgate_test_servers::Cluster;
 use super::{builder, builder_at, connect, masters};
 use crate::rights;
 
-/// One for all checks, in keys of their own.
+/// One Cluster for all checks, each with separate keys.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(masters);
 
-/// Its URL for a user with the rights of docs/deployment.md.
+/// Its URL for a user with the permissions in docs/deployment.md.
 static URL: LazyLock<String> = LazyLock::new(|| rights::cluster_url(&CLUSTER));
 
-/// Decades ahead: keys expire by the servers' own time, which must not get there.
+/// Decades ahead, because keys expire by the servers' own time, which must not reach this time.
 const START: u64 = 4_000_000_000_000_000;
 
-/// A time that is moved by hand: the script is told it.
+/// A store with a manual clock, which also sets the script's time.
 struct MovedByHand(Arc<AtomicU64>);
 
 impl Harness for MovedByHand {
@@ -43,7 +43,7 @@ mod with_a_time_moved_by_hand {
     store_tests!(MovedByHand, several machines);
 }
 
-/// The time of each server.
+/// A store that uses each server's own time.
 struct RealTime;
 
 impl Harness for RealTime {

@@ -1,4 +1,4 @@
-//! Nodes that die, freeze or forget.
+//! Nodes that die, freeze or lose the script.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
         shards.go_on(&[0, 2]);
         let heir = cluster.wait_for_failover(shards.slot(1), 1);
         shards.go_on(&[1, 0, 2]);
-        // It returns as a replica of the other node.
+        // The old master returns as a replica of the new master.
         cluster.node(1).restart();
         cluster.wait_until_ok();
         shards.go_on(&[0, 1, 2]);
@@ -47,7 +47,7 @@ async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
         shards.go_on(&[0, 2]);
         let heir = cluster.wait_for_failover(shards.slot(1), 1);
         assert_ne!(heir, 1);
-        // While the old one still holds its connections and says nothing.
+        // The old master still holds its connections, but is silent.
         shards.go_on(&[1, 0, 2]);
         cluster.node(1).cont();
         cluster.wait_until_ok();
@@ -69,7 +69,7 @@ async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
     });
     let ended = shards.end().await;
     for (tally, used) in &ended.tallies {
-        // Requests that were under way when a master stopped may or may not have been charged.
+        // Requests in flight when a master stopped may or may not have been charged.
         tally.charged_each_once(*used);
     }
     ended.are_well(&[0, 2]);
@@ -94,7 +94,7 @@ async fn a_node_that_forgets_the_script_is_told_it_again() {
     shards.end().await.are_well(&[0, 1, 2]);
 }
 
-/// Futures that are not polled: their requests are not sent, and they hold nothing of the node.
+/// Futures that are not polled: their requests are not sent, and they use no capacity on the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_that_no_task_polls_keep_no_others_from_their_node() {
     let cluster = masters();
@@ -105,7 +105,7 @@ async fn requests_that_no_task_polls_keep_no_others_from_their_node() {
     let mut forgotten = Vec::new();
     for (number, key) in many.iter().enumerate() {
         let mut request = Box::pin(store.charge(&policy, key, Cost::ONE));
-        // Every other one is polled once, and then no more.
+        // Every second request is polled once, and then never again.
         if number % 2 == 1 || !poll_once(request.as_mut()).await {
             forgotten.push(request);
         }
@@ -116,13 +116,12 @@ async fn requests_that_no_task_polls_keep_no_others_from_their_node() {
     }
 }
 
-/// Polls a future once.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// The requests that wait for a node go together. Before Redis 7 those of each slot need a script of
-/// their own.
+/// The requests that wait for a node share a call. Before Redis 7 each slot needs a separate
+/// script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_for_many_slots_of_a_node_go_together() {
     let cluster = masters();
@@ -130,14 +129,15 @@ async fn requests_for_many_slots_of_a_node_go_together() {
     let store = connect(builder(&cluster).max_calls(1)).await;
     let policy = policy("p", 10);
     let many: Vec<_> = keys(&store, is_on(0)).take(50).collect();
-    // From here on the time of this slot is known, so it would be asked first.
+    // Learn the node's time now, so the requests need no time query.
     store.peek(&policy, &many[0]).await.unwrap();
     let (before, sent) = (cluster.node(0).calls("evalsha"), store.stats().calls);
     cluster.node(0).stop();
     let mut requests = JoinSet::new();
     for (number, key) in many.iter().chain(&many).enumerate() {
         if number == 2 {
-            // One is sent by its caller, and one by the task that carries all others.
+            // The first request is sent by its caller, and the second by the task that sends all
+            // later requests.
             tokio::task::block_in_place(|| {
                 until("two are sent", PATIENCE, || (store.stats().queued == 0).then_some(()));
             });
@@ -148,7 +148,7 @@ async fn requests_for_many_slots_of_a_node_go_together() {
     let answers = requests.join_all().await;
     assert!(answers.iter().all(|it| it.as_ref().is_ok_and(|verdict| verdict.is_admitted())));
     let calls = cluster.node(0).calls("evalsha") - before;
-    // Two may go alone, and both requests for one slot share a script.
+    // Two may be sent alone, and both requests for a slot share a script.
     assert!((scripts..=scripts + 2).contains(&calls), "{calls}");
     assert_eq!(store.stats().calls - sent, calls);
     for key in &many {
@@ -156,7 +156,7 @@ async fn requests_for_many_slots_of_a_node_go_together() {
     }
 }
 
-/// Redis refuses a call for several slots as a whole, and answers about each slot.
+/// Redis rejects a cross-slot call as a unit, but answers separately for each slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_without_memory_still_denies_in_all_its_slots() {
     let cluster = masters();
@@ -178,14 +178,14 @@ async fn a_node_without_memory_still_denies_in_all_its_slots() {
     assert_eq!(remaining(&store, &policy, &many[0]).await, 1);
 }
 
-/// A service starts before its cluster does.
+/// A service that starts before its Cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
     let cluster = masters();
     cluster.nodes().iter().for_each(|node| node.kill());
     let store = builder(&cluster).timeout(Duration::from_millis(200)).connect().unwrap();
     let policy = policy("p", 10);
-    // It fails although no server starts meanwhile.
+    // The request fails although no server starts meanwhile.
     let error =
         store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.expect_err("no server is there");
     assert!(!error.may_have_charged(), "{error}");
@@ -195,8 +195,8 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
         cluster.wait_until_ok();
     });
     store.connected().await;
-    // A node that the machine starves may take the others for dead once more. The client ends the
-    // connection on that answer, and has none for the requests that follow at once.
+    // On a starved machine a node may again consider the others dead. The client closes the
+    // connection after that answer, and has none for the requests that follow immediately.
     let began = Instant::now();
     let verdict = loop {
         match store.charge(&policy, &Key::GLOBAL, Cost::ONE).await {
@@ -212,13 +212,13 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
     assert!(verdict.is_admitted());
 }
 
-/// Load on each of three shards, the second of which has trouble.
+/// A load on each of three shards. The second shard fails.
 struct Shards {
     store: RedisStore,
     loads: Vec<(Load, Policy, Key)>,
 }
 
-/// The result, and the units that each shard has charged.
+/// The results, and the units that each shard has charged.
 struct Ended {
     tallies: Vec<(Tally, u64)>,
 }
@@ -228,7 +228,7 @@ impl Shards {
         let store = connect(builder(cluster).timeout(TIMEOUT)).await;
         let loads = (0..3).map(|node| {
             let key = keys(&store, is_on(node)).next().expect("there are enough");
-            // Each has another limit, so that a reply to another shows.
+            // Different limits, so a reply to another shard's request is noticed.
             let policy = policy("p", 1_000_000 + node as u64);
             (Load::begin(&store, std::slice::from_ref(&policy), &key, 8), policy, key)
         });
@@ -241,7 +241,7 @@ impl Shards {
         slot(&self.store, policy, key)
     }
 
-    /// Waits until more requests have been admitted on each of these.
+    /// Waits until more requests have been admitted on each of these shards.
     fn go_on(&self, shards: &[usize]) {
         for &shard in shards {
             self.loads[shard].0.goes_on(&format!("requests on shard {shard} go on"));
@@ -268,7 +268,7 @@ impl Ended {
     }
 }
 
-/// Who begins while a master is dead waits for the replica that takes over, and no longer.
+/// A store that starts while a master is dead waits until the replica takes over, and no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
     let cluster = Cluster::start();
@@ -278,8 +278,8 @@ async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
     assert!(connected.is_ok() && store.is_connected(), "{:?}", store.reports());
 }
 
-/// A third of all requests fail. Yet what the other nodes have is decided; and what the dead one
-/// has does not wait each time.
+/// A third of all requests fail. Keys on the other nodes are still decided, and requests for the
+/// dead node do not all wait for the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_breaker_leaves_the_way_to_other_nodes_open() {
     let cluster = masters();
@@ -312,6 +312,6 @@ async fn a_breaker_leaves_the_way_to_other_nodes_open() {
         all += slow;
     }
     assert_eq!(store.breaker(), BreakerState::Down, "that of the dead node");
-    // Requests of the calls that opened the breaker.
+    // Only requests in the calls that opened the breaker waited.
     assert!(all < 16 * 300 / 10, "{all} waited for the timeout");
 }

@@ -1,4 +1,4 @@
-//! Clusters that want a password, announce names, and grow.
+//! Clusters that require a password, announce names, or grow.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn the_password_of_the_url_is_said_to_every_node() {
     assert!(!format!("{store:?}").contains("secret"));
 }
 
-/// A certificate holds for names, so addresses must not be used in their place.
+/// A certificate is valid for names, so the store must not use addresses instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn announced_names_are_used() {
     if !Redis::start().can_announce_names() {
@@ -50,7 +50,7 @@ async fn announced_names_are_used() {
         let key = keys(&store, is_on(node)).next().unwrap();
         assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
     }
-    // Those of the URL by address and those of the map by name.
+    // Connections to the URL's addresses and to the slot map's names.
     let more = || (store.stats().connections > 3).then_some(());
     tokio::task::block_in_place(|| until("both are connected", Duration::from_secs(5), more));
 }
@@ -58,7 +58,7 @@ async fn announced_names_are_used() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_replica_gets_no_connection_until_it_leads() {
     let cluster = Cluster::start();
-    // The URL names all nodes, so another one names a master alone.
+    // The default URL names all nodes, so use one that only names a master.
     let store =
         connect(builder_at(&format!("redis-cluster://{}", cluster.node(0).address()))).await;
     let key = keys(&store, is_on(0)).next().unwrap();
@@ -67,12 +67,12 @@ async fn a_replica_gets_no_connection_until_it_leads() {
     let replica = cluster.replicas_of(0)[0];
     tokio::task::block_in_place(|| cluster.failover(replica));
     assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
-    // It may have been more than one, since the old master may close the connection to it.
+    // There may be more than one, because the old master may close its connection.
     let more = || (store.stats().connections > 3).then_some(());
     tokio::task::block_in_place(|| until("the replica is connected", PATIENCE, more));
 }
 
-/// It is in no map until it has a slot, and is sent requests for keys before that.
+/// The new node is in no slot map until it has a slot, but gets requests for keys before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_joins_is_found_by_what_moves_to_it() {
     let cluster = masters();
@@ -111,7 +111,7 @@ async fn a_node_that_joins_is_found_by_what_moves_to_it() {
     assert_eq!(remaining(&store, &policy, &key).await, 7);
 }
 
-/// Nothing that the URL says tells a server apart from a cluster.
+/// The URL does not show whether the server belongs to a Cluster.
 #[tokio::test]
 async fn a_server_that_is_no_cluster_is_an_error_in_time() {
     let server = Redis::start();

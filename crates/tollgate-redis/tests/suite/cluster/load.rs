@@ -1,4 +1,4 @@
-//! Requests that go on while something happens to the cluster.
+//! Requests that continue while the Cluster changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tollgate_test_servers::until;
 
 use super::MINUTE;
 
-/// Tasks that ask for one unit after the other, of the same quotas.
+/// Tasks that charge one unit at a time under the same policies.
 #[derive(Debug)]
 pub(crate) struct Load {
     is_over: Arc<AtomicBool>,
@@ -19,12 +19,12 @@ pub(crate) struct Load {
     tasks: JoinSet<Tally>,
 }
 
-/// Their results.
+/// The tasks' results.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
-    /// Errors that surely charged nothing.
+    /// Errors that are known to have charged no units.
     pub(crate) refused: u64,
     /// Errors that may have charged.
     pub(crate) lost: u64,
@@ -46,7 +46,7 @@ impl Load {
                     let before = tally.admitted;
                     tally.ask(&store, &policies, &key).await;
                     admitted.fetch_add(tally.admitted - before, Ordering::Relaxed);
-                    // Other processes need the two cores as well.
+                    // Leave time for other processes.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 tally
@@ -87,7 +87,7 @@ impl Tally {
             Ok(verdict) => {
                 assert_eq!(verdict.decisions().len(), policies.len());
                 for (decision, policy) in verdict.decisions().iter().zip(policies) {
-                    // Each policy has another limit, so that a reply to another shows.
+                    // Policies have different limits, so a reply to another request is noticed.
                     assert_eq!(decision.limit, policy.capacity());
                     assert!(decision.remaining < policy.capacity(), "{decision:?}");
                 }

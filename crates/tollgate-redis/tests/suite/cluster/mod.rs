@@ -1,5 +1,4 @@
-//! The store over a Redis Cluster, and behind Sentinels, that the tests start and break
-//! themselves.
+//! The store with a Redis Cluster and with Sentinels, which the tests start and break themselves.
 
 mod conformance;
 mod failing;
@@ -17,20 +16,20 @@ use tollgate_core::{Key, Policy, Quota, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tollgate_test_servers::{Cluster, RedisBuilder, until};
 
-/// Many servers share this machine with each other.
+/// Many servers share this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A test that waits this long for an event fails. Many servers share this machine, so no event has
-/// to come fast.
+/// A test fails if it waits this long for an event. Many servers share this machine, so no event
+/// has to be fast.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// Three masters without replicas. No master takes another one for dead because the machine is busy.
+/// Three masters without replicas, with a node timeout that a busy machine does not exceed.
 fn masters() -> Cluster {
     let patient = |node: RedisBuilder| node.set("cluster-node-timeout", 60_000);
     Cluster::builder().replicas(0).each_node(patient).start()
 }
 
-/// Settings of a store that asks Redis each time, in keys of its own.
+/// Settings for a store that calls Redis for each request, in a separate namespace.
 fn builder(cluster: &Cluster) -> RedisStoreBuilder {
     builder_at(&cluster.url())
 }
@@ -48,7 +47,7 @@ fn builder_at(url: &str) -> RedisStoreBuilder {
 async fn connect(builder: RedisStoreBuilder) -> RedisStore {
     let store = builder.connect().expect("settings");
     store.connected().await;
-    // The look at each server is over, so that its calls are not counted among ours.
+    // Wait until each server has been checked, so the check's calls are not counted.
     let looked = || store.reports().iter().all(|report| report.version.is_some());
     tokio::task::block_in_place(|| {
         until("the servers are looked at", PATIENCE, || looked().then_some(()))
@@ -56,8 +55,8 @@ async fn connect(builder: RedisStoreBuilder) -> RedisStore {
     store
 }
 
-/// `limit` units in the longest window that there is. A fixed window begins at a multiple of
-/// itself since 1970: none of these begins while a test runs.
+/// `limit` units in the longest window. A fixed window starts at a multiple of its length since
+/// 1970, so none of these starts while a test runs.
 fn quota(limit: u64) -> Quota {
     Quota::new(limit, Policy::MAX_WINDOW)
 }
@@ -66,7 +65,7 @@ fn policy(name: &str, limit: u64) -> Policy {
     Policy::fixed_window_counter(name, quota(limit)).expect("a quota")
 }
 
-/// Keys whose states are in a slot that is wanted.
+/// Returns keys with states in a wanted slot.
 fn keys(store: &RedisStore, is_wanted: impl Fn(u16) -> bool) -> impl Iterator<Item = Key> {
     let any = policy("any", 1);
     let numbers = (0..).map(|n: u32| Key::from(format!("key {n}").as_str()));
@@ -77,7 +76,8 @@ fn slot(store: &RedisStore, policy: &Policy, key: &Key) -> u16 {
     redis_keyslot(&store.name_of(policy, key))
 }
 
-/// Whether one of three masters that nothing has happened to has a slot.
+/// Returns whether a slot is on a certain node, in a Cluster of three masters whose slots never
+/// moved.
 fn is_on(node: usize) -> impl Fn(u16) -> bool {
     move |slot| usize::from(slot) * 3 / 16_384 == node
 }

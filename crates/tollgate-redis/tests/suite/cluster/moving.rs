@@ -10,8 +10,8 @@ use tollgate_test_servers::{Cluster, RedisBuilder, Value, skip, until};
 use super::load::Load;
 use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 
-/// A slot moves to and fro while requests for keys in it go on, some for two at a time, and
-/// others elsewhere.
+/// A slot moves back and forth under load. Some of the requests need two of its keys, and some need
+/// keys on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
     let cluster = masters();
@@ -55,7 +55,7 @@ fn rounds() -> usize {
     if is_long() { 30 } else { 3 }
 }
 
-/// How far the clocks of the nodes are ahead, in microseconds.
+/// How far the nodes' clocks are ahead, in microseconds.
 const AHEAD: [i64; 5] = [0, 200_000, 30_000_000, -200_000, -30_000_000];
 
 /// A slot moves to a node with another clock and back, each time right after all units were
@@ -100,7 +100,7 @@ async fn a_move_to_another_clock_admits_what_the_difference_refills() {
             });
             println!("{ahead} µs ahead, {least} to {most} µs later: {left:?} left");
             for left in &left[..2] {
-                // Each bucket refills a unit in a millisecond.
+                // Each bucket refills one unit per millisecond.
                 let refilled = [least / 1_000, most / 1_000].map(|units| units.min(100_000));
                 assert!((refilled[0]..=refilled[1]).contains(left), "{left} not in {refilled:?}");
             }
@@ -110,7 +110,7 @@ async fn a_move_to_another_clock_admits_what_the_difference_refills() {
     }
 }
 
-/// The node does not have all slots of the call.
+/// The node does not have all slots in the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() {
     let cluster = masters();
@@ -122,7 +122,7 @@ async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() 
     let mut ours = keys(&store, is_on(0));
     let (kept, moving) = (ours.next().unwrap(), ours.next().unwrap());
     let other = keys(&store, is_on(1)).next().unwrap();
-    // A key that is not there yet is made at the node that the slot moves to.
+    // A missing key must be created at the node that the slot moves to.
     let migration = cluster.migration(slot(&store, &policy, &moving), 2);
     let mut batch = Batch::new(1);
     batch.set_cross_slot();
@@ -146,7 +146,7 @@ async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() 
     }
 }
 
-/// While some keys of a request are here and some there, no node can decide it.
+/// While a request's keys are split over two nodes, neither can decide it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
     let cluster = masters();
@@ -162,13 +162,14 @@ async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
     let before = refused();
     let waiting = tokio::spawn(store.decide(&charges));
     tokio::task::block_in_place(|| {
-        // Before 7 the one node sends it to the other, and that sends it back: two refusals a lap.
+        // Before Redis 7 the two nodes redirect the request to each other: two rejections per
+        // round.
         until("it is refused", Duration::from_secs(5), || (refused() > before + 12).then_some(()));
         assert!(!waiting.is_finished());
         assert_eq!(migration.move_keys(1), 1);
     });
     assert!(waiting.await.unwrap().unwrap().is_admitted());
-    // From now on it is sent on at once.
+    // From now on the request is redirected immediately.
     let before = refused();
     assert!(store.decide(&charges).await.unwrap().is_admitted());
     assert_eq!(refused(), before + 1, "an ASK, and the other node has them");
@@ -182,8 +183,8 @@ async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
     }
 }
 
-/// The old node sends on keys that it does not have, and the new one takes only one key that
-/// it does not have either.
+/// The old node redirects requests for keys that it lacks, and the new node only accepts one
+/// missing key per request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_whose_keys_are_on_no_node_yet_waits_until_the_slot_has_moved() {
     let cluster = masters();
@@ -205,7 +206,7 @@ async fn a_request_whose_keys_are_on_no_node_yet_waits_until_the_slot_has_moved(
     }
 }
 
-/// No request waits for the keys of another request.
+/// No request waits for another request's keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_of_one_call_part_when_their_keys_do() {
     let cluster = masters();
@@ -236,7 +237,7 @@ async fn requests_of_one_call_part_when_their_keys_do() {
     }
 }
 
-/// A node that keys arrive at has never seen the script.
+/// The node that the keys move to has never seen the script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_without_the_script_is_told_it_along_with_the_keys() {
     let cluster = masters();
@@ -244,9 +245,9 @@ async fn a_node_without_the_script_is_told_it_along_with_the_keys() {
     let (policy, key) = (policy("p", 10), keys(&store, is_on(0)).next().unwrap());
     let migration = cluster.migration(slot(&store, &policy, &key), 1);
     cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);
-    // A look at the node may have told it the script before.
+    // A check of the node may have loaded the script before.
     let before = cluster.node(1).calls("eval");
-    // No key is there yet, so the other node answers ASK at once.
+    // No key exists yet, so the other node answers ASK immediately.
     assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
     assert!(cluster.node(1).calls("eval") > before);
     tokio::task::block_in_place(|| migration.finish());

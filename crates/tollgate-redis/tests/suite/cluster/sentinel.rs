@@ -1,4 +1,4 @@
-//! The store behind Sentinels, while they replace the master.
+//! The store behind Sentinels while they replace the master.
 
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ async fn a_master_that_dies_is_followed_by_its_replica() {
     assert_eq!(tally.denied, 0);
 }
 
-/// The Sentinels make it close its connections. A client that connects again finds a replica.
+/// The Sentinels make the old master close its connections. A client that reconnects finds a
+/// replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_master_that_steps_back_is_left_for_the_new_one() {
     let sentinels = Sentinels::start();
@@ -43,7 +44,7 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
     tokio::task::block_in_place(|| {
         load.goes_on("requests reach the master");
         let old = sentinels.master();
-        // On a busy machine the new master may seem to be down, and the old one would follow it.
+        // On a busy machine the new master may seem down, and the Sentinels would replace it again.
         for sentinel in sentinels.sentinels() {
             let name = Sentinels::NAME;
             let set = ["SENTINEL", "SET", name, "down-after-milliseconds", "60000"];
@@ -60,6 +61,6 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
     });
     let tally = load.end().await;
     let left = store.peek(&policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
-    // Charges that the old master took after its replacement are lost.
+    // Charges that the old master accepted after its replacement are lost.
     assert!(left < policy.capacity() && policy.capacity() - left <= tally.admitted + tally.lost);
 }

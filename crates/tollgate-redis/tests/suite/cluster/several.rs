@@ -1,4 +1,4 @@
-//! Requests with charges to keys of several slots.
+//! Requests with keys in several slots.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tollgate_test_servers::until;
 
 use super::{PATIENCE, builder, connect, is_on, keys, masters, policy, quota, remaining};
 
-/// In four hundred at a time, addresses would have more in all than everybody together.
+/// In 400 concurrent requests, the addresses' quotas add up to more than the global quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
     let cluster = masters();
@@ -51,12 +51,12 @@ async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
         }
         let all: u64 = admitted.iter().sum();
         assert!(all <= 100, "{global}: {admitted:?}");
-        // All that was denied gave back what it had taken, on every node.
+        // All denied requests were refunded, on every node.
         assert_eq!(remaining(&store, &global, &Key::GLOBAL).await, 100 - all, "{global}");
         for (key, admitted) in addresses.iter().zip(admitted) {
             assert_eq!(remaining(&store, &address, key).await, 20 - admitted, "{address}");
         }
-        // So what was denied for a moment passes now, to the last unit.
+        // Requests that were denied only until a refund are now allowed, to the last unit.
         for n in 0..200 {
             let key = &addresses[n % addresses.len()];
             let charges = [
@@ -69,7 +69,7 @@ async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
     }
 }
 
-/// Without blocks each slot is asked in turn. With blocks a replica answers at once.
+/// Without blocks each slot is called in turn. With blocks a replica answers immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
     let cluster = masters();
@@ -121,7 +121,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 0);
     assert_eq!(remaining(&store, &address, &key).await, 9);
 
-    // Its traces expire soon: many denials must not fill the memory.
+    // Receipts expire soon, because many denials must not fill the memory.
     for node in cluster.nodes() {
         for name in node.cmd(&["KEYS", "*#*"]).list() {
             let left = node.cmd(&["PTTL", name.text()]).number();
@@ -130,7 +130,8 @@ async fn a_denial_gives_back_and_says_what_is_left() {
         }
     }
 
-    // Now the key of all is asked first, and nothing is charged and refunded.
+    // The global key denied recently, so it is called first, and no other key is charged and
+    // refunded.
     let writes = || -> u64 {
         let nodes = cluster.nodes().iter();
         nodes.map(|node| node.calls("set") + node.calls("del")).sum()
@@ -142,7 +143,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(verdict.decisions()[1].outcome, Outcome::Undecided);
     assert_eq!((calls(), writes()), (before.0 + 1, before.1));
 
-    // The narrowest of the others is asked next, so a denial there touches no other key.
+    // The narrowest remaining quota is next, so its denial affects no other key.
     let before = calls();
     let denied = Charge::new(&address, &key, Cost::new(10));
     let verdict = store.decide(&[denied, charges[2]]).await.unwrap();
@@ -150,7 +151,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(calls() - before, 1);
 }
 
-/// A copy of a machine counts its receipts as the machine does, and each copy settles its own.
+/// Copies of a machine number their receipts equally, but each copy settles its own receipts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn copies_of_a_machine_refund_their_own_charges() {
     let cluster = masters();
@@ -158,7 +159,7 @@ async fn copies_of_a_machine_refund_their_own_charges() {
     let copies = [connect(builder.clone()).await, connect(builder).await];
     let (global, address) = (policy("global", 20), policy("address", 10));
     let key = keys(&copies[0], is_on(0)).next().unwrap();
-    // Of each, the first denial alone comes after a charge.
+    // Each store gets each key only one time. Otherwise it would first call the key that denied.
     let everybody: Vec<_> = keys(&copies[0], is_on(2)).take(10).collect();
     for n in 0..20 {
         let all = Charge::new(&global, &everybody[n / 2], Cost::new(20));
@@ -185,10 +186,10 @@ async fn denials_over_several_slots_are_asked_for_each_time() {
         assert_eq!(store.decide(&both).await.unwrap().is_admitted(), n == 0);
         assert_eq!(store.charge(&alone, &key, Cost::ONE).await.unwrap().is_admitted(), n == 0);
     }
-    // Once the one of a single slot is known, that.
+    // The hit is for the single-slot policy, which the cache may remember.
     assert_eq!(store.stats().deny_cache_hits, 1);
-    // A request is denied while another holds five units that it will refund. It could pass
-    // a moment later.
+    // A request may be denied while another holds five units that it will refund. It could be
+    // allowed a moment later.
     for _ in 0..3 {
         assert!(!store.charge(&address, &key, Cost::new(10)).await.unwrap().is_admitted());
     }
@@ -234,11 +235,11 @@ async fn a_queue_is_joined_only_by_what_all_others_admit() {
     assert_eq!(remaining(&store, &queue, &key).await, 3);
 }
 
-/// Long enough for nodes that are well on a busy machine, and short to wait for one that is not.
+/// Long enough for healthy nodes on a busy machine, and short enough to wait for a failed node.
 const SHORT: Duration = Duration::from_millis(1_500);
 
-/// A shadow policy neither denies nor is charged for requests that others deny, and its node may
-/// be down.
+/// A shadow policy neither denies requests nor is charged for requests that other policies deny,
+/// and its node may be down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_shadow_stands_in_nobodys_way() {
     let cluster = masters();
@@ -266,7 +267,8 @@ async fn a_shadow_stands_in_nobodys_way() {
     cluster.node(1).cont();
 }
 
-/// The call for the first shadow policy is lost, and the second policy's node does not decide either.
+/// The call for the first shadow policy is lost, and the second policy's node does not decide
+/// either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lost_call_for_a_shadow_may_have_charged() {
     let cluster = masters();
@@ -278,7 +280,7 @@ async fn a_lost_call_for_a_shadow_may_have_charged() {
         Charge::new(&unasked, &there, Cost::ONE).shadow(),
     ];
     assert!(store.decide(&charges).await.unwrap().is_admitted());
-    // A busy machine may leave time for the second node.
+    // On a busy machine there may be time left for the second node, so it is stopped too.
     for node in [0, 1] {
         cluster.node(node).stop();
     }
@@ -289,12 +291,12 @@ async fn a_lost_call_for_a_shadow_may_have_charged() {
     }
 }
 
-/// Whether the node fails or its caller leaves meanwhile.
+/// The refund happens whether the node fails or the caller gives up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     let cluster = masters();
-    // After a timeout a store connects anew, and may fail requests at once meanwhile. The caller of
-    // the other one is to wait.
+    // After a timeout a store reconnects, and meanwhile requests may fail immediately. The test's
+    // other caller has to wait, so it uses another store.
     let stores = [
         connect(builder(&cluster).timeout(SHORT)).await,
         connect(builder(&cluster).timeout(SHORT)).await,
@@ -336,8 +338,8 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     assert!(error.is_outage());
 }
 
-/// The first slot takes most of the time, and at the second others wait already who have
-/// come later and so may wait longer.
+/// The first slot takes most of the time, and at the second slot newer requests with later
+/// deadlines are already waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     let cluster = masters();
@@ -369,14 +371,14 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     cluster.node(0).cont();
     let answer = asked.await.unwrap();
     assert!(answer.is_err(), "{answer:?}");
-    // With the time of those others it would end with them, two seconds later.
+    // With those requests' deadline it would end with them, two seconds later.
     assert!(others.try_join_next().is_none());
     cluster.node(1).cont();
     others.join_all().await;
 }
 
-/// A place in a queue cannot be refunded once others are behind it. Its caller is not told that
-/// nothing was charged.
+/// A queued charge cannot be refunded if other requests are behind it. Its caller must not be told
+/// that it was not charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_cannot_be_given_back_may_have_been_charged() {
     let cluster = masters();
@@ -385,7 +387,7 @@ async fn what_cannot_be_given_back_may_have_been_charged() {
     let there = keys(&store, is_on(1)).next().unwrap();
     let queue = |name, limit| Policy::leaky_bucket(name, Quota::per_hour(limit)).unwrap();
     let (first, second) = (queue("first", 1_000), queue("second", 2_000));
-    // It refuses to write, and says so at once.
+    // The node rejects writes with an immediate error.
     cluster.node(1).cmd(&["CONFIG", "SET", "maxmemory", "1"]);
     let mut requests = JoinSet::new();
     for n in 0..200 {

@@ -1,4 +1,4 @@
-//! A node of a Cluster fails, or its slots go elsewhere.
+//! A Cluster node fails, or its slots move to another node.
 
 use tokio::task::block_in_place;
 use tollgate::key::Key;
@@ -12,17 +12,17 @@ use super::scene::{Scene, Told};
 use crate::cluster::MINUTE;
 use crate::cluster::load::Load;
 
-/// The keys of one node, and the keys of the other nodes.
+/// One node's keys, and the other nodes' keys.
 struct Shards {
     policy: Policy,
     own: Vec<Key>,
     others: Vec<Key>,
-    /// A slot of the first.
+    /// One of the node's slots.
     slot: u16,
 }
 
 impl Shards {
-    /// Looks for the node where each of some keys appears. No other client may write.
+    /// Finds the node that stores each probe key. No other client may write.
     async fn find(cluster: &Cluster, store: &RedisStore, node: usize) -> Self {
         let policy = Policy::sliding_window_log("probe", Quota::per_hour(1_000_000));
         let policy = policy.expect("builds");
@@ -40,7 +40,7 @@ impl Shards {
         Self { policy, own, others, slot }
     }
 
-    /// How many requests under these keys fail, of all at once.
+    /// Returns how many concurrent requests for these keys fail.
     async fn failures(&self, store: &RedisStore, keys: &[Key]) -> usize {
         let answers: Vec<_> =
             keys.iter().map(|key| store.charge(&self.policy, key, Cost::ONE)).collect();
@@ -52,12 +52,12 @@ impl Shards {
     }
 }
 
-/// Breaks a master in some way, with a load on all, and looks at both sides of the crack.
+/// Breaks a master under load, and checks the requests for its keys and for other keys.
 async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let shards = Shards::find(&cluster, scene.store(), 0).await;
-    // No replica takes over before the test has seen both sides of the fault.
+    // No replica takes over before the test has checked both.
     let take_over = |may: bool| {
         let forbid = if may { "no" } else { "yes" };
         for replica in cluster.replicas_of(0) {
@@ -70,7 +70,7 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let load = scene.load_under_way().await;
     fault(&cluster);
     let mut well = 0;
-    // A machine with much to do is late for those others too, but not all the time.
+    // A busy machine also answers requests for other nodes late, but not all the time.
     until_async("three rounds are well", MINUTE, async || {
         let others = shards.failures(scene.store(), &shards.others).await;
         let own = shards.failures(scene.store(), &shards.own).await;
@@ -86,7 +86,7 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     heal(&cluster);
     block_in_place(|| cluster.wait_until_ok());
     let report = scene.recovers(load).await;
-    // Only what it had not passed on to its replica.
+    // Only charges that were not replicated yet.
     assert!(report.held.lost < report.count(Told::Admitted) / 10, "{:?}", report.held);
 }
 
@@ -112,7 +112,7 @@ async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
 }
 
 /// A lost reply makes the store distrust its connection and open another. The calls on the old
-/// connection have been executed, and most of them have keys of several slots.
+/// connection have been executed, and most of them have keys in several slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
     let cluster = Cluster::builder().masters(1).replicas(0).start();
@@ -145,7 +145,7 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     let load = scene.load();
     let hot_load = Load::begin(scene.store(), std::slice::from_ref(&hot), &key, 16);
     for to in [(home + 1) % 3, (home + 2) % 3, home] {
-        // At each step requests are served: before a key has moved, while none is left, and
+        // Requests are served at each step: before a key has moved, when all keys have moved, and
         // afterwards.
         let migration = block_in_place(|| cluster.migration(slot, to));
         hot_load.goes_on("the slot is served");
@@ -156,7 +156,7 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     }
     let tally = hot_load.end().await;
     let left = scene.store().peek(&hot, &key).await.expect("all is well").decisions()[0].remaining;
-    // One was charged to find the slot.
+    // One unit was charged to find the slot.
     tally.charged_each_once(LIMIT - left - 1);
     assert!(tally.refused + tally.lost < tally.admitted / 4, "{tally:?}");
     assert_eq!(scene.recovers(load).await.held.lost, 0);

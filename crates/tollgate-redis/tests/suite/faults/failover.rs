@@ -11,7 +11,7 @@ async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged
     let scene = Scene::new(&sentinels.url()).await;
     let load = scene.load_under_way().await;
     let [master, replica] = [sentinels.node(0), sentinels.node(1)];
-    // WAIT waits for the writes of its own connection, and so for all before them.
+    // WAIT waits for the writes of its own connection, and therefore for all earlier writes.
     let mut writes = master.connect().expect("a connection");
     writes.cmd(&["SET", "mark", "1"]);
     assert_eq!(writes.cmd(&["WAIT", "1", "1000"]).number(), 1);
@@ -37,7 +37,7 @@ async fn a_master_that_wakes_up_after_it_was_replaced_charges_nobody() {
     scene.policies_fail().await;
     let last = scene.next();
     assert_eq!(block_in_place(|| sentinels.wait_for_failover(0)), 1);
-    // The connection to the old one is still open, and silent.
+    // The connection to the old master is still open, but silent.
     scene.until_up().await;
     sentinels.node(0).cont();
     let report = scene.recovers(load).await;

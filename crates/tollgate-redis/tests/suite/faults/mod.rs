@@ -1,9 +1,8 @@
-//! When Redis fails: what callers are told and how soon, what is charged all the same, and
-//! how long it takes until all is well again.
+//! What happens when Redis fails: what callers are told and how soon, what is charged nevertheless,
+//! and how long recovery takes.
 //!
-//! Every test puts a load on the store, breaks something under it, and then looks at each
-//! single request: what it was told must be true of what Redis holds. See
-//! [`scene::Report`] for the laws.
+//! Every test puts a load on the store, breaks something, and then checks each request: its result
+//! must match Redis' state. See [`scene::Report`] for the rules.
 
 mod cluster;
 mod failover;

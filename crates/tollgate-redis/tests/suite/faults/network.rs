@@ -1,4 +1,4 @@
-//! The network between store and server fails.
+//! The network between the store and the server fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +27,8 @@ async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
     replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), Proxy::cut).await;
 }
 
-/// A lost reply makes the store distrust its connection and open another. Calls that were written to
-/// the old connection have been executed, and the client reports them as failed writes.
+/// A lost reply makes the store distrust its connection and open another. Calls that were written
+/// to the old connection have been executed, and the client reports them as failed writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_before_a_reconnect_count_as_maybe_charged() {
     let (redis, proxy) = pair();
@@ -36,8 +36,8 @@ async fn calls_before_a_reconnect_count_as_maybe_charged() {
     replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), |_| ()).await;
 }
 
-/// Loses replies several times, and then does `after` to the proxy. Calls that Redis has executed
-/// stay charged and are not repeated.
+/// Loses replies several times, and each time calls `after` with the proxy. Calls that Redis has
+/// executed remain charged and are not repeated.
 pub(super) async fn replies_are_lost(
     scene: &Scene,
     proxy: &Proxy,
@@ -68,7 +68,7 @@ async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
     proxy.pass();
     let report = scene.recovers(load).await;
     assert_eq!(report.held.lost, 0);
-    // A reply may have been on its way when the hole opened, for no more than a call each.
+    // When the black hole opened, each connection may have had a call's reply in transit.
     assert!(report.count(Told::MaybeCharged) > report.held.ghosts.len());
 }
 
@@ -91,7 +91,7 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_ones() {
-    // At times only the scene's own question is delayed, and the load is shed.
+    // Sometimes only the scene's own request is delayed, and the load is shed.
     for _ in 0..8 {
         let (_redis, proxy) = pair();
         let scene = Scene::new(&proxy.url()).await;
@@ -108,7 +108,7 @@ async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_o
     panic!("no charge was left behind");
 }
 
-/// Swallows replies until Redis has executed a call. A store that is just connecting needs replies
+/// Swallows replies until Redis has executed a call. A store that is connecting needs replies
 /// before it sends a call, so they pass for a moment if no call arrives.
 async fn lose_a_reply(proxy: &Proxy, calls: impl Fn() -> u64) {
     loop {
@@ -129,7 +129,7 @@ async fn lose_a_reply(proxy: &Proxy, calls: impl Fn() -> u64) {
 async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
     const LIMIT: u64 = 300;
     let (redis, proxy) = pair();
-    // The cuts end the calls, and not a machine that is slow.
+    // Calls must end because of the cuts, and not because the machine is slow.
     let builder = RedisStore::builder(&proxy.url()).expect("a URL");
     let store = builder.timeout(Duration::from_secs(10)).connect().expect("a store");
     store.connected().await;
@@ -145,7 +145,7 @@ async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
                     Ok(verdict) if verdict.is_admitted() => {
                         admitted.fetch_add(1, Ordering::Relaxed);
                     }
-                    // By now all is used up, whatever breaks.
+                    // All units are used up by now, regardless of the failures.
                     Ok(_) => return unknown,
                     Err(error) => unknown += u64::from(error.may_have_charged()),
                 }
@@ -156,7 +156,7 @@ async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
     let mut cuts = 0;
     let breaking = async {
         loop {
-            // Requests go on before each cut, and Redis executes a call whose reply is lost.
+            // Requests continue before each cut, and Redis executes a call with a lost reply.
             let before = admitted.load(Ordering::Relaxed);
             while admitted.load(Ordering::Relaxed) < before + 10 {
                 sleep(Duration::from_millis(1)).await;
@@ -175,6 +175,6 @@ async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
     println!("{admitted} of {LIMIT} were admitted, {unknown} may have been; {cuts} cuts");
     assert!(cuts > 0 && unknown > 0, "the fault did not happen");
     assert!(admitted <= LIMIT);
-    // Requests with an unknown result may have been charged: no more units than those are missing.
+    // Requests with an unknown result may have been charged, which bounds the missing units.
     assert!(admitted + unknown >= LIMIT, "{admitted} and {unknown}");
 }

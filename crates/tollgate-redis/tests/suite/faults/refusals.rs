@@ -1,4 +1,4 @@
-//! Redis is there and refuses.
+//! Redis is running and rejects requests.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{Client, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// Every refusal says that nothing was charged, and nothing was.
+/// Every rejection reports that the request was not charged, which is true.
 async fn nothing_is_charged_between(
     redis: Redis,
     refuse: impl FnOnce(&Redis),
@@ -42,7 +42,7 @@ async fn a_server_without_memory_charges_nothing() {
     nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
 }
 
-/// A denial writes nothing.
+/// A denial does not write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_memory_goes_on_to_deny() {
     let redis = Redis::start();
@@ -57,7 +57,7 @@ async fn a_server_without_memory_goes_on_to_deny() {
     assert!(!error.may_have_charged(), "{error}");
 }
 
-/// Requests that share a call with others, by way of the plain path and of the general one.
+/// Requests that share a call, on the plain path and on the general path.
 #[test]
 fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
     let server = Server::start();
@@ -97,7 +97,7 @@ fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_save_charges_nothing() {
     let refuse = |redis: &Redis| {
-        // A file cannot take the place of a folder.
+        // A file cannot replace a folder.
         std::fs::create_dir(redis.folder().join("dump.rdb")).expect("a full disk?");
         set(redis, "save", "3600 1");
         redis.cmd(&["BGSAVE"]);
@@ -118,7 +118,7 @@ async fn a_server_without_the_replicas_that_it_needs_charges_nothing() {
     nothing_is_charged_between(redis, needs("1"), needs("0")).await;
 }
 
-/// It might be a master that was replaced: only a new connection finds the new one.
+/// It might be a master that was replaced, and only a new connection finds the new master.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_what_has_become_a_replica_is_given_up() {
     let redis = Redis::start();
@@ -133,7 +133,7 @@ async fn a_connection_to_what_has_become_a_replica_is_given_up() {
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
     let report = scene.recovers(load).await;
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
-    // A connection that ends costs what is under way on it.
+    // A closed connection loses its calls in flight.
     let most = TASKS * usize::try_from(connections() - before).expect("a few");
     assert!(report.count(Told::MaybeCharged) <= most, "{most}");
     assert_eq!(report.held.lost, 0);
@@ -144,12 +144,12 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
-    // No master answers at this address, so the server keeps its data.
+    // No master answers at this address, so the server retains its data.
     redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     scene.policies_fail().await;
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
     let report = scene.recovers(load).await;
-    // The error also asks for a new connection, which fails the requests on the old one.
+    // The error also causes a reconnection, which fails the requests on the old connection.
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     assert_eq!(report.held.lost, 0);
 }
@@ -175,7 +175,7 @@ async fn a_password_that_changes_locks_out_until_it_is_right_again() {
     let redis = Redis::builder().password("right").start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
-    // Stays logged in while the password is another.
+    // Remains logged in while the password is wrong.
     let mut admin = redis.connect().expect("a server");
     admin.cmd(&["CONFIG", "SET", "requirepass", "other"]);
     admin.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL"]);

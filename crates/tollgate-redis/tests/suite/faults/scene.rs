@@ -1,4 +1,4 @@
-//! A store under load, and what became of each request.
+//! A store under load, and the result of each request.
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
@@ -21,17 +21,17 @@ use tower::{Layer, ServiceExt};
 
 use crate::cluster::MINUTE;
 
-/// A store, as a service has it.
+/// A store as a service uses it.
 pub(crate) struct Scene {
     store: RedisStore,
     url: String,
     timeout: Duration,
     next: Arc<AtomicU64>,
-    /// Time in [`TICK`]s of this runtime.
+    /// Time in [`TICK`]s, counted by this runtime.
     ticks: Arc<AtomicU64>,
 }
 
-/// The answer to a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Admitted,
@@ -42,12 +42,12 @@ pub(crate) enum Told {
 #[derive(Debug)]
 struct Asked {
     id: u64,
-    /// The ticks while the request waited.
+    /// The number of ticks for which the request waited.
     ticks: u64,
     told: Told,
 }
 
-/// Requests without end, each with a key of its own.
+/// An endless series of requests, each with its own key.
 pub(crate) struct Load {
     is_over: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
@@ -60,30 +60,30 @@ pub(crate) struct Report {
     pub(crate) held: Held,
 }
 
-/// The state of a load in Redis.
+/// Differences between a load's results and Redis' state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Requests that were admitted and are not charged: Redis has lost them.
+    /// The number of admitted requests that are not charged, because Redis has lost them.
     pub(crate) lost: usize,
-    /// Requests that are charged though their callers gave up, by number. A busy machine also reads
-    /// some answers of a healthy server too late.
+    /// The ids of charged requests that failed for their callers. On a busy machine some answers
+    /// from a healthy server are also too late.
     pub(crate) ghosts: Vec<u64>,
 }
 
-/// The timeout of a store as it comes.
+/// A store's default timeout.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// The interval at which waiting time is counted. If the machine stands still, the count does too.
+/// The interval at which waiting time is counted. If the machine stalls, so does the count.
 const TICK: Duration = Duration::from_millis(5);
-/// How long a caller may wait beyond the timeout: the answer takes three wake-ups of tasks, and the
+/// How long a caller may wait beyond the timeout: the answer takes three task wake-ups, and the
 /// machine is busy with other tests.
 const TOLERANCE: Duration = Duration::from_secs(1);
 /// Long enough for the store to give up its connection, which it does after half a second.
 pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
-/// How long the store may take to decide again. It takes up to half a second between attempts to
-/// connect, or to replace a silent connection; the breaker probes five times a second. The rest is
-/// for servers that wait for a busy machine.
+/// How long the store may take to recover. It takes up to half a second between connection
+/// attempts, or to replace a silent connection; the breaker probes five times per second. The rest
+/// is for servers on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
-/// Tasks that ask at a time, some of which pause.
+/// The number of tasks that send requests.
 pub(crate) const TASKS: usize = 32;
 
 impl Scene {
@@ -91,20 +91,20 @@ impl Scene {
         Self::begin(Self::unconnected(url)).await
     }
 
-    /// Where no answer of this machine is too late, however much it has to do: for faults
-    /// that no request has to wait for.
+    /// A scene with a timeout that a busy machine does not exceed, for faults that do not make
+    /// requests wait.
     pub(crate) async fn patient(url: &str) -> Self {
         Self::begin(Self::with_timeout(url, Duration::from_secs(2))).await
     }
 
-    /// Where every request goes to its server, however many calls were lost. The timeout is so
-    /// long that a machine with other things to do is not taken for a node that is down.
+    /// A scene in which every request is sent, regardless of lost calls. The timeout is so long
+    /// that a busy machine is not mistaken for a node that is down.
     pub(crate) async fn without_breaker(url: &str) -> Self {
         let builder = RedisStore::builder(url).expect("a URL").breaker(false);
         Self::begin(Self::of(url, builder.timeout(20 * TIMEOUT), 20 * TIMEOUT)).await
     }
 
-    /// For a server that may not be there yet.
+    /// A scene with a server that may not be running yet.
     pub(crate) fn unconnected(url: &str) -> Self {
         Self::with_timeout(url, TIMEOUT)
     }
@@ -134,12 +134,11 @@ impl Scene {
         self
     }
 
-    /// The store itself.
     pub(crate) fn store(&self) -> &RedisStore {
         &self.store
     }
 
-    /// The number of the next request.
+    /// Returns the next request's id.
     pub(crate) fn next(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
@@ -176,7 +175,7 @@ impl Scene {
         load
     }
 
-    /// Waits until the requests until now have timed out.
+    /// Waits until all requests so far have timed out.
     pub(crate) async fn timeout_passes(&self) {
         sleep(4 * self.timeout).await;
     }
@@ -197,8 +196,8 @@ impl Scene {
         self.soon("the store decides", decides).await;
     }
 
-    /// After a fault: the store soon decides, also for policies with other ways to fail. Ends the
-    /// load.
+    /// Asserts that the store recovers soon after a fault, including policies with other failure
+    /// policies. Stops the load.
     pub(crate) async fn recovers(&self, load: Load) -> Report {
         self.until_up().await;
         load.goes_on().await;
@@ -207,7 +206,7 @@ impl Scene {
         report
     }
 
-    /// Waits until requests fail at once: because the server refuses them, or because it does
+    /// Waits until requests fail immediately, because the server rejects them, or because it does
     /// not answer and the breaker is open.
     async fn until_down(&self) {
         let mut refused = 0;
@@ -224,11 +223,11 @@ impl Scene {
         .await;
     }
 
-    /// All is well: whatever a policy does when the store fails, the store decides.
+    /// Asserts that the store decides under each failure policy.
     async fn policies_decide(&self) {
         for on_error in [OnStoreError::Open, OnStoreError::Closed, OnStoreError::Local] {
             let mut seen = Vec::new();
-            // A machine with much to do may be later than the timeout, but not each time.
+            // A busy machine may exceed the timeout, but not every time.
             for _ in 0..10 {
                 seen = self.ask_layer(on_error, 2).await.iter().map(Answer::seen).collect();
                 if seen == ["200 limit 10"; 2] {
@@ -240,8 +239,8 @@ impl Scene {
         }
     }
 
-    /// The store is down: an open policy admits, a closed one rejects, and a local one decides with
-    /// half of its quota. No request waits.
+    /// Asserts that the failure policies apply while the store is down: fail open admits, fail
+    /// closed rejects, and the local fallback decides with half the quota. No request waits.
     pub(crate) async fn policies_fail(&self) {
         self.until_down().await;
         let cases = [
@@ -262,13 +261,13 @@ impl Scene {
                 let refused = matches!(answer.status, 429 | 503);
                 assert_eq!(answer.headers.contains_key("retry-after"), refused, "{answer:?}");
             }
-            // No request has to probe the server; a machine with much to do is late by itself.
+            // Requests do not probe the server, but a busy machine may be late itself.
             let waited = answers.iter().filter(|answer| answer.waited).count() as u128;
             assert!(waited <= late, "{waited} of 6 waited for the store: {on_error:?}");
         }
     }
 
-    /// Requests to a service whose only limit is ten a minute over all.
+    /// Sends requests to a service with a single limit of ten requests per minute.
     async fn ask_layer(&self, on_error: OnStoreError, count: usize) -> Vec<Answer> {
         let store = self.store.clone().or_local(MemoryStore::default());
         let is_local = on_error == OnStoreError::Local;
@@ -306,12 +305,12 @@ impl Scene {
 struct Answer {
     status: u16,
     headers: HeaderMap,
-    /// Whether it was not there at the first poll, though the breaker was open.
+    /// Whether the first poll was pending although the breaker was open.
     waited: bool,
 }
 
 impl Answer {
-    /// The status, and the limit if there is one to be seen.
+    /// Returns the status, and the limit if the response has one.
     fn seen(&self) -> String {
         match self.headers.get("x-ratelimit-limit") {
             Some(limit) => format!("{} limit {}", self.status, limit.to_str().expect("ASCII")),
@@ -329,7 +328,7 @@ impl Load {
             .await;
     }
 
-    /// Ends the load while Redis is up, and compares its results with the units charged in Redis.
+    /// Stops the load while Redis is up, and compares its results with Redis' state.
     pub(crate) async fn end(self, scene: &Scene) -> Report {
         self.is_over.store(true, Ordering::Relaxed);
         let asked = self.tasks.join_all().await.into_iter().flatten().collect();
@@ -345,20 +344,20 @@ impl Report {
         self.asked.iter().filter(|asked| asked.told == told).count()
     }
 
-    /// Holds every request against Redis, which must be up again:
+    /// Compares every request with Redis' state. Redis must be up again. Asserts:
     ///
-    /// * no request waited longer than the timeout and a second, in ticks;
+    /// * no request waited longer than the timeout plus one second, in ticks;
     /// * no request was charged twice;
-    /// * who was told that nothing was charged was not charged.
+    /// * no request was charged if its caller was told otherwise.
     ///
-    /// The test judges the rest.
+    /// The test checks the rest.
     async fn compare(&self, scene: &Scene) -> Held {
         assert!(self.count(Told::Admitted) > 0, "no request was admitted");
         let slowest = self.asked.iter().max_by_key(|asked| asked.ticks).expect("a request");
         let bound = (scene.timeout + TOLERANCE).as_millis() / TICK.as_millis();
         assert!(u128::from(slowest.ticks) <= bound, "{slowest:?} took more than {bound} ticks");
 
-        // Another store, which has all the time that it takes to look at thousands of keys.
+        // Uses another store with a long timeout, because checking thousands of keys takes a while.
         let store = connect(&scene.url, Duration::from_secs(30));
         store.connected().await;
         let (policy, mut held) = (policy(), Held::default());
@@ -378,7 +377,7 @@ impl Report {
         held
     }
 
-    /// For the reader of a test that failed, and with --nocapture for everybody.
+    /// Printed for failed tests, and with `--nocapture`.
     fn print(&self) {
         println!(
             "{} admitted, {} not charged, {} maybe; slowest {:?} ticks",
@@ -390,7 +389,7 @@ impl Report {
     }
 }
 
-/// A key of its own for each request, so that one charged twice would show.
+/// Each request has its own key, so a double charge is visible.
 async fn ask<S: Store>(store: &S, id: u64) -> Told {
     match store.charge(&policy(), &key(id), Cost::ONE).await {
         Ok(verdict) => {

@@ -20,7 +20,7 @@ async fn a_server_that_stands_still_costs_some_requests_their_time_and_then_none
     scene.timeout_passes().await;
     redis.cont();
     let Held { lost, ghosts } = scene.recovers(load).await.held;
-    // Redis finds them in its sockets when it goes on, and refuses them as late.
+    // Redis finds these calls in its sockets when it continues, and rejects them as late.
     assert!(lost == 0 && !ghosts.iter().any(|id| (first..last).contains(id)), "{ghosts:?}");
 }
 
@@ -56,7 +56,7 @@ async fn a_connection_that_is_closed_costs_what_was_under_way() {
     for _ in 0..5 {
         load.goes_on().await;
         redis.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL"]);
-        // The store may not have noticed the end of its connection yet.
+        // The store may not have noticed yet that its connection was closed.
         until_async("another connection", MINUTE, async || {
             let list = redis.cmd(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
             (list.text().lines().count() >= 2).then_some(())
@@ -93,7 +93,7 @@ async fn a_service_starts_without_redis_and_finds_it_when_it_comes() {
     let last = scene.next();
     scene.timeout_passes().await;
     redis.restart();
-    // No call goes out without a deadline that Redis keeps: it is asked for its time first.
+    // The store queries the time first, so every call has a deadline that Redis enforces.
     let Held { lost, ghosts } = scene.recovers(load).await.held;
     assert!(lost == 0 && ghosts.iter().all(|id| *id >= last), "{ghosts:?}");
 }

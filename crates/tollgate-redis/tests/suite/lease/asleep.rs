@@ -1,4 +1,4 @@
-//! A machine that sleeps: its timers stand still, and the time of Redis goes on.
+//! A machine that is suspended: its timers stop, but Redis' clock does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tollgate_test_servers::Redis;
 
 use super::{ALGORITHMS, TTL, ask, policy, until_leased};
 
-/// A store whose clock is moved by hand. Timers and the clock of Redis go on as they do.
+/// Returns a store with a manual clock. Timers and Redis' clock run normally.
 async fn store(server: &Redis) -> (RedisStore, Arc<AtomicU64>) {
     let clock = Arc::new(AtomicU64::new(7_000_000));
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));

@@ -1,12 +1,12 @@
-//! Leased policies in requests in which others have a say.
+//! Leased policies in requests with other policies.
 
 use tollgate_core::{Algorithm, Charge, Cost, Key, Policy, Quota, Refill, Source, Store};
 use tollgate_redis::RedisStore;
 
 use super::{Scene, policy};
 
-/// Asks `times` times for one unit of each. Returns how many requests passed, and how many of them
-/// from blocks.
+/// Sends `times` requests for one unit of each policy. Returns how many were admitted, and how many
+/// of these from blocks.
 async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usize, usize) {
     let charges: Vec<_> =
         all.iter().map(|(policy, key)| Charge::new(policy, key, Cost::ONE)).collect();
@@ -15,7 +15,7 @@ async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usiz
         let verdict = store.decide(&charges).await.unwrap();
         admitted += usize::from(verdict.is_admitted());
         leased += usize::from(verdict.source() == Source::Lease);
-        // A keeper that has something to do does it.
+        // Let the refill tasks run.
         tokio::task::yield_now().await;
     }
     (admitted, leased)
@@ -47,8 +47,9 @@ async fn a_key_that_all_share_is_leased_for_those_who_are_busy_themselves() {
     let left = store.decide(&[Charge::new(&all, &Key::GLOBAL, Cost::ZERO)]).await.unwrap();
     assert_eq!((passed, left.decisions()[0].remaining), (150, 250));
     let busy = Key::new("busy");
-    // A request that finds a block of one key alone is decided by Redis, where a fifth of the
-    // 400 may be leased. At least 170 of the 250 are left for 100 requests, so each passes.
+    // A request that finds a block for only one of its keys is decided by Redis, where a fifth of
+    // the 400 units may be leased. At least 170 of the 250 remain for 100 requests, so all are
+    // admitted.
     let (passed, leased) = ask(&store, &[(&all, &Key::GLOBAL), (&each, &busy)], 100).await;
     assert!(passed == 100 && leased > 0, "{passed}, {leased}");
 }

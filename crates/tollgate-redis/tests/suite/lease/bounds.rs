@@ -1,4 +1,4 @@
-//! The bounds of a block, to the microsecond and to the unit.
+//! The limits of a block, to the microsecond and to the unit.
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,8 @@ async fn a_block_of_a_window_ends_with_it() {
     }
 }
 
-/// The price: what lies in the hands of replicas. And all of it can be had when they return it.
+/// The price of leases is the units held by replicas. They are available again after replicas
+/// return them.
 #[tokio::test]
 async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
     for algorithm in ALGORITHMS {
@@ -52,7 +53,7 @@ async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
         let stores = [scene.store().await, scene.store().await, scene.store().await];
         let mut admitted = 0;
         let mut rng = fastrand::Rng::with_seed(tollgate_store_tests::seed());
-        // One after the other falls silent with what it holds.
+        // One replica after another goes silent while holding units.
         for silent in 0..3 {
             for _ in 0..1_500 {
                 let store = &stores[rng.usize(silent..3)];
@@ -66,7 +67,7 @@ async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
         assert!(admitted <= 6_000, "{algorithm}: {admitted}");
         assert!(admitted >= 6_000 - 3 * 1_200, "{algorithm}: {admitted}");
         assert!(stores.iter().map(|store| store.stats().leased).sum::<u64>() > 1_000);
-        // Nothing lapses while time stands still.
+        // Blocks do not lapse, because time does not advance.
         for store in &stores {
             store.return_leases().await;
         }
@@ -83,7 +84,7 @@ async fn first_requests_are_exact_and_so_is_a_key_that_is_seldom_asked_for() {
     let scene = Scene::start();
     let (store, policy) = (scene.store().await, policy(600_000, ALGORITHMS[4]));
     for _ in 0..200 {
-        // Ten in a lease's time.
+        // Ten requests per lease time.
         scene.set(scene.now() + TTL / 10);
         assert_eq!(ask(&store, &policy, 1).await.source(), Source::Store);
         tokio::task::yield_now().await;
@@ -105,7 +106,7 @@ async fn a_request_is_answered_here_only_if_all_it_takes_is() {
     assert_eq!(store.decide(&twins).await.unwrap().source(), Source::Store);
     let peek = [Charge::new(&leased, &key, Cost::ZERO)];
     assert_eq!(store.decide(&peek).await.unwrap().source(), Source::Store);
-    // With a block of each, it is.
+    // With a block for each policy, the replica answers.
     let other = other.clone().with_lease(Lease::default()).unwrap();
     until_leased(&store, &other).await;
     until_leased(&store, &leased).await;

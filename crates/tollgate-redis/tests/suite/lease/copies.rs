@@ -1,4 +1,4 @@
-//! Machines that are restored from one snapshot: all of them have the same random bits.
+//! Machines restored from the same snapshot, which have the same random bits.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn copies(server: &Redis) -> [RedisStore; 2] {
     copies
 }
 
-/// A limit per 400 days. A replica may hold a part of it for as long.
+/// A limit per 400 days. A replica may hold part of it for as long.
 fn leased(limit: u64, share: Lease) -> Policy {
     let window = Policy::MAX_WINDOW;
     let policy = Policy::sliding_window_log("p", Quota::new(limit, window)).unwrap();
@@ -30,13 +30,13 @@ fn leased(limit: u64, share: Lease) -> Policy {
 async fn no_copy_returns_the_block_of_another() {
     let server = Redis::start();
     let [one, copy] = copies(&server).await;
-    // Eight units and two. Each is the first block of its store.
+    // Eight units and two units. Each is its store's first block.
     let (large, small) = (leased(1_000, Lease::of(1, 50)), leased(1_000, Lease::of(1, 500)));
     let mut admitted = until_leased(&one, &large).await.1 + until_leased(&copy, &small).await.1;
     copy.return_leases().await;
     let exact = Policy::new("p", large.quota(), large.kind()).unwrap();
     admitted += drain(&copy, &exact).await;
-    // Redis kept the units that the first one holds.
+    // Redis has kept the units that the first store holds.
     let spent = drain(&one, &large).await;
     assert!(spent > 0);
     until_all_is_spent(&[(&copy, &small), (&one, &large)], admitted + spent, 1_000).await;
@@ -69,7 +69,7 @@ async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
     let (mut admitted, leased) =
         done.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     assert!(admitted <= 20_000 && leased > 1_000, "{admitted}, {leased}");
-    // And no fewer, once all blocks are back.
+    // All units are available after all blocks are returned.
     for copy in &copies {
         copy.return_leases().await;
     }
@@ -79,7 +79,7 @@ async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
     until_all_is_spent(&stores, admitted, 20_000).await;
 }
 
-/// Names have the time of Redis in them, so no two processes may get the same one.
+/// Names contain Redis' time, so no two processes may get the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_calls_to_a_server_are_at_one_time() {
     let server = Redis::start();

@@ -1,5 +1,5 @@
-//! Leases over a real server: that no limit is exceeded, what lies unused, and what becomes of
-//! blocks whose holder is gone.
+//! Leases with a real server: no limit is exceeded, how many units remain unused, and what happens
+//! to blocks when their holder disappears.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
 mod asleep;
@@ -24,7 +24,7 @@ use tollgate_core::{
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
-/// Policies that can be leased.
+/// The algorithms that support leases.
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
@@ -39,13 +39,13 @@ const TTL: u64 = 1_000_000;
 /// Decades ahead of the server's own clock, by which keys expire, and at the start of a minute.
 const START: u64 = 4_000_000_020_000_000;
 
-/// A replica holds up to a fifth of the limit for a second.
+/// A policy of which a replica may lease up to a fifth for one second.
 fn policy(limit: u64, algorithm: Algorithm) -> Policy {
     let policy = Policy::new("p", Quota::per_minute(limit), algorithm).unwrap();
     policy.with_lease(Lease::of(1, 5)).unwrap()
 }
 
-/// A server, and the time of all stores there, moved by hand.
+/// A server, and a manual clock for all its stores.
 struct Scene {
     server: Redis,
     time: Arc<AtomicU64>,
@@ -77,8 +77,7 @@ async fn ask(store: &RedisStore, policy: &Policy, cost: u64) -> Verdict {
     store.charge(policy, &Key::GLOBAL, Cost::new(cost)).await.unwrap()
 }
 
-/// Asks until an answer comes from a block, and says what that was and what was taken until
-/// then.
+/// Sends requests until a block answers. Returns that verdict, and the units charged up to then.
 async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
     for asked in 1..=10_000 {
         let verdict = ask(store, policy, 1).await;
@@ -91,7 +90,7 @@ async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
     panic!("nothing was leased");
 }
 
-/// Takes one unit after the other, and says how many there were.
+/// Charges one unit at a time until a denial, and returns the number of units.
 async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
     let mut admitted = 0;
     while ask(store, policy, 1).await.is_admitted() {
@@ -100,7 +99,7 @@ async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
     admitted
 }
 
-/// Takes what is left until all units were spent. Some may be on their way to a store.
+/// Charges the remaining units until all are spent. Some may be on their way to a store.
 async fn until_all_is_spent(stores: &[(&RedisStore, &Policy)], mut admitted: u64, limit: u64) {
     let until = Instant::now() + Duration::from_secs(20);
     while admitted < limit {

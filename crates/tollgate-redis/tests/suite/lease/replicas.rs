@@ -50,7 +50,7 @@ async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
     let (requests, leased) =
         (sum(|store| store.stats().requests), sum(|store| store.stats().leased));
     assert!(admitted <= 200_000, "{admitted}");
-    // A replica holds all units that have not lapsed with a block.
+    // A replica loses no units, because its blocks do not lapse here.
     assert!(leased > 150_000 && requests < 40_000, "{leased} of {admitted}, {requests} asked");
 }
 
@@ -58,11 +58,11 @@ async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
 async fn what_is_not_spent_goes_back_before_it_lapses() {
     let server = Redis::start();
     let policy = Policy::sliding_window_log("p", Quota::per_day(10_000)).unwrap();
-    // The task that returns the block has a second, however busy the machine is.
+    // The task that returns the block has one second, even on a busy machine.
     let policy = policy.with_lease(Lease::of(1, 10).ttl(Duration::from_secs(4))).unwrap();
     let store = connected(&server.url()).await;
     let (_, taken) = until_leased(&store, &policy).await;
-    // No request comes any more, and after three seconds the block is returned.
+    // No more requests arrive, so the block is returned after three seconds.
     let other = connected(&server.url()).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     let start = Instant::now();
@@ -100,7 +100,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
                         admitted += 1;
                         seen.fetch_add(1, Ordering::Relaxed);
                     }
-                    // As fast as the limit lasts for the test.
+                    // Slow enough that the limit lasts for the test.
                     tokio::time::sleep(Duration::from_micros(200)).await;
                 }
                 admitted
@@ -127,7 +127,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
     }
     is_over.store(true, Ordering::Relaxed);
     let mut admitted: u64 = tasks.join_all().await.into_iter().sum();
-    // A replica that loses nothing takes the rest.
+    // A replica with a good connection charges the rest.
     let store = connected(&server.url()).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     for cost in [1_000, 30, 1] {
@@ -138,7 +138,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
     assert!(admitted <= LIMIT, "{admitted}");
 }
 
-/// A block is good for as long as it lasts, and then nothing passes that Redis does not decide.
+/// A block can be spent until it expires. After that, only Redis' decisions admit requests.
 #[tokio::test]
 async fn a_replica_that_is_cut_off_spends_what_it_has_and_no_more() {
     let server = Redis::start();

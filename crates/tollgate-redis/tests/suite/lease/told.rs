@@ -17,7 +17,7 @@ async fn what_remains_is_as_of_the_last_block_and_others_show_with_the_next() {
         let policy = policy(600, algorithm);
         let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
         let (first, mut spent) = until_leased(&store, &policy).await;
-        // Charges that Redis decided after it had granted the block are missing.
+        // Charges that Redis decided after it had granted the block are not included.
         assert!(remaining(&first) >= 600 - spent, "{algorithm}");
         for _ in 0..50 {
             assert!(ask(&other, &exact, 1).await.is_admitted());

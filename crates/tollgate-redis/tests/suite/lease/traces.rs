@@ -1,4 +1,5 @@
-//! Replicas that lease, on random traces, against an oracle that sees each unit as it is spent.
+//! Replicas that lease, on random traces, compared with an oracle that sees each unit as it is
+//! spent.
 
 use fastrand::Rng;
 use tollgate_core::{Outcome, Policy, Source};
@@ -32,8 +33,8 @@ traces! {
     a_meter_never_admits_more_than_it_has 5
 }
 
-/// Three replicas, two of which lease and end now and then without a word, while the third asks
-/// each time. The time moves on to where blocks end and windows begin, to the microsecond.
+/// Three replicas: two lease and sometimes disappear silently, while the third always calls Redis.
+/// Time advances to the microsecond at which blocks expire and windows start.
 async fn trace(policy: &Policy, seed: u64) -> u64 {
     let scene = Scene::start();
     let mut rng = Rng::with_seed(seed);
@@ -45,9 +46,9 @@ async fn trace(policy: &Policy, seed: u64) -> u64 {
     for step in 0..steps {
         let replica = rng.usize(..3);
         if rng.u8(..10) == 0 {
-            // All that is left, so that a single unit more would be too much.
+            // Charge all remaining units, so a single further unit would be too many.
             let rest = ask(&stores[2], &exact, 0).await.decisions()[0].remaining;
-            // Unless a block was fetched in between.
+            // This fails if a block was fetched in between.
             if ask(&stores[2], &exact, rest).await.is_admitted() {
                 let (at, what) = (scene.now(), format_args!("{policy:?} {seed} step {step}"));
                 assert!(oracle.allows(at, rest), "{what}: all {rest} at {at}");
@@ -68,7 +69,7 @@ async fn trace(policy: &Policy, seed: u64) -> u64 {
             if verdict.source() == Source::Lease {
                 leased += 1;
                 if let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome {
-                    // Of most blocks, the last microsecond.
+                    // For most blocks, this is the last microsecond.
                     ends_at = charged_at.as_micros() + TTL;
                 }
             }
@@ -87,7 +88,7 @@ async fn trace(policy: &Policy, seed: u64) -> u64 {
             let replica = rng.usize(..2);
             stores[replica] = scene.store().await;
         }
-        // Calls of refill tasks may end, or not.
+        // Refill calls may or may not finish here.
         for _ in 0..rng.u8(..4) {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The script leaves values alone that it did not write.
+//! The script does not touch values that it did not write.
 
 use tollgate_core::{Algorithm, Charge, Cost, Key, ReceiptId, Settlement, Source, Timestamp};
 use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
@@ -6,7 +6,7 @@ use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
 use super::{MODES, decide, line, next_year, policy};
 use crate::support::{Client, Server, Value, expiry_of};
 
-/// Values that are not states, each under its key.
+/// Values that are not states, each under its own key.
 fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
     let mut all = Vec::new();
     for command in
@@ -16,12 +16,12 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
         client.run(&words);
         all.push((command.split(' ').nth(1).expect("a key").to_owned(), Fault::WrongType));
     }
-    // A good header of a fixed window counter and of a log: 9 units in 1000 µs.
+    // Valid headers for a fixed window counter and a log: 9 units per 1000 µs.
     let fixed = [1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
     bucket.extend([0x1f; 21]);
-    // One unit a second: the most that can be counted, and a unit more.
+    // One unit per second: the largest countable capacity, and one unit more.
     let front = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
     let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 21]].concat();
     let (largest, beyond) = (of((1 << 52) / 1_000_000), of((1 << 52) / 1_000_000 + 1));
@@ -49,7 +49,7 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
     all
 }
 
-/// States with blocks before them that cannot be any.
+/// States that start with invalid blocks.
 fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
     let hold = |units: u8, last: u8| {
         [&[7; 8][..], &[0, 0, 0, 0, units], &[0, 0, 0, 0, 0, 0, last]].concat()
@@ -73,7 +73,7 @@ fn dump(client: &mut Client, keys: &[(String, Fault)]) -> Vec<Value> {
     keys.iter().map(|(key, _)| client.run(&[b"DUMP", key.as_bytes()])).collect()
 }
 
-/// Such calls go the plain path of the script, until it finds the value.
+/// Such calls take the script's plain path until it finds the value.
 #[test]
 fn a_foreign_value_is_noticed_by_a_call_that_only_charges() {
     let server = Server::start();
@@ -82,7 +82,7 @@ fn a_foreign_value_is_noticed_by_a_call_that_only_charges() {
     let before = dump(&mut client, &foreign);
     let now = Some(Timestamp::from_micros(next_year()));
     let mut policies = MODES.map(|algorithm| policy("p", 10_000, 1_000_000, algorithm)).to_vec();
-    // Those with whose headers some of the values begin.
+    // Policies with the same headers as some of the values.
     policies.extend([policy("p", 9, 1_000, MODES[0]), policy("p", 9, 9_000, MODES[4])]);
     let mut clients = vec![client];
     if server.allows_cross_slot() {
@@ -136,7 +136,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         for (index, (key, fault)) in foreign.iter().enumerate() {
             let rows = &reply.rows[4 * index..][..4];
             let Row::Verdict(verdict, _) = &rows[0] else { panic!("{rows:?}") };
-            // The request that named both keys took nothing of the good one.
+            // The request that named both keys was not charged to the good key.
             assert_eq!(verdict.decisions()[0].remaining, limit - 1 - index as u64, "{algorithm:?}");
             for row in &rows[1..] {
                 let Row::Fault { fault: found, key: at } = row else { panic!("{key}: {row:?}") };
@@ -145,7 +145,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         }
     }
     assert_eq!(dump(&mut client, &foreign), before);
-    // The last of them differs from this by one unit.
+    // The last foreign value differs from this one by a single unit.
     let policy = policy("p", 100_000, 1_000_000, MODES[4]);
     assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());
 }

@@ -1,4 +1,4 @@
-//! The script writes and reads no more than it has to, and counts in integers.
+//! The script reads and writes no more than necessary, and counts in integers.
 
 mod foreign;
 
@@ -35,7 +35,7 @@ fn line<'a>(key: &'a str, policy: &'a Policy, cost: u64) -> Line<'a> {
     Line { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
-/// A year from now, so that nothing expires by Redis' own clock meanwhile.
+/// A year from now, so no key expires meanwhile by Redis' own clock.
 fn next_year() -> u64 {
     let real = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("past 1970");
     u64::try_from((real + Duration::from_secs(365 * 86_400)).as_micros()).expect("before 2255")
@@ -50,7 +50,7 @@ fn decide(client: &mut Client, lines: &[Line<'_>], now: u64) -> Verdict {
     }
 }
 
-/// Fills a key in several steps, so that a log has several entries.
+/// Fills a key in several steps, so a log has several entries.
 fn fill(client: &mut Client, key: &str, policy: &Policy, now: u64) {
     for step in 0.. {
         if !decide(client, &[line(key, policy, 1)], now + step).is_admitted() {
@@ -100,7 +100,7 @@ fn a_denial_writes_nothing() {
         assert_eq!(keys.map(|key| held(&mut client, key)), before, "{algorithm:?}");
         assert_eq!((writes(&mut client), client.replicated()), count, "{algorithm:?}");
         assert_eq!(client.run(&[b"EXISTS", b"never"]), Value::Number(0));
-        // An admitted request is written, and told to the replica.
+        // An admitted request is written, and sent to the replica.
         assert!(decide(&mut client, &[line(&free_key, &free, 1)], later).is_admitted());
         assert!(writes(&mut client) > count.0 && client.replicated() > count.1, "{algorithm:?}");
     }
@@ -138,7 +138,7 @@ fn a_key_may_go_when_it_expires_and_no_answer_tells() {
     }
 }
 
-/// A log that is short, but not with what stands before it, is longer than what is read first.
+/// The log alone is short, but with the blocks before it, it is longer than the first read.
 #[test]
 fn a_log_behind_many_blocks_is_read_to_its_end() {
     let server = Server::start();
@@ -160,7 +160,7 @@ fn a_log_behind_many_blocks_is_read_to_its_end() {
     assert_eq!(verdict.decisions()[0].remaining, 1_000 - 128 - 128 - 700);
 }
 
-/// Without this a decision costs as much as the log is long, 3 ms at 100 000 entries.
+/// Otherwise the cost of a decision would grow with the log, to 3 ms at 100 000 entries.
 #[test]
 fn a_decision_reads_a_few_entries_of_a_log_however_long_it_is() {
     let server = Server::start();
@@ -171,7 +171,7 @@ fn a_decision_reads_a_few_entries_of_a_log_however_long_it_is() {
         let log = policy("log", 1_000, 1_000_000_000, mode);
         fill(&mut client, "log", &log, now);
         client.run(&[b"CONFIG", b"RESETSTAT"]);
-        // Enough keys for one read of them all.
+        // Enough keys for the script to read them together.
         let lines = [line("log", &log, 1), line("one", &bucket, 1), line("two", &bucket, 1)];
         for lines in [&lines[..1], &lines] {
             assert!(!decide(&mut client, lines, now + 2_000).is_admitted());
@@ -269,7 +269,7 @@ fn lua_divides_products_exactly() {
         let found = String::from_utf8(found).expect("ASCII");
         for (found, expected) in found.split(' ').zip(expected) {
             let found: u128 = found.parse().expect("a number");
-            // Past 2^53 it is enough to be past 2^53.
+            // Above 2^53 it is enough to be above 2^53.
             let same = found == expected || (expected > 1 << 53 && found >= 1 << 53);
             assert!(same, "{a} · {b} / {divisor} is {expected}, not {found}");
         }

@@ -1,4 +1,4 @@
-//! Many requests in a call, and each decided as if it were alone.
+//! Many requests share a call, and each is decided as if it were alone.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// 400 tasks ask at once for mixed costs under several policies. The admissions are those
-/// of some order of the requests: no unit more, and none is lost.
+/// 400 concurrent tasks charge mixed costs under several policies. The result must equal some
+/// sequential order: no unit is admitted twice, and none is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn any_interleaving_admits_what_some_order_would_have() {
     let server = Redis::start();
@@ -51,7 +51,7 @@ async fn any_interleaving_admits_what_some_order_would_have() {
         let left = store.peek(&global, &Key::new(format!("{seed}"))).await.unwrap();
         assert_eq!(left.decisions()[0].remaining, global.capacity() - spent);
         assert!(spent <= global.capacity());
-        // Each admission saw another remainder: no two were decided on the same state.
+        // Each admission saw different remaining units, so no two were decided on the same state.
         let mut remaining: Vec<_> = admitted.iter().map(|(.., remaining)| remaining).collect();
         remaining.sort_unstable();
         remaining.dedup();
@@ -63,7 +63,7 @@ async fn any_interleaving_admits_what_some_order_would_have() {
             let left = store.peek(&log, &user).await.unwrap().decisions()[0].remaining;
             assert_eq!(left, 20 - spent);
         }
-        // Nothing is left for who was refused: no request was denied that still fits.
+        // No request was denied although it would still fit.
         for (_, user, cost, _) in answers.iter().filter(|(admitted, ..)| !admitted) {
             let user = store.peek(&log, user).await.unwrap().decisions()[0].remaining;
             assert!(*cost > user || *cost > left.decisions()[0].remaining);
@@ -108,7 +108,7 @@ async fn a_foreign_value_fails_those_who_name_it_in_the_middle_of_a_batch() {
     let store = connected(patient(&server.url())).await;
     let policy = policy(10);
     charge(&store, &policy, "bad", 1).await;
-    // The look at the server after each connection has a key of its own for a moment.
+    // The check after each connection briefly has its own key.
     let keys = server.cmd(&["KEYS", "*:p"]);
     let bad = keys.list()[0].text().to_owned();
     server.cmd(&["DEL", &bad]);
@@ -128,7 +128,7 @@ async fn a_foreign_value_fails_those_who_name_it_in_the_middle_of_a_batch() {
     assert_eq!(server.cmd(&["LRANGE", &bad, "0", "-1"]).list().len(), 2, "it is as it was");
 }
 
-/// Behind a proxy that holds replies back until all is looked at.
+/// A proxy holds replies back until the test has checked the state.
 #[tokio::test]
 async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
     let server = Redis::start();
@@ -140,7 +140,7 @@ async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
     proxy.flows(Flow::Pass, Flow::Hold);
 
     let ask = || store.charge(&policy, &Key::from("k"), Cost::ONE);
-    // One alone, one in the call that follows, three that wait.
+    // One direct request, one in the next call, and three that wait.
     let mut under_way: Vec<_> = (0..2).map(|_| ask()).collect();
     for future in &mut under_way {
         assert!(poll_once(future).is_pending());
@@ -149,7 +149,7 @@ async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
     let mut waiting: Vec<_> = (0..3).map(|_| ask()).collect();
     let Poll::Ready(Err(error)) = poll_once(&mut ask()) else { panic!("the queue is full") };
     assert!(error.is_overload() && error.is_outage() && !error.may_have_charged(), "{error}");
-    // Two of the three leave before their call begins.
+    // Two of the three give up before their call is sent.
     waiting.truncate(1);
     proxy.pass();
     for future in under_way.into_iter().chain(waiting) {
@@ -164,7 +164,7 @@ async fn a_call_goes_on_when_its_caller_leaves() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(100);
-    // The first call of all asks for the time before it is one.
+    // The first call is preceded by a query for the server's time.
     store.peek(&policy, &Key::from("k")).await.unwrap();
     for _ in 0..20 {
         let mut alone = store.charge(&policy, &Key::from("k"), Cost::ONE);
@@ -177,8 +177,8 @@ async fn a_call_goes_on_when_its_caller_leaves() {
     assert_eq!(left, 100 - 40);
 }
 
-/// A future that is held and not polled, as in a select whose other branch runs, must not
-/// delay other requests.
+/// A future may be held without being polled, for example in a `select!` that runs another branch.
+/// It must not delay other requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_nobody_polls_stands_in_nobodys_way() {
     let server = Redis::start();
@@ -229,7 +229,7 @@ async fn replicas_of_one_limit_need_no_clock_of_their_own() {
     assert_eq!(admitted, 100);
 }
 
-/// More than any call holds, though to one key alone.
+/// More charges than a call may have keys, but only one key.
 #[tokio::test]
 async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way() {
     let server = Redis::start();
@@ -237,7 +237,7 @@ async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way(
     let policy = policy(100_000);
     let key = Key::from("k");
     let charges = vec![Charge::new(&policy, &key, Cost::ONE); 70_000];
-    // It is not polled, so the others are queued.
+    // This one is not polled, so the next requests are queued.
     let held = store.charge(&policy, &key, Cost::ONE);
     let (many, one) = (store.decide(&charges), store.charge(&policy, &key, Cost::ONE));
     let answers = async { (many.await, one.await) };

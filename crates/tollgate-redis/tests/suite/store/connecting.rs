@@ -1,4 +1,4 @@
-//! Addresses, logins, and what is said about a server.
+//! Addresses, logins, and reports about servers.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tollgate_test_servers::Redis;
 
 use super::{charge, connected, patient, policy};
 
-/// Only the rights that the script needs.
+/// Exactly the permissions that the script needs.
 const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +strlen +exists +set \
                       +setrange +del +pexpireat";
 
@@ -35,7 +35,7 @@ async fn all_ways_to_a_server_lead_to_the_same_limit() {
         let verdict = charge(&store, &policy, "k", 1).await;
         assert_eq!(verdict.decisions()[0].remaining, 9 - taken as u64, "{url}");
     }
-    // Another database is another limit.
+    // Another database has separate limits.
     let store = connected(patient(&format!("{}/3", server.url()))).await;
     assert_eq!(charge(&store, &policy, "k", 1).await.decisions()[0].remaining, 9);
 }
@@ -47,7 +47,7 @@ async fn tls_is_spoken_with_those_whom_the_authority_vouches_for() {
     let store = connected(patient(&server.url()).certificate_authorities(authority)).await;
     assert!(charge(&store, &policy(1), "k", 1).await.is_admitted());
 
-    // The system trusts no certificates here, or others.
+    // The system trusts other certificates, or none.
     match RedisStore::builder(&server.url()).unwrap().connect() {
         Err(ConnectError::Tls(_)) => {}
         Ok(store) => {
@@ -94,7 +94,7 @@ async fn what_will_hurt_is_said_at_once() {
     assert!(error.is_outage() && error.may_have_charged(), "{error}");
 }
 
-/// A script that may not do all it has to has done a part of it when it finds out.
+/// A script that lacks a permission has already done part of its work when it fails.
 #[tokio::test]
 async fn what_a_script_without_all_rights_leaves_behind_is_not_denied() {
     let rights = "~tollgate:* +@all -pexpireat";
@@ -104,7 +104,7 @@ async fn what_a_script_without_all_rights_leaves_behind_is_not_denied() {
     let log = Policy::sliding_window_log("log", Quota::per_day(500)).unwrap();
     let key = Key::from("k");
     let (mut admitted, mut maybe, mut refused) = (0, 0, Vec::new());
-    // A long log is written in place, and only then is it told when it ends.
+    // A long log is written in place, and its expiry is set after that.
     for _ in 0..400 {
         match store.charge(&log, &key, Cost::ONE).await {
             Ok(verdict) => admitted += u64::from(verdict.is_admitted()),
@@ -147,7 +147,7 @@ async fn nothing_is_said_about_a_server_that_is_well() {
     let [name, version] = [report.name, report.version.as_deref()].map(Option::unwrap);
     assert!(program.starts_with(&format!("{name} server v={version} ")), "{program}: {version}");
     assert!(report.clock_ahead.unwrap().abs() < 5_000_000, "{report:?}");
-    // And nothing of the look stays.
+    // The check leaves no key behind.
     assert_eq!(server.cmd(&["DBSIZE"]).number(), 0);
 }
 
@@ -171,33 +171,33 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
     }
 }
 
-/// A connection on which an answer may still come in time is not replaced.
+/// A connection is not replaced while an answer may still arrive before its deadline.
 #[tokio::test]
 async fn a_slow_answer_counts_until_the_timeout() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(10);
-    // The look at the server is over, so that it has no part in this.
+    // Wait until the server has been checked, so the check does not interfere.
     while store.reports().iter().any(|report| report.version.is_none()) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.stop();
     let answer = tokio::spawn(store.charge(&policy, &Key::GLOBAL, Cost::ONE));
-    // With the default timeout a connection is given up after one second of silence.
+    // With the default timeout, a connection is given up after one second of silence.
     tokio::time::sleep(Duration::from_millis(1_700)).await;
     server.cont();
     assert!(answer.await.unwrap().unwrap().is_admitted());
     assert_eq!(store.stats().connections, 1);
 }
 
-/// Calls that fail ask for another connection, once a second. While there is no connection,
-/// they request none, and their requests must not be sent again later.
+/// Failing calls force a reconnection at most once per second. While disconnected they force none,
+/// and their requests must not be sent later.
 #[tokio::test]
 async fn an_outage_ends_with_one_connection_however_long_it_was() {
     let server = Redis::start();
-    // A call that is late on a busy machine would ask for a connection as well.
+    // Long enough that a busy machine does not force a reconnection.
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(1));
-    // Without it, so that calls go on to fail.
+    // Without the breaker, so calls keep failing.
     let store = connected(builder.breaker(false)).await;
     let policy = policy(1_000_000);
     let ask = async || store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;

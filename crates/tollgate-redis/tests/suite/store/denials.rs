@@ -1,4 +1,4 @@
-//! When denials are remembered, and when not.
+//! Which denials are remembered.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_key_with_units_left_is_asked_about() {
         let denied = charge(&store, &policy, "k", 5).await;
         assert_eq!((denied.source(), denied.is_admitted()), (Source::Store, false));
     }
-    // Another replica may take them.
+    // Another replica may take these units.
     let other = cached(&server).await;
     assert!(charge(&other, &policy, "k", 3).await.is_admitted());
     assert_eq!(charge(&store, &policy, "k", 5).await.decisions()[0].remaining, 0);
@@ -63,20 +63,20 @@ async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
     let policy = policy(10);
     charge(&store, &policy, "k", 10).await;
     for cost in [5, 1, 6, 7] {
-        // When one unit fits is said with every denial.
+        // Every denial includes when one unit fits.
         let first = if cost == 1 { Source::Cache } else { Source::Store };
         assert_eq!(charge(&store, &policy, "k", cost).await.source(), first);
         assert_eq!(charge(&store, &policy, "k", cost).await.source(), Source::Cache);
     }
     assert_eq!(charge(&store, &policy, "other", 5).await.source(), Source::Store);
-    // To peek is never denied, and what costs too much will never pass.
+    // A peek is never denied, and a cost above the capacity never passes.
     let key = Key::from("k");
     let peek = store.peek(&policy, &key).await.unwrap();
     assert_eq!((peek.source(), peek.is_admitted()), (Source::Store, true));
     let exceeds = charge(&store, &policy, "k", 11).await;
     assert_eq!(exceeds.decisions()[0].outcome, Outcome::ExceedsCapacity);
     assert_eq!(exceeds.source(), Source::Cache);
-    // More costs than are kept: the last ones are.
+    // With too many costs, only the latest are remembered.
     for cost in [2, 3, 4] {
         charge(&store, &policy, "k", cost).await;
     }
@@ -84,7 +84,7 @@ async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
     assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
 }
 
-/// A replica may have taken what the other policy has left, which nothing here tells.
+/// Another replica may have taken the other policy's remaining units, which this store cannot know.
 #[tokio::test]
 async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
     let server = Redis::start();
@@ -94,12 +94,12 @@ async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
     let both = |cost| [&few, &many].map(|policy| Charge::new(policy, &key, Cost::new(cost)));
     assert!(store.decide(&both(3)).await.unwrap().is_admitted());
     assert_eq!(store.decide(&both(3)).await.unwrap().source(), Source::Store);
-    // `many` had room for three units, and nothing is said of it now.
+    // `many` had room for three units, but its state may have changed since.
     let denied = store.decide(&both(3)).await.unwrap();
     assert_eq!(denied.source(), Source::Cache);
     assert!(matches!(denied.decisions()[0].outcome, Outcome::Deny { .. }));
     assert_eq!(denied.decisions()[1], Decision::undecided(9));
-    // With two units left it denies as well, and for how long only Redis can say.
+    // With two units left, `many` denies as well, and only Redis knows for how long.
     store.charge(&many, &key, Cost::new(4)).await.unwrap();
     store.charge(&few, &key, Cost::new(2)).await.unwrap();
     let mixed = [both(2)[0], both(3)[1]];
@@ -108,7 +108,7 @@ async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
         assert_eq!(denied.source(), Source::Store);
         assert!(denied.decisions().iter().all(Decision::denies));
     }
-    // A key of which nothing is known may be out of units for longer.
+    // An unknown key may be out of units for longer.
     let other = Policy::fixed_window_counter("other", Quota::per_day(9)).unwrap();
     let unknown = [both(2)[0], Charge::new(&other, &key, Cost::ONE)];
     assert_eq!(store.decide(&unknown).await.unwrap().source(), Source::Store);
@@ -151,12 +151,12 @@ async fn a_reset_of_ones_own_is_known_at_once() {
     for _ in 0..20 {
         assert!(charge(&store, &policy, "k", 1).await.is_admitted());
         assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
-        // The denial is under way while the reset is asked for, and may come after it.
+        // The denial is in flight while the reset is requested, and may arrive after it.
         let key = Key::from("k");
         let denied = store.charge(&policy, &Key::from("k"), Cost::new(1));
         let (denied, reset) = tokio::join!(denied, store.reset(&policy, &key));
         let (_, ()) = (denied.unwrap(), reset.unwrap());
-        // Whichever was decided last, the remembered answer is true.
+        // The remembered answer is correct for either order.
         store.reset(&policy, &key).await.unwrap();
     }
 }
@@ -194,7 +194,7 @@ async fn what_another_process_gives_back_is_seen_within_the_bound() {
     }
 }
 
-/// Redis says another instant for the first unit, so what was learnt before is wrong.
+/// Redis reports another instant for the first unit, so the remembered answers are wrong.
 #[tokio::test]
 async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew() {
     let server = Redis::start();
@@ -236,8 +236,8 @@ async fn a_shadow_that_would_deny_is_no_denial() {
     }
 }
 
-/// The same requests to two stores in turn, one that remembers and one that asks each time,
-/// each with keys of its own: both admit the same.
+/// Sends the same requests to a store with the cache and to a store without it, each with separate
+/// keys. Both must admit the same requests.
 #[tokio::test]
 async fn with_it_and_without_it_the_same_requests_pass() {
     let server = Redis::start();
@@ -254,7 +254,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
         Algorithm::TokenBucket { refill: Refill::Interval },
         Algorithm::LeakyBucket { mode: LeakyMode::Meter },
     ];
-    // No unit is refilled during this test, so the instant of a request does not matter.
+    // No unit is refilled during this test, so the time of a request does not matter.
     let policies: Vec<Policy> = algorithms
         .into_iter()
         .enumerate()
@@ -299,7 +299,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
     assert!(with.stats().deny_cache_hits > 100, "{:?}", with.stats());
 }
 
-/// The reset is carried out after a denial that is remembered, and its answer is lost.
+/// The reset is executed after a denial was remembered, and its answer is lost.
 #[tokio::test]
 async fn a_reset_whose_answer_is_lost_may_have_been_made() {
     let server = Redis::start();
@@ -309,7 +309,7 @@ async fn a_reset_whose_answer_is_lost_may_have_been_made() {
     let policy = policy(1);
     let key = Key::from("k");
     charge(&store, &policy, "k", 1).await;
-    // Asked for, and not sent yet, while a denial comes in.
+    // The reset is requested but not sent while a denial arrives.
     let reset = store.reset(&policy, &key);
     assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
     let name = store.name_of(&policy, &key);

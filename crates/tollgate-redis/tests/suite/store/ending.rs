@@ -1,4 +1,4 @@
-//! A store that is dropped leaves no task, and requests fail when its runtime ends.
+//! A dropped store leaves no task behind, and requests fail when its runtime shuts down.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tollgate_test_servers::{Proxy, Redis, until, until_async};
 
 use super::{connected, patient, policy};
 
-/// Waits until only the tasks of the test are left in this runtime.
+/// Waits until this runtime has only the test's tasks.
 async fn until_idle(before: usize) {
     let is_idle = async || (tasks() <= before).then_some(());
     until_async(&format!("only {before} tasks are left"), Duration::from_secs(20), is_idle).await;
@@ -47,7 +47,7 @@ async fn a_store_that_never_connected_leaves_nothing_either() {
     store.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
     drop(store);
     until_idle(before).await;
-    // No server answers which node has the slots.
+    // No server answers the query for the slot map.
     let cluster = RedisStore::connect(&server.url().replace("redis:", "redis-cluster:")).unwrap();
     cluster.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
     drop(cluster);
@@ -58,7 +58,7 @@ fn other() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A service may end one runtime and go on in another for a while.
+/// A service may shut down one runtime and continue in another for a while.
 #[test]
 fn a_store_whose_runtime_is_gone_says_so() {
     let server = Redis::start();
@@ -74,7 +74,7 @@ fn a_store_whose_runtime_is_gone_says_so() {
         let one = [Charge::new(&policy, &keys[0], Cost::ONE)];
         let two = keys.each_ref().map(|key| Charge::new(&policy, key, Cost::ONE));
         for charges in [&one[..], &two[..]] {
-            // The first goes by itself and the second with a task.
+            // The first request is direct, and the second is sent by a task.
             let (alone, queued) = (store.decide(charges), store.decide(charges));
             let answers = async { (alone.await, queued.await) };
             let answers = second
@@ -104,7 +104,7 @@ fn who_waits_when_the_runtime_goes_is_told() {
         let policy = policy(10);
         let ask = || store.charge(&policy, &Key::GLOBAL, Cost::ONE);
         let mut asked = [ask(), ask(), ask(), ask()];
-        // They are on their way when it ends.
+        // The requests are in flight when the runtime shuts down.
         first.block_on(async {
             for future in &mut asked {
                 assert!(super::combining::poll_once(future).is_pending());

@@ -1,4 +1,4 @@
-//! The responses that clients of a layer get from a remembered denial.
+//! The responses that a layer sends for remembered denials.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt};
 
 use super::denials::cached;
 
-/// A response, and how many answers came without asking Redis until then.
+/// A response, and the number of deny cache hits so far.
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: u16,
@@ -36,8 +36,8 @@ impl Answer {
     }
 }
 
-/// Sends a request through a layer over Redis. Its costs are those by method, calculated by a closure
-/// so that a method may cost more than a policy's capacity.
+/// Sends a request through a layer with Redis. Its cost is the default by method, but from a
+/// closure, so a method may cost more than a policy's capacity.
 pub(crate) async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
     let layer = RateLimitLayer::builder(store.clone())
         .costs(Costs::default().from_fn(|head| Some(Costs::by_method().of(head))));
@@ -55,7 +55,7 @@ pub(crate) async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) 
     Answer { status: head.status.as_u16(), headers: head.headers, body, remembered }
 }
 
-/// A unit a minute, and three at once.
+/// One unit per minute, with a burst of three.
 fn bucket() -> Policy {
     Policy::token_bucket("bucket", Quota::per_hour(60).burst(3)).unwrap()
 }
@@ -81,7 +81,7 @@ async fn a_dearer_request_is_told_its_own_wait_and_not_that_of_a_cheaper_one() {
             assert!(answer.header("ratelimit").starts_with(r#""bucket";r=0;t="#), "{answer:?}");
         }
     }
-    // Each cost was asked about once.
+    // Each cost was queried once.
     assert_eq!(ask(&store, &[&bucket], "GET").await.remembered, 5);
     // A request that can never pass gets no wait.
     let delete = ask(&store, &[&bucket], "DELETE").await;
@@ -97,7 +97,7 @@ async fn a_policy_that_was_not_asked_is_not_in_the_answer() {
     assert_eq!(ask(&store, &[&bucket, &daily], "SEARCH").await.status, 200);
     let asked = ask(&store, &[&bucket, &daily], "GET").await;
     assert!(asked.header("ratelimit").contains(r#""daily";r=6"#), "{asked:?}");
-    // Another process takes what is left.
+    // Another process takes the remaining units.
     let other = cached(&server).await;
     other.charge(&daily, &Key::GLOBAL, Cost::new(6)).await.unwrap();
     let answer = ask(&store, &[&bucket, &daily], "GET").await;

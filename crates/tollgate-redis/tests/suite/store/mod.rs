@@ -1,5 +1,5 @@
-//! The store against real servers: how it connects, how it combines requests, and what it
-//! remembers of denials.
+//! The store with real servers: how it connects, how it combines requests, and which denials it
+//! remembers.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
 mod combining;
@@ -25,7 +25,7 @@ async fn connected(builder: RedisStoreBuilder) -> RedisStore {
     store
 }
 
-/// In the longest window that there is: none begins while a test runs.
+/// A policy with the longest window, so no window starts while a test runs.
 fn policy(limit: u64) -> Policy {
     Policy::fixed_window_counter("p", Quota::new(limit, Policy::MAX_WINDOW)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Remembered answers beside what Redis says at the same moment, to the last field.
+//! Compares remembered answers with Redis' answers at the same moment, in every field.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::LeakyBucket { mode: QUEUE },
     Algorithm::LeakyBucket { mode: SHORT_QUEUE },
 ];
-/// The usual costs of HTTP methods.
+/// The default costs of HTTP methods.
 const COSTS: [u64; 4] = [1, 3, 5, 10];
-/// No window of these ends while a test runs.
+/// No such window ends while a test runs.
 const LONG: Quota = Quota::new(20, Duration::from_secs(400 * 86_400));
 /// Decades ahead of the server's own clock, by which keys expire.
 const START: u64 = 4_000_000_000_000_000;
@@ -48,11 +48,11 @@ fn policies() -> Vec<Policy> {
     policies.chain([calendar, penalty]).collect()
 }
 
-/// A server, three replicas, and the time of all of them, moved by hand.
+/// A server, two stores, and their shared manual clock.
 struct Scene {
     time: Arc<AtomicU64>,
     remembers: RedisStore,
-    /// Asks Redis each time.
+    /// Calls Redis for each request.
     asks: RedisStore,
     _server: Redis,
 }
@@ -88,7 +88,7 @@ impl Seen {
 }
 
 impl Scene {
-    /// Asks, and compares an answer that is remembered with one that is not.
+    /// Sends a request, and compares a remembered answer with Redis' answer.
     async fn compare(&self, charges: &[Charge<'_>], seen: &mut Seen) -> Verdict {
         let answer = self.remembers.decide(charges).await.unwrap();
         if answer.source() != Source::Cache {
@@ -117,8 +117,8 @@ impl Scene {
     }
 }
 
-/// Another replica takes a little now and then. It cannot take of a frozen key, and what it takes
-/// of others shows in no remembered answer.
+/// Another replica sometimes charges a small cost. It cannot charge a frozen key, and its charges
+/// to other keys do not affect remembered answers.
 #[tokio::test]
 async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
     let scene = Scene::start().await;
@@ -126,17 +126,17 @@ async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
     let mut rng = Rng::with_seed(tollgate_store_tests::seed());
     let mut seen = Seen::default();
     for episode in 0..120 {
-        // Each policy is the first equally often.
+        // Each policy is first equally often.
         let mut order: Vec<_> = policies.iter().collect();
         order.swap(0, episode % policies.len());
         rng.shuffle(&mut order[1..]);
-        // A penalty blocks after denials of another policy.
+        // A penalty blocks after denials by another policy.
         let least = if order[0].is_penalty() { 2 } else { 1 };
         let asked: Vec<_> = order[..rng.usize(least..=3)]
             .iter()
             .map(|policy| (policy, Key::from(["a", "b"][rng.usize(..2)]), rng.u8(..6) > 0))
             .collect();
-        // Some of the keys have nothing left.
+        // Some of the keys have no units left.
         let (policy, key, _) = asked.iter().find(|(policy, ..)| !policy.is_penalty()).unwrap();
         while scene.asks.charge(policy, key, Cost::ONE).await.unwrap().is_admitted() {}
         let mut wait = 0;
@@ -176,7 +176,7 @@ async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
     ["left out", "exceeds"].iter().for_each(|what| seen.assert(what, 10));
 }
 
-/// The same in real time: what stays is the instant at which a request passes.
+/// The same in real time: the instant at which a request passes does not change.
 #[tokio::test]
 async fn a_wait_that_is_remembered_ends_when_redis_says() {
     let server = Redis::start();

@@ -1,5 +1,5 @@
-//! A redis-server of one's own and a client that knows the script. It can keep thousands of
-//! calls under way where a test would else wait for each.
+//! A separate redis-server, and a client that knows the script. It can pipeline thousands of calls
+//! where a test would otherwise wait for each.
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
@@ -11,7 +11,7 @@ use tollgate_test_servers::Redis;
 
 pub use tollgate_test_servers::Value;
 
-/// A server without persistence, on a socket in the file system. It ends with its handle.
+/// A server without persistence, on a Unix socket. It is stopped when dropped.
 #[derive(Debug)]
 pub struct Server(Redis);
 
@@ -20,7 +20,7 @@ impl Server {
         Self(Redis::builder().without_port().start())
     }
 
-    /// Where it is, for a store.
+    /// Returns the URL for a store.
     pub fn url(&self) -> String {
         self.0.socket_url()
     }
@@ -29,15 +29,15 @@ impl Server {
         self.0.allows_cross_slot()
     }
 
-    /// A connection that knows the script.
+    /// Opens a connection that knows the script.
     pub fn connect(&self) -> Client {
         let client = self.connect_with(TEXT);
         assert_eq!(client.sha1, SHA1.as_bytes());
         client
     }
 
-    /// A connection that is a replica to the server: from now on the server counts the bytes
-    /// that it tells replicas. It sends no pings, so that only writes count.
+    /// Opens a connection that is a replica to the server, which then counts the bytes that it
+    /// sends to replicas. It sends no pings, so only writes count.
     pub fn replica(&self) -> Client {
         let mut replica = self.connect();
         for (name, value) in [
@@ -55,7 +55,7 @@ impl Server {
         replica
     }
 
-    /// A connection that knows a variant of the script.
+    /// Opens a connection that knows a variant of the script.
     pub fn connect_with(&self, text: &str) -> Client {
         let connection = self.0.connect().expect("a server that has answered");
         let is_cross_slot = text == CROSS_SLOT_TEXT;
@@ -72,12 +72,12 @@ impl Server {
 pub struct Client {
     connection: tollgate_test_servers::Client,
     sha1: Vec<u8>,
-    /// Whether the keys of a call are among its arguments.
+    /// Whether the call's keys are among its arguments.
     is_cross_slot: bool,
 }
 
 impl Client {
-    /// Says a command; [`hear`](Self::hear) gets the answers in their order.
+    /// Sends a command; [`hear`](Self::hear) receives the answers in order.
     pub fn say(&mut self, command: &[&[u8]]) {
         self.connection.say(command);
     }
@@ -115,12 +115,12 @@ impl Client {
         self.connection.cmd(command)
     }
 
-    /// Asks when a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    /// Queries when a key expires, in milliseconds; -1 if never, -2 if there is no key.
     pub fn say_expiry(&mut self, key: &[u8]) {
         self.say(&[b"EVAL", EXPIRY.as_bytes(), b"1", key]);
     }
 
-    /// When a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    /// Returns when a key expires, in milliseconds; -1 if never, -2 if there is no key.
     pub fn expiry(&mut self, key: &[u8]) -> Value {
         self.say_expiry(key);
         self.hear()
@@ -131,12 +131,12 @@ impl Client {
         self.hear_reply(batch)
     }
 
-    /// How often a command ran, and the microseconds it took in all.
+    /// Returns how often a command ran, and its total time in microseconds.
     pub fn stats(&mut self, command: &str) -> (u64, u64) {
         self.connection.stats(command)
     }
 
-    /// How many bytes the server has told its replicas.
+    /// Returns how many bytes the server has sent to its replicas.
     pub fn replicated(&mut self) -> u64 {
         let info = self.info("replication");
         let offset = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Microseconds of processor time that the server has used.
+    /// Returns the processor time that the server has used, in microseconds.
     pub fn cpu_time(&mut self) -> f64 {
         let info = self.info("cpu");
         let names = ["used_cpu_user:", "used_cpu_sys:"];

@@ -1,4 +1,4 @@
-//! The script and the reference in step: whatever is asked of one is asked of both.
+//! The script and the reference in lockstep: each request goes to both.
 
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Timestamp,
@@ -8,7 +8,7 @@ use tollgate_store_tests::reference::Reference;
 
 use super::{Client, Value, expiry_of};
 
-/// One key and a clock moved by hand. Each call is one request.
+/// A key and a manual clock. Each call contains one request.
 #[derive(Debug)]
 pub struct Pair<'a> {
     pub client: &'a mut Client,
@@ -19,12 +19,12 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The `key` is this pair's own on the server.
+    /// Creates a pair. No other test may use `key` on the server.
     pub fn new(client: &'a mut Client, key: impl Into<String>, now: u64) -> Self {
         Self { client, reference: Reference::default(), now, key: key.into(), receipts: 0 }
     }
 
-    /// Charges `cost`, and compares what both say and what is kept.
+    /// Charges `cost`, and compares both decisions and the expiry.
     pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::at(1, now);
@@ -53,7 +53,7 @@ impl<'a> Pair<'a> {
         (decision, receipt)
     }
 
-    /// Settles a receipt, and compares what both say and what is kept.
+    /// Settles a receipt, and compares both settlements and the expiry.
     pub fn settle(&mut self, receipt: &Receipt, actual: u64) -> Settlement {
         let now = Timestamp::from_micros(self.now);
         let receipt_key = format!("{}:{}", self.key, receipt.id.0);
@@ -68,7 +68,7 @@ impl<'a> Pair<'a> {
         settlement
     }
 
-    /// Forgets the key.
+    /// Resets the key.
     pub fn reset(&mut self, policy: &Policy) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::new(1);
@@ -79,7 +79,7 @@ impl<'a> Pair<'a> {
         self.compare_expiry(policy);
     }
 
-    /// The bytes that are stored.
+    /// Returns the size of the stored value in bytes.
     pub fn stored(&mut self) -> i64 {
         match self.client.run(&[b"STRLEN", self.key.as_bytes()]) {
             Value::Number(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! The time of a trace: it passes to where something changes, and sometimes steps back.
+//! A trace's time: it advances to where something changes, and sometimes steps back.
 
 use fastrand::Rng;
 use tollgate_core::{Calendar, Decision, Outcome, Policy, Timestamp};
@@ -13,7 +13,7 @@ pub(super) struct Clock {
     reset_at: u64,
 }
 
-/// The year 2100: far ahead of Redis' own clock, and the same trace on every day.
+/// The year 2100: far ahead of Redis' own clock, and traces do not depend on today's date.
 pub(super) const EARLIEST: u64 = 4_102_444_800_000_000;
 
 impl Clock {
@@ -25,14 +25,14 @@ impl Clock {
         Self { now, calendar: None, window, retry_at: now, reset_at: now }
     }
 
-    /// Moves on or back, most often to where something changes or a microsecond beside
-    /// it. Says no at the end of time.
+    /// Moves forward or back, most often to within a microsecond of an instant where something
+    /// changes. Returns `false` at the end of time.
     pub(super) fn pass(&mut self, rng: &mut Rng, family: Family) -> bool {
         let (now, window) = (self.now, self.window);
         let beside = |to: u64, rng: &mut Rng| (to + rng.u64(0..3)).saturating_sub(1).max(now);
         let to = match (family, rng.u8(..24)) {
             (Family::Heavy, _) => now + rng.u64(45..60),
-            // Most of the rest jump or step back by much, and not often.
+            // The remaining steps rarely jump or step back far.
             (Family::LongLogs, 0..23) => now + rng.u64(0..=window / 800),
             (Family::LongLogs, _) if rng.u8(..10) > 0 => {
                 now.saturating_sub(rng.u64(0..=window / 100))

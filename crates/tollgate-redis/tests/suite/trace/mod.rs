@@ -1,4 +1,4 @@
-//! Random traces of calls, decided by the reference first and by the script after.
+//! Random traces of calls, decided first by the reference and then by the script.
 
 mod clock;
 mod operations;
@@ -14,7 +14,7 @@ use tollgate_store_tests::reference::Reference;
 use self::clock::Clock;
 use crate::support::{Client, Value, expiry_of};
 
-/// The shape of the policies of a trace.
+/// The shape of a trace's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Any,
@@ -24,7 +24,7 @@ pub(crate) enum Family {
     Heavy,
 }
 
-/// One trace: some names and keys, each name usually under one policy.
+/// A trace: some names and keys, where each name usually has one policy.
 pub(crate) struct Trace {
     family: Family,
     seed: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Trace {
     has_calendars: bool,
     receipts: Vec<Receipt>,
     settled: HashSet<ReceiptId>,
-    /// Blocks that were granted. Some are settled or have lapsed.
+    /// Granted blocks. Some have been settled or have lapsed.
     blocks: Vec<(Policy, Key, Spent)>,
     ids: u128,
     charged: u128,
@@ -47,16 +47,17 @@ pub(crate) struct Trace {
     under_way: VecDeque<Expected>,
 }
 
-/// A request to decide: policies, keys, and costs with a number for what else a charge does.
+/// A request to decide: policies, keys, and for each charge its cost and a random number that makes
+/// it enforced, shadow or dry.
 type Decided = (Vec<Policy>, Vec<Key>, Vec<(Cost, u8)>);
 
-/// A call and what is to come of it.
+/// A call and its expected reply.
 struct Expected {
     batch: Batch,
     now: Timestamp,
     /// The time that the sender assumes.
     believed: Timestamp,
-    /// Whether it comes too late.
+    /// Whether it arrives too late.
     stale: bool,
     decided: Vec<Decided>,
     rows: Vec<Row>,
@@ -65,7 +66,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// Whether it is another period of the policy's calendar than the periods of the call.
+    /// Whether the time is outside the calendar periods that the call contains.
     fn is_elsewhen(&self, policy: &Policy) -> bool {
         policy.quota().calendar().is_some_and(|calendar| {
             !calendar.around(self.believed).iter().any(|period| period.contains(self.now))
@@ -73,7 +74,7 @@ impl Expected {
     }
 }
 
-/// Calls that wait for their answers at one time.
+/// The number of calls in flight.
 const PIPELINE: usize = 32;
 
 impl Trace {
@@ -108,7 +109,7 @@ impl Trace {
         }
     }
 
-    /// Runs the trace and says how many decisions it had, blocks, and charges to frozen keys.
+    /// Runs the trace. Returns how many decisions, blocks, and charges to frozen keys it had.
     pub(crate) fn run(mut self, client: &mut Client) -> [usize; 3] {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
@@ -138,8 +139,8 @@ impl Trace {
         [decisions, self.granted, self.frozen]
     }
 
-    /// The next call, decided by the reference. Policies of a calendar are not leased: where
-    /// units lapse that were leased under another version, the script counts them for longer.
+    /// Returns the next call, decided by the reference. Traces with calendar policies do not lease:
+    /// if units leased under another version lapse, the script counts them for longer.
     fn call(&mut self) -> Expected {
         let (now, believed) = (Timestamp::from_micros(self.clock.now), self.believed());
         let (deadline, stale) = self.deadline();
@@ -156,14 +157,14 @@ impl Trace {
             text: Vec::new(),
         };
         let most = match self.family {
-            // Those of one call share an instant, and so an entry.
+            // Requests in one call share an instant, and therefore an entry.
             Family::LongLogs => 2,
             Family::Heavy => 1,
             _ => [1, 4, 20][self.rng.usize(..3)],
         };
         for _ in 0..self.rng.usize(1..=most) {
             match self.rng.u8(..20) {
-                // Refunds and resets would not add up.
+                // Refunds and resets would keep the total from growing.
                 0..3 if self.family != Family::Heavy && !self.receipts.is_empty() => {
                     self.correct(&mut expected);
                 }
@@ -178,7 +179,7 @@ impl Trace {
                 _ => self.decide(&mut expected),
             }
         }
-        // The next call comes later, or after the clock stepped back.
+        // The next call is later, or after the clock stepped back.
         self.reference.forget_resets();
         for key in expected.batch.keys().filter(|key| key.starts_with(b"s:")) {
             expected.expiries.push((key.to_vec(), self.expiries.get(key).copied()));
@@ -186,8 +187,8 @@ impl Trace {
         expected
     }
 
-    /// Mostly what it is; sometimes near it, which may be another period of a calendar, or
-    /// one that is not even beside it.
+    /// Returns the sender's assumed time. It is mostly exact, and sometimes off by up to three
+    /// windows, which may be another calendar period.
     fn believed(&mut self) -> Timestamp {
         let (now, window) = (self.clock.now, self.clock.window);
         Timestamp::from_micros(match self.rng.u8(..8) {
@@ -199,7 +200,7 @@ impl Trace {
         })
     }
 
-    /// Mostly none; sometimes this very instant or the next, or one that has passed.
+    /// Returns a deadline, mostly none. It may be this very instant or the next, or have passed.
     fn deadline(&mut self) -> (Option<Timestamp>, bool) {
         let now = self.clock.now;
         match self.rng.u8(..30) {
@@ -215,7 +216,7 @@ impl Trace {
         let fresh_after = self.reference.fresh_after(policy, key, now);
         let name = redis_key(policy, key);
         if fresh_after == Micros::ZERO {
-            // Redis does not keep it, which can be told only after a step back in time.
+            // Redis does not store it, which only shows after a step back in time.
             self.reference.drop_state(policy, key);
             self.expiries.remove(&name);
         } else {
@@ -227,7 +228,7 @@ impl Trace {
         let versions = &self.policies[self.rng.usize(..self.policies.len())];
         let unusual = match self.family {
             Family::Heavy => false,
-            // To read a log under another quota is to write it anew.
+            // Reading a log under another quota means rewriting it.
             Family::LongLogs => self.rng.u8(..200) == 0,
             _ => self.rng.u8(..12) == 0,
         };
@@ -259,6 +260,6 @@ impl Trace {
 }
 
 fn redis_key(policy: &Policy, key: &Key) -> Vec<u8> {
-    // As in Redis, the part in braces says which charges are about one subject.
+    // As in Redis, the part in braces determines which charges have the same subject.
     [b"s:{", &key.as_bytes()[..], b"}", policy.name().as_bytes()].concat()
 }

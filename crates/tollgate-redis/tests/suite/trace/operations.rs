@@ -1,4 +1,4 @@
-//! The operations of a trace, each with what the reference says of it.
+//! A trace's operations, each with the reference's answer.
 
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId,
@@ -12,7 +12,7 @@ impl Trace {
     pub(super) fn decide(&mut self, expected: &mut Expected) {
         let repeats = self.family != Family::LongLogs && !expected.decided.is_empty();
         let (policies, keys, costs) = match self.rng.u8(..3) {
-            // Equal requests of one call are decided together.
+            // Equal requests in a call are decided together.
             0 if repeats => expected.decided[self.rng.usize(..expected.decided.len())].clone(),
             _ => self.request(),
         };
@@ -48,7 +48,7 @@ impl Trace {
         let verdict = self.reference.decide(&charges, expected.now);
         for (charge, decision) in charges.iter().zip(verdict.decisions()) {
             self.clock.note(charge.policy, decision);
-            // Beside an enforced charge to the same key, a shadow takes nothing.
+            // Beside an enforced charge to the same key, a shadow charge takes no units.
             let beside = |other: &Charge<'_>| {
                 other.enforce
                     && other.key == charge.key
@@ -84,14 +84,14 @@ impl Trace {
         expected.rows.push(Row::Verdict(verdict, frozen.into()));
     }
 
-    /// Policies, keys, and costs with a number that says what else a charge does.
+    /// Returns a random request, see [`Decided`].
     fn request(&mut self) -> Decided {
         let mut policies: Vec<Policy> = Vec::new();
         let charges =
             if self.family == Family::Heavy { 1 } else { [1, 1, 1, 2, 3][self.rng.usize(..5)] };
         for _ in 0..charges {
             let policy = self.policy();
-            // One name under two quotas is an error that comes before the script.
+            // One name with two quotas is an error before the script runs.
             let same = policies.iter().find(|other| other.name() == policy.name());
             policies.push(same.unwrap_or(&policy).clone());
         }
@@ -131,7 +131,7 @@ impl Trace {
         expected.rows.push(Row::Renewal(begun));
         if let Some(renewed) = renewed {
             self.written(&receipt.policy, &receipt.key);
-            // Sometimes the old one is shown again.
+            // Sometimes the old receipt is used again.
             if self.rng.u8(..8) > 0 {
                 self.receipts[index] = renewed;
             }
@@ -139,13 +139,13 @@ impl Trace {
     }
 
     fn settle(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
-        // Sometimes it stays, to be settled again.
+        // Sometimes the receipt remains, to be settled again.
         if self.rng.u8(..4) > 0 {
             self.receipts.swap_remove(index);
         }
         let cost = receipt.charged.cost.get();
         let actual = Cost::new(match self.rng.u8(..10) {
-            // A debt of one capacity, after which a log is full of one entry.
+            // A debt of one capacity, after which a single entry fills a log.
             0 if self.family != Family::LongLogs => u64::MAX,
             1..4 => 0,
             4 => cost,
@@ -171,7 +171,7 @@ impl Trace {
         }
         match settlement {
             Settlement::Charged { .. } => self.written(policy, key),
-            // A refund of nothing returns and writes nothing.
+            // A refund of zero units returns and writes no state.
             Settlement::Returned { .. } if held => self.written(policy, key),
             _ => {}
         }
@@ -181,7 +181,7 @@ impl Trace {
     pub(super) fn lease(&mut self, expected: &mut Expected) {
         let (mut policy, mut key) = (self.policy(), self.key());
         if policy.quota().calendar().is_some() {
-            // It has no blocks.
+            // Calendar policies cannot be leased.
             return;
         }
         let mut spent = Vec::new();
@@ -218,7 +218,7 @@ impl Trace {
         };
         let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
         let name = redis_key(&policy, &key);
-        // Copies of a machine ask under equal tags, and those of one call share its time.
+        // Copies of a machine may use equal tags, and requests in one call share its time.
         let ask = Ask { tag: self.rng.u32(..3), units, ttl };
         expected.batch.lease(&name, &policy, &spent, ask).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
@@ -252,7 +252,7 @@ impl Trace {
             return;
         }
         self.reference.reset(&policy, &key, expected.now);
-        // Leased units stay.
+        // Leased units remain.
         if self.expiries.contains_key(&name) {
             self.written(&policy, &key);
         }

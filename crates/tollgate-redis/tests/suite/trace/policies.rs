@@ -1,5 +1,5 @@
-//! Random policies and costs: small numbers, where rounding bites, real ones, where
-//! products grow, and the bounds of what builds.
+//! Random policies and costs: small numbers, where rounding matters; realistic numbers, where
+//! products grow; and the limits of valid policies.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tollgate_core::{
 
 use super::Family;
 
-/// A policy as it usually is, and three others of its name.
+/// Returns a name's usual policy and three other versions.
 pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) -> Vec<Policy> {
     let name = format!("{family:?}-{seed}-{name}");
     let (limit, window) = (limit(rng, family), window(rng, family));
@@ -29,7 +29,7 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
     versions
 }
 
-/// The same rule as of another quota, for algorithms that may have one.
+/// Returns the same rule with a different notation of its quota, if the algorithm allows that.
 fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
     let (factor, window) = (rng.u64(2..=10), policy.window().get());
     let quota = policy.quota();
@@ -49,12 +49,13 @@ fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
     restated.shares_state_with(policy).then_some(restated)
 }
 
-/// A cost, as far as possible in the terms of the policy.
+/// Returns a cost, usually one that the policy can allow.
 pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
     let capacity = policy.capacity();
     match (family, rng.u8(..16)) {
         (Family::LongLogs, 0..15) => rng.u64(1..=2),
-        // Seldom allowed: nearly all has to age out first, and that is looked for.
+        // Rarely allowed: nearly all entries have to expire first, and the script searches for that
+        // instant.
         (Family::LongLogs, _) => capacity - rng.u64(0..capacity / 3),
         (Family::Heavy, 0..13) => capacity - rng.u64(0..=9),
         (_, 0) => 0,
@@ -67,14 +68,14 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
     }
 }
 
-/// The policy of these numbers, or one near it that builds.
+/// Returns the policy with these numbers, or a similar valid policy.
 fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Policy {
     let window = match kind {
         Kind::Limit(Algorithm::ConcurrentRequests) => window.min(Receipt::LIFETIME.get()),
         _ => window,
     };
     let limit = match kind {
-        // So that blocks follow each other.
+        // Small limits, so that blocks follow each other.
         Kind::Penalty(_) if rng.u8(..4) > 0 => limit % 3 + 1,
         _ => limit,
     };
@@ -83,7 +84,7 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Poli
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
         0..4 => None,
-        // As much as can be counted: with a debt of as much again it comes close to 2^53.
+        // The largest countable burst: with a debt as large again, it comes close to 2^53.
         4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
         _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
     };
@@ -104,15 +105,14 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Poli
     try_with(nearest, burst).or_else(|_| try_with(1, None)).expect("one unit builds")
 }
 
-/// Days and months with all that happens to them, or windows of no order that are as short
-/// as `window`.
+/// Returns real days, weeks or months, or windows with irregular lengths around `window`.
 fn calendar(rng: &mut Rng, window: u64) -> Calendar {
     let place = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"][rng.usize(..3)];
     let unit = [Unit::Day, Unit::Day, Unit::Week, Unit::Month][rng.usize(..4)];
     if rng.bool() {
         return tollgate_calendar::calendar(unit, place).expect("a place");
     }
-    // Few of them, as a process keeps all that it has seen.
+    // Few distinct calendars, because a process never frees them.
     let window = window.clamp(64, 1 << 31).next_power_of_two();
     let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
     let starts =

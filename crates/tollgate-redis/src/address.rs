@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_and_shown_without_credentials() {
+    fn urls_display_without_credentials() {
         let cases = [
             ("redis://localhost", "redis://localhost:6379"),
             (" redis://user:s%65cret@h:1/2 ", "redis://h:1 database 2"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_with_its_cure_and_without_the_password() {
+    fn url_errors_omit_passwords() {
         let cases = [
             ("localhost:6379", "has the scheme"),
             ("http://h", r#"has the scheme "http""#),

@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn five_lost_calls_open_it_when_nothing_else_was_answered() {
+    fn five_lost_calls_open() {
         open();
     }
 
     #[test]
-    fn a_few_lost_calls_among_many_do_not_open_it() {
+    fn few_lost_calls_do_not_open() {
         let mut breaker = breaker();
         // Twice a second, a pause loses the sixteen calls in flight.
         for millis in 0..10_000 {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_calls_lost_open_it() {
+    fn half_lost_calls_open() {
         let mut breaker = breaker();
         for call in 0..4 {
             breaker.answered(at(call));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_before_the_window_no_longer_count() {
+    fn calls_leave_the_window() {
         let mut breaker = breaker();
         for _ in 0..1_000 {
             breaker.answered(at(0));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn five_lost_calls_in_a_row_open_it_however_far_apart_they_are() {
+    fn consecutive_losses_open_at_any_interval() {
         let mut breaker = breaker();
         for hour in 0..4 {
             assert!(!breaker.lost(at(hour * 3_600_000)));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_calls_far_apart_with_answers_between_do_not_open_it() {
+    fn alternating_losses_do_not_open() {
         let mut breaker = breaker();
         for minute in 0..20 {
             breaker.answered(at(minute * 60_000));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_timeout_makes_a_long_window() {
+    fn window_grows_with_timeout() {
         let mut breaker = Breaker::new(Micros::new(1_000_000));
         breaker.answered(at(0));
         for second in 0..4 {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_answered_in_time_closes_it_and_nothing_is_held_against_the_server() {
+    fn fast_probe_resets_the_breaker() {
         let mut breaker = open();
         assert_eq!(breaker.next_probe(at(0)), Micros::ZERO, "the first is due at once");
         assert_eq!(breaker.probed(IN_TIME, at(1)), Some(BreakerState::Closed));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_late_is_slow_and_not_down() {
+    fn late_probe_means_slow() {
         let mut breaker = open();
         assert_eq!(breaker.probed(LATE, at(60)), Some(BreakerState::Slow));
         assert_eq!(breaker.next_probe(at(60)), Micros::ZERO);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_down_is_probed_again_after_a_fifth_of_a_second() {
+    fn silent_server_is_probed_every_200_ms() {
         let mut breaker = open();
         assert_eq!(breaker.probed(None, at(500)), None);
         assert_eq!(breaker.next_probe(at(500)).get(), 200_000);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_from_before_it_opened_neither_close_it_nor_open_it_again() {
+    fn calls_do_not_change_open_breaker() {
         let mut breaker = open();
         breaker.answered(at(1));
         assert!(!breaker.lost(at(1)));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_of_a_closed_breaker_changes_nothing() {
+    fn probe_does_not_change_closed_breaker() {
         let mut breaker = breaker();
         for took in [None, LATE, IN_TIME] {
             assert_eq!(breaker.probed(took, at(0)), None);

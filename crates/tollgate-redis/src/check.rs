@@ -295,7 +295,7 @@ mod tests {
 
     /// Version lines as these servers send them.
     #[test]
-    fn a_server_is_shown_by_its_own_name_and_version() {
+    fn forks_report_own_version() {
         let cases = [
             ("redis_version:6.0.16\r\ngcc_version:10.2.1\r\n", Some(("Redis", "6.0.16"))),
             (

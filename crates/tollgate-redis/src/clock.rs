@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_clock_that_counts_the_time_of_a_suspended_machine() {
+    fn clock_counts_suspension() {
         let boot = || {
             let time = clock_gettime(ClockId::Boottime);
             Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32).as_micros()

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_denied_keys_is_not_looked_through_for_each_of_them() {
+    fn full_cache_sweeps_rarely() {
         let (cache, time) = cache();
         for n in 0..MOST {
             deny(&cache, n);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whose_time_is_over_make_room() {
+    fn expired_entries_make_room() {
         let (cache, time) = cache();
         for n in 0..MOST {
             deny(&cache, n);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_settles_is_remembered_again_after_the_lifetime_of_a_receipt() {
+    fn exclusion_ends_with_receipt_lifetime() {
         let (cache, time) = cache();
         deny(&cache, 0);
         cache.exclude("p", Micros::new(1_000));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_where_no_one_is_denied_any_more_pays_a_load() {
+    fn cache_empties_without_denials() {
         let (cache, time) = cache();
         deny(&cache, 0);
         time.fetch_add(60_000_000, Ordering::SeqCst);

@@ -149,7 +149,7 @@ mod tests {
 
     /// Error texts from Redis 6.0 and 6.2.
     #[test]
-    fn errors_that_redis_6_wraps_mean_the_same_as_later_ones() {
+    fn wrapped_redis_6_errors_are_unwrapped() {
         const CALL: &str = "ERR Error running script (call to \
                             f_a36971068c52e658f47e17e100d6d368493df826): @user_script:1737: ";
         let wrapped = |text: &str| failure(&format!("{CALL}{text}"));

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_breaker_that_flaps_leaves_lines_out() {
+    fn flapping_breaker_limits_log_lines() {
         let guard = Guard::new(Duration::from_millis(50), true);
         for _ in 0..10 {
             guard.log(None, "a change");

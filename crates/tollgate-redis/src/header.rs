@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_equal_where_rules_are_and_only_there() {
+    fn headers_match_iff_rules_match() {
         let policies = policies();
         let header = |policy: &Policy| {
             let mut bytes = Vec::new();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_gives_no_name_twice() {
+    fn ids_are_unique_per_process() {
         let ids = Ids::new(7);
         let at = Timestamp::from_micros(5);
         let receipts: Vec<_> = (0..100).map(|_| ids.receipt(at)).collect();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_process_gives_other_names() {
+    fn process_copies_generate_distinct_ids() {
         let (one, copy) = (Ids::new(7), Ids::new(7));
         let [at, later] = [5, 6].map(Timestamp::from_micros);
         assert_ne!(one.receipt(at), copy.receipt(later));

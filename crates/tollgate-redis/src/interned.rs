@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_string_keeps_its_number() {
+    fn strings_keep_their_numbers() {
         let mut all = Interned::default();
         let strings: Vec<_> =
             (0..500_u32).map(|n| n.to_be_bytes()[n as usize % 4..].to_vec()).collect();

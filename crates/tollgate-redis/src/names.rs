@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_stable() {
+    fn names_are_stable() {
         let names = Names::new("tollgate", b"");
         let name = names.state(&policy("login"), &Key::new("10.0.0.1"));
         // Replicas of different versions share states under this name, so it must not change.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_of_a_subject_share_its_braces_and_subjects_do_not() {
+    fn slots_depend_on_subject_only() {
         let names = Names::new("tollgate", b"");
         let slot = |name: Name| text(&name)[..text(&name).find('}').unwrap()].to_owned();
         let (a, b) = (Key::new("a"), Key::new("b"));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_decides_the_subject_and_neither_shows() {
+    fn secret_changes_hidden_subject() {
         let short = Names::new("t", b"one");
         let long = Names::new("t", &[7; 100]);
         let key = Key::new("secret-api-key");

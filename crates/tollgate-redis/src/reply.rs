@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn each_charge_gets_the_decision_of_its_sum() {
+    fn charges_share_their_sums_decision() {
         let reply = reply(2, &decided(1, 4, 0), &decided(3, 0, 6));
         let reply = batch().parse(&reply).unwrap();
         assert_eq!(reply.now, Timestamp::from_micros(256));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_charge_of_a_denial_gets_the_time_for_which_its_key_is_frozen() {
+    fn denied_charges_report_frozen_time() {
         let reply = reply(1, &decided(3, 0, 6), &decided(2, 4, 0));
         let reply = batch().parse(&reply).unwrap();
         let [Row::Verdict(verdict, frozen), Row::Reset] = &reply.rows[..] else {
@@ -360,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_key() {
+    fn fault_names_its_key() {
         let reply = [&HEAD[..], &[3, 1, 0, 2, 0]].concat();
         let rows = batch().parse(&reply).unwrap().rows;
         assert_eq!(rows, [Row::Fault { fault: Fault::WrongType, key: 1 }, Row::Stale]);
     }
 
     #[test]
-    fn the_reply_to_another_call_is_recognised() {
+    fn foreign_nonce_is_rejected() {
         let mut reply = reply(2, &decided(1, 4, 0), &decided(1, 4, 0));
         reply[7] = 6;
         assert_eq!(batch().parse(&reply), Err(BadReply::Nonce));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_no_answer() {
+    fn unexpected_replies_are_malformed() {
         let (allow, deny) = (decided(1, 4, 0), decided(3, 0, 6));
         let good = reply(2, &allow, &deny);
         let mut bad = vec![

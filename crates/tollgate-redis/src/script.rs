@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_is_in_the_script() {
+    fn script_contains_every_file() {
         for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap() {
             let path = file.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "lua") {
@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_in_the_form_that_redis_compares() {
+    fn digest_is_lowercase_hex() {
         assert_eq!(SHA1.len(), 40);
         assert!(SHA1.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
     }

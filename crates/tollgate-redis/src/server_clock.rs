@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_the_first_reply() {
+    fn time_is_unknown_before_first_reply() {
         assert_eq!(ServerClock::new().at_server(Instant::now()), None);
     }
 
     #[test]
-    fn the_quickest_reply_counts() {
+    fn quickest_reply_counts() {
         let offset = ServerClock::new();
         let start = offset.epoch;
         let server = |ms: u64| Timestamp::from_micros(1_000_000 + ms * 1000);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_back_is_learnt_at_once_and_a_step_forward_by_a_refusal_or_in_two_periods() {
+    fn clock_steps_are_learned() {
         let offset = ServerClock::new();
         let start = offset.epoch;
         let server = |ms: u64| Timestamp::from_micros(ms * 1000);

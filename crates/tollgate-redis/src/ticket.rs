@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_picked_up_once() {
+    fn answer_is_taken_once() {
         let ticket = ticket();
         assert!(poll(&ticket).is_pending());
         assert!(ticket.send());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_counts() {
+    fn first_answer_counts() {
         let ticket = ticket();
         ticket.expire();
         ticket.answer(Ok(CallAnswer::Reset));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_sent() {
+    fn abandoned_requests_are_not_sent() {
         let left = ticket();
         left.abandon();
         assert!(!left.send());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_ran_out_before_sending_surely_charged_nothing() {
+    fn expiry_before_sending_is_uncharged() {
         let (queued, sent) = (ticket(), ticket());
         assert!(sent.send());
         for (ticket, may_have_charged) in [(queued, false), (sent, true)] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_node_is_to_carry_out_has_not_been_sent() {
+    fn requeued_request_counts_as_unsent() {
         let ticket = ticket();
         assert!(ticket.send());
         assert!(ticket.unsend());
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_not_taken_back_forever() {
+    fn late_requests_are_requeued_three_times() {
         let ticket = ticket();
         assert!(!ticket.take_back());
         for _ in 0..MOST_REFUSALS {

@@ -171,7 +171,7 @@ mod tests {
 
     /// If the clock were taken to be ahead, later deadlines would be too late.
     #[test]
-    fn slow_transit_of_an_old_request_leaves_the_clock() {
+    fn slow_transit_does_not_move_clock() {
         let (_runtime, store, member, start) = known();
         // The call was in transit for as long as the test took to get here.
         let now = member.node.at_server(Instant::now()).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_teaches_a_step_of_the_clock() {
+    fn late_rejection_reveals_clock_step() {
         let (_runtime, store, member, start) = known();
         let stepped = Timestamp::from_micros(90_000_000);
         assert!(refuse(&store, &member, start, stepped, &request(start + MINUTE)));
@@ -189,7 +189,7 @@ mod tests {
 
     /// Their deadlines differ, so the second call can be too late for the next old request.
     #[test]
-    fn several_old_requests_delay_a_new_request() {
+    fn several_old_requests_delay_new_request() {
         let (_runtime, store, member, start) = known();
         let new = request(start + MINUTE);
         for _ in 0..2 {

@@ -170,7 +170,7 @@ mod tests {
     use crate::ticket::Request;
 
     #[test]
-    fn who_waits_for_keys_that_move_is_told_when_the_runtime_is_gone() {
+    fn redirected_request_fails_without_runtime() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
         drop(runtime);

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_room_for_about_a_millisecond_of_different_requests() {
+    fn call_work_is_limited() {
         let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
         let log = Policy::sliding_window_log("l", Quota::per_minute(9)).unwrap();
         assert_eq!(room((0..1_000).map(|key| charge(&bucket, key))), 333);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_a_script_of_its_own_adds_work() {
+    fn separate_script_adds_work() {
         let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
         let mut work = Work::default();
         let fits = |&slot: &u16| work.admits(&charge(&bucket, slot.into()), Some(slot));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_request_goes_whatever_its_work() {
+    fn first_request_always_fits() {
         let hour = Duration::from_secs(3_600);
         let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
         let log = Policy::new("l", Quota::new(100_000, hour), log).unwrap();

@@ -237,7 +237,7 @@ mod tests {
     use crate::failure::{Failure, Refusal};
 
     #[tokio::test]
-    async fn errors_of_one_call_leave_the_connection_open() {
+    async fn call_errors_do_not_close_connection() {
         let client = client(Config::default(), SETUP_TIMEOUT).expect("builds");
         assert_eq!(client.connection_config().reconnect_errors, []);
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ran_is_told_from_what_may_have() {
+    fn errors_tell_if_call_may_have_run() {
         let refused = [
             (ErrorKind::Backpressure, "Max in-flight commands reached."),
             (ErrorKind::Unknown, "Failed to route command."),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_server_is_an_answer() {
+    fn server_error_is_not_silence() {
         for (kind, details, is_silence) in [
             (ErrorKind::Timeout, "Request timed out.", true),
             (ErrorKind::IO, "Connection reset by peer", true),

@@ -22,7 +22,7 @@ fn requests(batch: &Batch) -> Vec<u8> {
 }
 
 #[test]
-fn equal_requests_are_sent_once_with_their_number() {
+fn equal_requests_share_a_run() {
     let policy = policy(100);
     let mut batch = Batch::new(7);
     batch.set_deadline(Some(Timestamp::from_micros(0x0102)));
@@ -48,7 +48,7 @@ fn may_be_plain(batch: &Batch) -> bool {
 }
 
 #[test]
-fn one_request_that_needs_the_general_path_takes_its_call_along() {
+fn general_request_disables_plain_path() {
     let quota = Quota::per_minute(9);
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
     let bucket = policy(9);
@@ -76,7 +76,7 @@ fn one_request_that_needs_the_general_path_takes_its_call_along() {
 }
 
 #[test]
-fn a_call_for_several_slots_declares_no_keys() {
+fn cross_slot_call_declares_no_keys() {
     let policy = policy(100);
     let mut batch = Batch::new(7);
     batch.set_cross_slot();
@@ -87,7 +87,7 @@ fn a_call_for_several_slots_declares_no_keys() {
 }
 
 #[test]
-fn a_request_joins_an_equal_one_unless_one_between_names_its_keys() {
+fn interleaved_key_prevents_joining() {
     let policy = policy(100);
     let (a, b) = (line(b"a", &policy, 1), line(b"b", &policy, 1));
     let cases: [(&[&[Line<'_>]], &[u32]); 5] = [
@@ -113,7 +113,7 @@ fn a_request_joins_an_equal_one_unless_one_between_names_its_keys() {
 }
 
 #[test]
-fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_nothing() {
+fn charges_to_a_key_are_summed() {
     let policy = policy(100);
     let mut batch = Batch::new(0);
     let shadow = |cost| Line { enforce: false, ..line(b"k", &policy, cost) };
@@ -133,7 +133,7 @@ fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_not
 }
 
 #[test]
-fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
+fn two_quotas_for_a_key_are_rejected() {
     let (small, large) = (policy(10), policy(20));
     let mut batch = Batch::new(0);
     let lines = [line(b"k", &small, 1), line(b"k", &large, 1)];
@@ -147,7 +147,7 @@ fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_call_says_when_it_is_full() {
+fn full_batch_rejects_requests() {
     let policy = policy(1);
     let mut batch = Batch::new(0);
     for number in 0..Batch::MAX as u32 {
@@ -162,7 +162,7 @@ fn a_call_says_when_it_is_full() {
 }
 
 #[test]
-fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_error_says() {
+fn penalty_limits_request_to_64_keys() {
     let minute = Duration::from_secs(60);
     let banned = Policy::penalty("b", Strikes::of_denials(9, minute).block(minute)).unwrap();
     let keys: Vec<_> = (0..65).map(|number| format!("{{{number}}}")).collect();
@@ -175,7 +175,7 @@ fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_e
 }
 
 #[test]
-fn a_cost_that_no_quota_holds_is_as_large_as_lua_can_count() {
+fn huge_cost_is_clamped_for_lua() {
     let policy = policy(1);
     let mut batch = Batch::new(0);
     batch.decide(&[line(b"k", &policy, u64::MAX)]).unwrap();
@@ -184,7 +184,7 @@ fn a_cost_that_no_quota_holds_is_as_large_as_lua_can_count() {
 }
 
 #[test]
-fn settling_says_which_way_and_by_how_much() {
+fn settlement_encodes_direction_and_units() {
     let policy = policy(100);
     let receipt = Receipt {
         id: ReceiptId(1),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_hot_from_so_many_decisions_within_a_leases_time_on() {
+    fn frequent_decisions_make_a_key_hot() {
         let mut demand = Demand::new(1_000, 100, 0);
         assert!((0..10).all(|_| !demand.count(0)));
         // Decisions from an earlier period do not count.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_double_while_they_are_used_up_soon_and_halve_when_they_come_back() {
+    fn block_size_adapts_to_use() {
         let mut demand = Demand::new(1_000, 50, 0);
         for size in [8, 16, 32, 50, 50] {
             assert_eq!(demand.size(), size);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_whose_block_is_hardly_touched_is_exact_again() {
+    fn unused_block_cools_key() {
         let mut demand = Demand::new(1_000, 50, 0);
         for _ in 0..HOT {
             demand.count(0);

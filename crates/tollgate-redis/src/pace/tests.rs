@@ -273,45 +273,45 @@ fn keeps_its_goodput(server: Server, bounds: Bounds) {
 }
 
 #[test]
-fn goodput_holds_over_a_server_that_is_near() {
+fn goodput_holds_near_server() {
     keeps_its_goodput(NEAR, BOUNDS);
 }
 
 #[test]
-fn goodput_holds_over_a_server_that_takes_longer_than_the_timeout_for_the_largest_call() {
+fn goodput_holds_with_slow_server() {
     keeps_its_goodput(Server { request: us(200), ..NEAR }, BOUNDS);
 }
 
 #[test]
-fn goodput_holds_with_one_request_in_each_call() {
+fn goodput_holds_with_single_request_calls() {
     keeps_its_goodput(NEAR, Bounds { batch: 1, ..BOUNDS });
 }
 
 #[test]
-fn goodput_holds_over_20_ms_of_network() {
+fn goodput_holds_over_20_ms_network() {
     keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
 }
 
 #[test]
-fn goodput_holds_over_20_ms_of_network_and_a_slower_server() {
+fn goodput_holds_over_network_and_slower_server() {
     keeps_its_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
 }
 
 #[test]
-fn goodput_holds_over_40_ms_of_network() {
+fn goodput_holds_over_40_ms_network() {
     let bounds = Bounds { timeout: ms(100), ..BOUNDS };
     keeps_its_goodput(Server { network: ms(40), ..NEAR }, bounds);
 }
 
 #[test]
-fn goodput_holds_over_a_server_that_is_busy_in_slices() {
+fn goodput_holds_with_periodic_stalls() {
     keeps_its_goodput(Server { stall: ms(8), every: ms(10), ..NEAR }, BOUNDS);
     keeps_its_goodput(Server { stall: ms(20), every: ms(100), ..NEAR }, BOUNDS);
 }
 
 /// Calls take long although the load is far below the server's capacity.
 #[test]
-fn all_are_answered_while_another_client_keeps_the_server_busy() {
+fn busy_server_answers_all_requests() {
     for (slice, gap, batch, least) in [
         (8, 0, 512, 0.97),
         (16, 0, 512, 0.97),
@@ -338,7 +338,7 @@ fn all_are_answered_while_another_client_keeps_the_server_busy() {
 /// Between two of the other client's scripts the server executes all calls that have arrived, so
 /// more calls in flight increase the goodput. Some of these calls fall into a gap and are short.
 #[test]
-fn goodput_holds_while_another_client_keeps_the_server_busy() {
+fn goodput_holds_on_busy_server() {
     for (slice, batch, capacity) in [(8, 64, 25_000.0), (8, 512, 25_000.0)] {
         let server = Server { slice: ms(slice), gap: us(200), request: us(5), ..NEAR };
         for (times, seed) in [(1.0, 1), (2.0, 2), (4.0, 3), (10.0, 4)] {
@@ -355,7 +355,7 @@ fn goodput_holds_while_another_client_keeps_the_server_busy() {
 
 /// Redis stalls like this when it forks. Requests from the first part of a stall are lost.
 #[test]
-fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
+fn goodput_recovers_after_long_stalls() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
@@ -363,7 +363,7 @@ fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
 /// half as much again. The times match the measured fleet: 20 µs for a request alone in its call,
 /// and 8 µs if it shares the call with many requests. `docs/benchmarks/scaling.md` has the results.
 #[test]
-fn a_shard_of_a_large_fleet_answers_all() {
+fn large_fleet_shares_a_shard() {
     let server = Server { network: us(500), call: us(12), request: us(8), ..NEAR };
     println!("replicas  requests/s  answered  requests a call  Redis busy     p50     p99");
     for (replicas, rate) in
@@ -388,7 +388,7 @@ fn a_shard_of_a_large_fleet_answers_all() {
 }
 
 #[test]
-fn half_of_the_capacity_is_answered_without_shedding() {
+fn half_load_is_not_shed() {
     for server in [NEAR, Server { network: ms(20), ..NEAR }, Server { request: us(200), ..NEAR }] {
         let mut run = Run::new(server, BOUNDS);
         run.ask(server.capacity(BOUNDS) / 2.0, Duration::ZERO, ms(1_800), 1);
@@ -399,7 +399,7 @@ fn half_of_the_capacity_is_answered_without_shedding() {
 
 /// The network time grows, so the shortest call so far is no longer a valid `base`.
 #[test]
-fn more_calls_go_when_the_way_to_the_server_becomes_longer() {
+fn longer_network_path_gets_more_calls() {
     let server = Server { request: us(40), ..NEAR };
     let rate = server.capacity(BOUNDS);
     for seed in 0..4 {
@@ -414,7 +414,7 @@ fn more_calls_go_when_the_way_to_the_server_becomes_longer() {
 }
 
 #[test]
-fn a_stalled_server_is_noticed_at_once() {
+fn stall_sheds_immediately() {
     let start = Instant::now();
     let mut pace = Pace::new(BOUNDS);
     let submit = |pace: &mut Pace<u8>, after: Duration| {
@@ -427,7 +427,7 @@ fn a_stalled_server_is_noticed_at_once() {
 }
 
 #[test]
-fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
+fn lone_request_recovers_the_estimate() {
     let start = Instant::now();
     let mut pace = Pace::new(BOUNDS);
     let deadline = |after: Duration| start + after + BOUNDS.timeout;
@@ -449,7 +449,7 @@ fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
 
 /// Calls lost in an outage say nothing about the server after it.
 #[test]
-fn nothing_is_shed_after_an_outage() {
+fn outage_does_not_shed_later_requests() {
     let start = Instant::now();
     let mut pace = Pace::new(BOUNDS);
     let mut slots = 0;
@@ -474,7 +474,7 @@ fn nothing_is_shed_after_an_outage() {
 }
 
 #[test]
-fn one_slow_answer_sheds_nothing() {
+fn single_slow_answer_does_not_shed() {
     let start = Instant::now();
     let mut pace = Pace::new(BOUNDS);
     let at = |millis| start + ms(millis);
@@ -489,7 +489,7 @@ fn one_slow_answer_sheds_nothing() {
 }
 
 #[test]
-fn requests_that_nobody_waits_for_take_no_room() {
+fn abandoned_requests_use_no_room() {
     let start = Instant::now();
     let mut pace = Pace::new(Bounds { batch: 2, ..BOUNDS });
     for request in 0..5 {
@@ -503,7 +503,7 @@ fn requests_that_nobody_waits_for_take_no_room() {
 }
 
 #[test]
-fn a_full_queue_sheds() {
+fn full_queue_sheds() {
     let start = Instant::now();
     let mut pace = Pace::new(Bounds { queue: 1, ..BOUNDS });
     let mut submit = |request| {

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redirections_are_read_with_or_without_a_host() {
+    fn redirections_may_omit_the_host() {
         let cases = [
             ("127.0.0.1:6381", Some(("127.0.0.1", 6381))),
             ("redis-1.example:6379", Some(("redis-1.example", 6379))),

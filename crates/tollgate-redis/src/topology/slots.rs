@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_and_replicas_are_read_with_their_slots() {
+    fn slot_ranges_name_their_nodes() {
         let answer = list([
             part(0, 5460, [node(text("a"), 1), node(text("b"), 2)]),
             part(5461, 16_383, [node(Value::Null, 3)]),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_answer() {
+    fn malformed_slots_are_rejected() {
         let nonsense = [
             Value::Null,
             list([]),

@@ -63,13 +63,13 @@ impl Log {
 }
 
 #[test]
-fn refunds_out_of_a_log_are_those_of_the_core() {
+fn log_refunds_match_the_core() {
     refunds_are_those_of_the_core(TEXT);
 }
 
 /// Uses the script's path for logs with thousands of entries.
 #[test]
-fn refunds_out_of_a_long_log_are_those_of_the_core() {
+fn long_log_refunds_match_the_core() {
     let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
     assert_ne!(script, TEXT);
     refunds_are_those_of_the_core(&script);
@@ -118,7 +118,7 @@ fn refunds_are_those_of_the_core(script: &str) {
 
 /// One permit is held for a long time while others come and go behind it.
 #[test]
-fn permits_that_are_released_take_no_memory() {
+fn released_permits_use_no_memory() {
     let server = Server::start();
     let window = Duration::from_secs(3_600);
     let policy = Policy::concurrent_requests("log", 5_000, window).expect("builds");
@@ -145,7 +145,7 @@ fn permits_that_are_released_take_no_memory() {
 
 /// Compares two logs on the same server in turns, so the machine's speed does not matter.
 #[test]
-fn refunds_take_no_longer_from_longer_logs() {
+fn refund_time_is_independent_of_length() {
     let server = Server::start();
     let window = Duration::from_secs(3_600);
     let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };

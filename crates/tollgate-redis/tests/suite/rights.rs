@@ -61,7 +61,7 @@ fn policy() -> Policy {
 /// The store tries each of the script's commands when it connects, and warns about missing
 /// permissions.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_documented_rights_are_all_that_a_server_asks_for() {
+async fn documented_rights_suffice_for_a_server() {
     let redis = Redis::builder().set("maxmemory-policy", "noeviction").start();
     let store = connect(builder(&url(&redis))).await;
     let report = store.reports().remove(0);
@@ -72,7 +72,7 @@ async fn the_documented_rights_are_all_that_a_server_asks_for() {
 
 /// Includes the slot map, and keys that are moving to another node.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_documented_rights_are_all_that_a_cluster_asks_for() {
+async fn documented_rights_suffice_for_a_cluster() {
     let cluster = Cluster::builder().replicas(0).start();
     let store = connect(builder(&cluster_url(&cluster))).await;
     for report in store.reports() {
@@ -91,7 +91,7 @@ async fn the_documented_rights_are_all_that_a_cluster_asks_for() {
 }
 
 #[test]
-fn the_warning_about_rights_asks_for_no_right_that_is_not_documented() {
+fn rights_warning_matches_documentation() {
     let [documented, _] = documented();
     let warning = RedisWarning::Rights("NOPERM".to_owned()).to_string();
     let asked: Vec<_> = warning.split(' ').filter(|word| word.starts_with('+')).collect();

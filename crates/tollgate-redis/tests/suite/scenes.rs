@@ -41,7 +41,7 @@ const START: u64 = 4_102_444_800_000_000;
 /// If a small quota has promised less room than a log holds, the core drops the oldest entries. The
 /// script need not, and no answer shows the difference.
 #[test]
-fn a_full_log_may_be_read_under_a_small_limit() {
+fn small_limit_reads_full_log() {
     let server = Server::start();
     let mut client = server.connect();
     let logs = [(EXACT, 40), (EXACT, 300), (THOUSANDTH, 300), (EXACT, 2_000)];
@@ -75,7 +75,7 @@ fn a_full_log_may_be_read_under_a_small_limit() {
 /// Old and new replicas take turns on one key, as in a rolling deployment. The larger quota alone
 /// would have admitted all that both admit, and no later.
 #[test]
-fn two_versions_side_by_side_admit_no_more_than_the_larger() {
+fn mixed_versions_respect_larger_limit() {
     const WINDOW: u64 = 20_000;
     let server = Server::start();
     let mut client = server.connect();
@@ -137,7 +137,7 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
 /// The clock steps back into the previous day, where the key is reset and charged again. The
 /// receipt from the later day is not part of this charge, although it is dated after it.
 #[test]
-fn a_charge_of_another_day_gives_nothing_back() {
+fn other_days_charge_is_not_refunded() {
     let server = Server::start();
     let mut client = server.connect();
     let day = tollgate_calendar::day("Europe/Berlin").expect("a zone");
@@ -160,7 +160,7 @@ fn a_charge_of_another_day_gives_nothing_back() {
 
 /// No instant is later than `Timestamp::MAX`: later instants are clamped to it.
 #[test]
-fn everything_is_over_when_time_is() {
+fn instants_clamp_at_end_of_time() {
     let server = Server::start();
     let mut client = server.connect();
     let end = Timestamp::MAX.as_micros();
@@ -188,7 +188,7 @@ fn everything_is_over_when_time_is() {
 /// With a debt as large as its capacity, a bucket of 2^52 lacks 2^53, and a cost on top exceeds
 /// that.
 #[test]
-fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
+fn largest_debt_is_exact() {
     const WINDOW: u64 = 1_000_001;
     let server = Server::start();
     let mut client = server.connect();
@@ -210,7 +210,7 @@ fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
 /// The clock steps back before a charge, and its key is reset. A receipt may then be for more units
 /// than the queue holds, and these are not refunded.
 #[test]
-fn a_queue_gives_back_no_more_than_it_holds() {
+fn queue_refund_is_bounded() {
     let server = Server::start();
     let mut client = server.connect();
     let queue = policy(100, 50, MODES[7]);
@@ -228,7 +228,7 @@ fn a_queue_gives_back_no_more_than_it_holds() {
 
 /// A receipt from before the reset is void, even in the following microsecond.
 #[test]
-fn what_is_reset_or_carried_over_is_not_given_back() {
+fn reset_charges_are_not_refunded() {
     let server = Server::start();
     let mut client = server.connect();
     // The last mode would wait too long here.
@@ -258,7 +258,7 @@ fn what_is_reset_or_carried_over_is_not_given_back() {
 
 /// Only the start of a stored log is read, so remains of a penalty under the same name may follow.
 #[test]
-fn what_was_a_penalty_may_be_read_as_a_log() {
+fn penalty_state_reads_as_log() {
     let server = Server::start();
     let mut client = server.connect();
     let block = Micros::new(1_000);
@@ -282,7 +282,7 @@ fn what_was_a_penalty_may_be_read_as_a_log() {
 
 /// A refund at the end of a log leaves no unused memory.
 #[test]
-fn a_short_log_is_as_long_as_its_entries() {
+fn short_log_wastes_no_memory() {
     let server = Server::start();
     let mut client = server.connect();
     let log = policy(100, 1_000_000, EXACT);
@@ -301,7 +301,7 @@ fn a_short_log_is_as_long_as_its_entries() {
 
 /// A long log has an eighth more room, so most charges write only a header, an entry and an expiry.
 #[test]
-fn a_long_log_is_written_in_place() {
+fn long_log_is_written_in_place() {
     let server = Server::start();
     let mut client = server.connect();
     let log = policy(1_000, 1_000_000, EXACT);
@@ -323,7 +323,7 @@ fn a_long_log_is_written_in_place() {
 
 /// Two documents promise its length.
 #[test]
-fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
+fn thousandth_log_length_matches_documentation() {
     const DOCUMENTS: [&str; 2] =
         [include_str!("../../../../docs/deployment.md"), include_str!("../../../../lua/README.md")];
     let server = Server::start();
@@ -345,7 +345,7 @@ fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
 
 /// Under a shorter window, a log without entries that count has no later instant either.
 #[test]
-fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {
+fn empty_converted_log_allows_clock_steps() {
     let server = Server::start();
     let mut client = server.connect();
     let (long, short) = (policy(5, 1_000, EXACT), policy(5, 50, EXACT));

@@ -40,31 +40,31 @@ fn run_with(script: &str, family: Family, share: usize) {
 /// Every algorithm and mode, several charges, shadows, versions of a quota, settling, leasing and
 /// resetting, a clock that steps back, and calls with one to twenty requests.
 #[test]
-fn the_script_decides_as_the_core_does() {
+fn script_matches_the_core() {
     run(Family::Any, 2);
 }
 
 /// Logs with hundreds or thousands of entries, which are read in parts and written in place.
 #[test]
-fn long_logs_are_as_exact_as_short_ones() {
+fn long_logs_match_the_core() {
     run(Family::LongLogs, 4);
 }
 
 /// Runs up to the last instant but one that a double can represent.
 #[test]
-fn time_may_run_to_its_end() {
+fn end_of_time_matches_the_core() {
     run(Family::EndOfTime, 8);
 }
 
 /// A log's running totals restart past 2^52, before a double loses precision.
 #[test]
-fn sums_may_grow_past_what_a_double_holds() {
+fn sums_exceed_double_precision() {
     run(Family::Heavy, 8);
 }
 
 /// A server that does not report its version is treated as lacking `SET … PXAT`.
 #[test]
-fn an_old_server_keeps_the_same_states_for_the_same_time() {
+fn old_server_keeps_same_states() {
     let old = TEXT.replace("redis.REDIS_VERSION_NUM", "nil");
     assert_ne!(old, TEXT);
     run_with(&old, Family::Any, 8);
@@ -72,7 +72,7 @@ fn an_old_server_keeps_the_same_states_for_the_same_time() {
 
 /// As in a Cluster with Redis 7 or later.
 #[test]
-fn keys_of_several_slots_are_decided_like_those_of_one() {
+fn cross_slot_script_matches_the_core() {
     if !Server::start().allows_cross_slot() {
         return skip("before Redis 7, no script may use keys of several slots");
     }

@@ -48,7 +48,7 @@ const KINDS: [Kind; 11] = [
 ];
 
 #[test]
-fn an_old_build_and_this_one_decide_as_if_they_were_one() {
+fn old_and_new_builds_agree() {
     if std::env::var_os("TOLLGATE_BLESS").is_some_and(|it| it == "1") {
         bless();
     }

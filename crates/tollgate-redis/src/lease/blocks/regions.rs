@@ -131,7 +131,7 @@ fn over_admission(seen: &[Seen]) -> u64 {
 }
 
 #[test]
-fn regions_share_a_quota_that_none_of_them_exceeds() {
+fn regions_never_exceed_shared_quota() {
     let cases: [Case; 4] =
         [
             ("900 a second in each", |_, _| 900),

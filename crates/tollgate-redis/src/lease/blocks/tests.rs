@@ -40,7 +40,7 @@ fn granted(units: u64, now: Moment) -> Result<Leased, StoreError> {
 }
 
 #[test]
-fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() {
+fn next_block_is_fetched_ahead() {
     let (mut blocks, clock, _) = hot();
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty() && ask.units == 8);
@@ -62,7 +62,7 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
 }
 
 #[test]
-fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
+fn idle_key_returns_units_and_stops() {
     let (mut blocks, clock, time) = hot();
     let (spent, ask) = called(&mut blocks, 0);
     blocks.learn(spent, ask, granted(8, 0), &clock);
@@ -78,7 +78,7 @@ fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
 
 /// The machine was suspended while the answer was on its way.
 #[test]
-fn a_block_that_comes_too_late_is_not_spent() {
+fn late_block_is_not_spent() {
     let (mut blocks, clock, time) = hot();
     let (spent, ask) = called(&mut blocks, 0);
     time.store(TTL + 1, Ordering::SeqCst);
@@ -89,7 +89,7 @@ fn a_block_that_comes_too_late_is_not_spent() {
 }
 
 #[test]
-fn a_call_that_failed_is_not_made_again_at_once() {
+fn failed_calls_are_delayed() {
     for (error, next_ask) in [
         (StoreError::not_charged("redis", "no"), TTL / 16),
         (StoreError::maybe_charged("redis", "silent"), TTL),
@@ -105,7 +105,7 @@ fn a_call_that_failed_is_not_made_again_at_once() {
 }
 
 #[test]
-fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
+fn put_back_only_refills_open_blocks() {
     let (mut blocks, clock, _) = hot();
     let (spent, ask) = called(&mut blocks, 0);
     blocks.learn(spent, ask, granted(8, 0), &clock);
@@ -121,7 +121,7 @@ fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
 /// Redis' clock is slewed to run 8.3 % fast, and the local clock 8.3 % slow. No timer has returned
 /// the block.
 #[test]
-fn no_unit_is_spent_after_redis_ended_the_block() {
+fn clock_skew_never_overspends_block() {
     let time = Arc::new(AtomicU64::new(0));
     let clock = Clock::by_hand(Arc::clone(&time), false);
     let (mut blocks, ..) = hot();
@@ -136,7 +136,7 @@ fn no_unit_is_spent_after_redis_ended_the_block() {
 
 /// The safety margin does not shorten the time for returning units.
 #[test]
-fn a_block_is_reported_until_its_time_in_redis_ends() {
+fn blocks_are_reported_until_they_lapse() {
     let time = Arc::new(AtomicU64::new(0));
     let clock = Clock::by_hand(Arc::clone(&time), false);
     let (mut blocks, ..) = hot();

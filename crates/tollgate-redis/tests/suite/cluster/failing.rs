@@ -18,7 +18,7 @@ use super::{MINUTE, PATIENCE, builder, connect, is_on, keys, masters, policy, re
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
+async fn dead_master_only_fails_its_slots() {
     let cluster = Cluster::start();
     let shards = Shards::begin(&cluster).await;
     let heir = tokio::task::block_in_place(|| {
@@ -38,7 +38,7 @@ async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
+async fn frozen_master_only_fails_its_slots() {
     let cluster = Cluster::start();
     let shards = Shards::begin(&cluster).await;
     tokio::task::block_in_place(|| {
@@ -57,7 +57,7 @@ async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
+async fn manual_failover_loses_no_units() {
     let cluster = Cluster::start();
     let shards = Shards::begin(&cluster).await;
     tokio::task::block_in_place(|| {
@@ -76,7 +76,7 @@ async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_forgets_the_script_is_told_it_again() {
+async fn flushed_script_is_reloaded() {
     let cluster = masters();
     let shards = Shards::begin(&cluster).await;
     let told = |node: usize| cluster.node(node).calls("eval");
@@ -96,7 +96,7 @@ async fn a_node_that_forgets_the_script_is_told_it_again() {
 
 /// Futures that are not polled: their requests are not sent, and they use no capacity on the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_that_no_task_polls_keep_no_others_from_their_node() {
+async fn unpolled_requests_block_no_others() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let policy = policy("p", 10);
@@ -123,7 +123,7 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
 /// The requests that wait for a node share a call. Before Redis 7 each slot needs a separate
 /// script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_for_many_slots_of_a_node_go_together() {
+async fn slots_of_a_node_share_calls() {
     let cluster = masters();
     let scripts = if cluster.node(0).allows_cross_slot() { 1 } else { 50 };
     let store = connect(builder(&cluster).max_calls(1)).await;
@@ -158,7 +158,7 @@ async fn requests_for_many_slots_of_a_node_go_together() {
 
 /// Redis rejects a cross-slot call as a unit, but answers separately for each slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_without_memory_still_denies_in_all_its_slots() {
+async fn full_node_still_denies() {
     let cluster = masters();
     let store = connect(builder(&cluster).max_calls(1)).await;
     let (policy, node) = (policy("p", 1), cluster.node(0));
@@ -180,7 +180,7 @@ async fn a_node_without_memory_still_denies_in_all_its_slots() {
 
 /// A service that starts before its Cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
+async fn store_may_start_before_cluster() {
     let cluster = masters();
     cluster.nodes().iter().for_each(|node| node.kill());
     let store = builder(&cluster).timeout(Duration::from_millis(200)).connect().unwrap();
@@ -270,7 +270,7 @@ impl Ended {
 
 /// A store that starts while a master is dead waits until the replica takes over, and no longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
+async fn connecting_waits_for_failover() {
     let cluster = Cluster::start();
     cluster.node(1).kill();
     let store = builder(&cluster).connect().expect("settings");
@@ -281,7 +281,7 @@ async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
 /// A third of all requests fail. Keys on the other nodes are still decided, and requests for the
 /// dead node do not all wait for the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_breaker_leaves_the_way_to_other_nodes_open() {
+async fn breaker_only_affects_its_node() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(TIMEOUT)).await;
     let dead: Vec<_> = keys(&store, is_on(1)).take(10).collect();

@@ -11,7 +11,7 @@ use super::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_password_of_the_url_is_said_to_every_node() {
+async fn every_node_gets_the_password() {
     let cluster = Cluster::builder().replicas(0).each_node(|node| node.password("secret")).start();
     let store = connect(builder(&cluster)).await;
     let policy = policy("p", 10);
@@ -56,7 +56,7 @@ async fn announced_names_are_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_replica_gets_no_connection_until_it_leads() {
+async fn replicas_connect_after_promotion() {
     let cluster = Cluster::start();
     // The default URL names all nodes, so use one that only names a master.
     let store =
@@ -74,7 +74,7 @@ async fn a_replica_gets_no_connection_until_it_leads() {
 
 /// The new node is in no slot map until it has a slot, but gets requests for keys before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_that_joins_is_found_by_what_moves_to_it() {
+async fn new_node_is_found_by_redirection() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let (policy, key) = (policy("p", 10), keys(&store, is_on(0)).next().unwrap());
@@ -113,7 +113,7 @@ async fn a_node_that_joins_is_found_by_what_moves_to_it() {
 
 /// The URL does not show whether the server belongs to a Cluster.
 #[tokio::test]
-async fn a_server_that_is_no_cluster_is_an_error_in_time() {
+async fn standalone_server_fails_before_timeout() {
     let server = Redis::start();
     let url = server.url().replacen("redis", "redis-cluster", 1);
     let builder = RedisStore::builder(&url).unwrap().timeout(Duration::from_millis(200));

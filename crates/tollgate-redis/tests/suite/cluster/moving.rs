@@ -13,7 +13,7 @@ use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 /// A slot moves back and forth under load. Some of the requests need two of its keys, and some need
 /// keys on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
+async fn moving_slot_charges_requests_once() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let [moving, staying] = [0, 2].map(|node| keys(&store, is_on(node)).next().unwrap());
@@ -61,7 +61,7 @@ const AHEAD: [i64; 5] = [0, 200_000, 30_000_000, -200_000, -30_000_000];
 /// A slot moves to a node with another clock and back, each time right after all units were
 /// charged. `docs/guarantees.md` has the bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_move_to_another_clock_admits_what_the_difference_refills() {
+async fn clock_difference_bounds_refill_after_move() {
     let patient = |node: RedisBuilder| node.set("cluster-node-timeout", 60_000);
     let cluster = Cluster::builder().masters(AHEAD.len()).replicas(0);
     let cluster = cluster.each_node(patient).clocks_ahead(AHEAD).start();
@@ -112,7 +112,7 @@ async fn a_move_to_another_clock_admits_what_the_difference_refills() {
 
 /// The node does not have all slots in the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() {
+async fn node_reports_keys_of_other_nodes() {
     let cluster = masters();
     if !cluster.node(0).allows_cross_slot() {
         return skip("before Redis 7, no script may use keys of several slots");
@@ -148,7 +148,7 @@ async fn a_node_decides_about_its_own_slots_and_says_which_keys_are_elsewhere() 
 
 /// While a request's keys are split over two nodes, neither can decide it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
+async fn split_keys_delay_a_request() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let key = keys(&store, is_on(0)).next().unwrap();
@@ -186,7 +186,7 @@ async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
 /// The old node redirects requests for keys that it lacks, and the new node only accepts one
 /// missing key per request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_request_whose_keys_are_on_no_node_yet_waits_until_the_slot_has_moved() {
+async fn missing_keys_wait_for_moved_slot() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let key = keys(&store, is_on(0)).next().unwrap();
@@ -208,7 +208,7 @@ async fn a_request_whose_keys_are_on_no_node_yet_waits_until_the_slot_has_moved(
 
 /// No request waits for another request's keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_of_one_call_part_when_their_keys_do() {
+async fn split_keys_split_a_call() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let policy = policy("p", 1_000);
@@ -239,7 +239,7 @@ async fn requests_of_one_call_part_when_their_keys_do() {
 
 /// The node that the keys move to has never seen the script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_without_the_script_is_told_it_along_with_the_keys() {
+async fn new_node_loads_the_script() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let (policy, key) = (policy("p", 10), keys(&store, is_on(0)).next().unwrap());

@@ -18,7 +18,7 @@ async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_master_that_dies_is_followed_by_its_replica() {
+async fn dead_master_is_replaced() {
     let sentinels = Sentinels::start();
     let (store, policy) = connect(&sentinels).await;
     let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
@@ -37,7 +37,7 @@ async fn a_master_that_dies_is_followed_by_its_replica() {
 /// The Sentinels make the old master close its connections. A client that reconnects finds a
 /// replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_master_that_steps_back_is_left_for_the_new_one() {
+async fn demoted_master_is_abandoned() {
     let sentinels = Sentinels::start();
     let (store, policy) = connect(&sentinels).await;
     let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);

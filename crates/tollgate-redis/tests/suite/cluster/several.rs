@@ -13,7 +13,7 @@ use super::{PATIENCE, builder, connect, is_on, keys, masters, policy, quota, rem
 
 /// In 400 concurrent requests, the addresses' quotas add up to more than the global quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
+async fn cross_slot_denials_are_refunded() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let pairs = [
@@ -71,7 +71,7 @@ async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
 
 /// Without blocks each slot is called in turn. With blocks a replica answers immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
+async fn cross_slot_leases_never_overspend() {
     let cluster = masters();
     let builder = builder(&cluster);
     let (store, other) = (connect(builder.clone()).await, connect(builder).await);
@@ -95,7 +95,7 @@ async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_denial_gives_back_and_says_what_is_left() {
+async fn denial_refunds_and_reports_remaining() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let (global, address) = (policy("global", 3), policy("address", 10));
@@ -153,7 +153,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
 
 /// Copies of a machine number their receipts equally, but each copy settles its own receipts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn copies_of_a_machine_refund_their_own_charges() {
+async fn machine_copies_refund_own_charges() {
     let cluster = masters();
     let builder = builder(&cluster).seed(7);
     let copies = [connect(builder.clone()).await, connect(builder).await];
@@ -175,7 +175,7 @@ async fn copies_of_a_machine_refund_their_own_charges() {
 
 /// Refunded units may admit the next request, so such denials are not remembered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn denials_over_several_slots_are_asked_for_each_time() {
+async fn cross_slot_denials_are_not_cached() {
     let cluster = masters();
     let store = connect(builder(&cluster).deny_cache(PATIENCE)).await;
     let (global, address, alone) = (policy("global", 1), policy("address", 14), policy("alone", 1));
@@ -197,7 +197,7 @@ async fn denials_over_several_slots_are_asked_for_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn each_receipt_is_settled_where_its_charge_is() {
+async fn receipts_settle_in_their_slots() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let (global, address) = (policy("global", 100), policy("address", 10));
@@ -218,7 +218,7 @@ async fn each_receipt_is_settled_where_its_charge_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_queue_is_joined_only_by_what_all_others_admit() {
+async fn queue_is_charged_last() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let queue = Policy::leaky_bucket("queue", Quota::per_hour(5)).unwrap();
@@ -241,7 +241,7 @@ const SHORT: Duration = Duration::from_millis(1_500);
 /// A shadow policy neither denies requests nor is charged for requests that other policies deny,
 /// and its node may be down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_shadow_stands_in_nobodys_way() {
+async fn shadow_affects_no_request() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(SHORT)).await;
     let (enforced, shadow) = (policy("enforced", 3), policy("shadow", 2));
@@ -270,7 +270,7 @@ async fn a_shadow_stands_in_nobodys_way() {
 /// The call for the first shadow policy is lost, and the second policy's node does not decide
 /// either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_lost_call_for_a_shadow_may_have_charged() {
+async fn lost_shadow_call_may_have_charged() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(SHORT)).await;
     let (lost, unasked) = (policy("lost", 3), policy("unasked", 3));
@@ -293,7 +293,7 @@ async fn a_lost_call_for_a_shadow_may_have_charged() {
 
 /// The refund happens whether the node fails or the caller gives up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
+async fn failed_node_refunds_earlier_charges() {
     let cluster = masters();
     // After a timeout a store reconnects, and meanwhile requests may fail immediately. The test's
     // other caller has to wait, so it uses another store.
@@ -341,7 +341,7 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
 /// The first slot takes most of the time, and at the second slot newer requests with later
 /// deadlines are already waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
+async fn second_slot_obeys_the_deadline() {
     let cluster = masters();
     let timeout = Duration::from_secs(4);
     let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
@@ -380,7 +380,7 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
 /// A queued charge cannot be refunded if other requests are behind it. Its caller must not be told
 /// that it was not charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_cannot_be_given_back_may_have_been_charged() {
+async fn unrefundable_charge_is_reported() {
     let cluster = masters();
     let store = connect(builder(&cluster)).await;
     let here = keys(&store, is_on(0)).next().unwrap();

@@ -91,19 +91,19 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_killed_leaves_the_others_alone() {
+async fn killed_node_only_fails_its_keys() {
     only_its_own_keys_suffer(|cluster| cluster.node(0).kill(), |cluster| cluster.node(0).restart())
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stands_still_leaves_the_others_alone() {
+async fn paused_node_only_fails_its_keys() {
     only_its_own_keys_suffer(|cluster| cluster.node(0).stop(), |cluster| cluster.node(0).cont())
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
+async fn manual_failover_keeps_all_charges() {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let load = scene.load_under_way().await;
@@ -114,7 +114,7 @@ async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
 /// A lost reply makes the store distrust its connection and open another. The calls on the old
 /// connection have been executed, and most of them have keys in several slots.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
+async fn reconnect_repeats_no_cross_slot_call() {
     let cluster = Cluster::builder().masters(1).replicas(0).start();
     let node = cluster.node(0);
     let proxy = Proxy::start(node.address());
@@ -127,7 +127,7 @@ async fn calls_for_several_slots_are_not_repeated_after_a_reconnect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_under_load_takes_its_counts_along() {
+async fn moving_slot_keeps_its_counts() {
     const LIMIT: u64 = 1_000_000;
     let cluster = Cluster::builder().replicas(0).start();
     let scene = Scene::without_breaker(&cluster.url()).await;

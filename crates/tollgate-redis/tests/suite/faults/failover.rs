@@ -6,7 +6,7 @@ use tollgate_test_servers::Sentinels;
 use super::scene::{Held, Scene, Told};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged_twice() {
+async fn failover_only_loses_unreplicated_charges() {
     let sentinels = Sentinels::start();
     let scene = Scene::new(&sentinels.url()).await;
     let load = scene.load_under_way().await;
@@ -29,7 +29,7 @@ async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_wakes_up_after_it_was_replaced_charges_nobody() {
+async fn resumed_old_master_charges_no_request() {
     let sentinels = Sentinels::start();
     let scene = Scene::new(&sentinels.url()).await;
     sentinels.node(0).stop();

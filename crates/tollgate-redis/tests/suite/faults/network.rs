@@ -21,7 +21,7 @@ fn pair() -> (Redis, Proxy) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
+async fn cut_connection_repeats_no_call() {
     let (redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
     replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), Proxy::cut).await;
@@ -30,7 +30,7 @@ async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
 /// A lost reply makes the store distrust its connection and open another. Calls that were written
 /// to the old connection have been executed, and the client reports them as failed writes.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_before_a_reconnect_count_as_maybe_charged() {
+async fn reconnect_makes_calls_maybe_charged() {
     let (redis, proxy) = pair();
     let scene = Scene::without_breaker(&proxy.url()).await;
     replies_are_lost(&scene, &proxy, || redis.calls("evalsha"), |_| ()).await;
@@ -57,7 +57,7 @@ pub(super) async fn replies_are_lost(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
+async fn black_hole_forces_reconnect() {
     let (_redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
     let load = scene.load_under_way().await;
@@ -73,7 +73,7 @@ async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_arrives_late_is_refused_and_charged_to_nobody() {
+async fn delayed_requests_are_rejected_as_late() {
     let (_redis, proxy) = pair();
     let scene = Scene::new(&proxy.url()).await;
     let load = scene.load_under_way().await;
@@ -90,7 +90,7 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_ones() {
+async fn late_replies_never_charge_twice() {
     // Sometimes only the scene's own request is delayed, and the load is shed.
     for _ in 0..8 {
         let (_redis, proxy) = pair();
@@ -126,7 +126,7 @@ async fn lose_a_reply(proxy: &Proxy, calls: impl Fn() -> u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
+async fn broken_connections_never_exceed_limit() {
     const LIMIT: u64 = 300;
     let (redis, proxy) = pair();
     // Calls must end because of the cuts, and not because the machine is slow.

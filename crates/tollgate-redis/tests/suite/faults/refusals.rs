@@ -36,7 +36,7 @@ fn set(redis: &Redis, name: &str, value: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_memory_charges_nothing() {
+async fn full_server_charges_no_request() {
     let redis = Redis::builder().max_memory("100mb", "noeviction").start();
     let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
     nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
@@ -44,7 +44,7 @@ async fn a_server_without_memory_charges_nothing() {
 
 /// A denial does not write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_memory_goes_on_to_deny() {
+async fn full_server_still_denies() {
     let redis = Redis::start();
     let scene = Scene::patient(&redis.url()).await;
     let policy = Policy::token_bucket("full", Quota::per_day(1)).expect("builds");
@@ -59,7 +59,7 @@ async fn a_server_without_memory_goes_on_to_deny() {
 
 /// Requests that share a call, on the plain path and on the general path.
 #[test]
-fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
+fn full_memory_only_fails_charges() {
     let server = Server::start();
     let mut client = server.connect();
     let quota = Quota::per_day(1);
@@ -95,7 +95,7 @@ fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_cannot_save_charges_nothing() {
+async fn unsaved_server_charges_no_request() {
     let refuse = |redis: &Redis| {
         // A file cannot replace a folder.
         std::fs::create_dir(redis.folder().join("dump.rdb")).expect("a full disk?");
@@ -109,7 +109,7 @@ async fn a_server_that_cannot_save_charges_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_the_replicas_that_it_needs_charges_nothing() {
+async fn missing_replicas_charge_no_request() {
     let redis = Redis::start();
     if !redis.can_hold_back_scripts() {
         return skip("before Redis 6.2, `min-replicas-to-write` does not hold for scripts");
@@ -120,7 +120,7 @@ async fn a_server_without_the_replicas_that_it_needs_charges_nothing() {
 
 /// It might be a master that was replaced, and only a new connection finds the new master.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_to_what_has_become_a_replica_is_given_up() {
+async fn demoted_server_forces_reconnect() {
     let redis = Redis::start();
     let scene = Scene::without_breaker(&redis.url()).await;
     let connections = || scene.store().stats().connections;
@@ -140,7 +140,7 @@ async fn a_connection_to_what_has_become_a_replica_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_has_become_a_replica_charges_nothing() {
+async fn demoted_server_charges_no_request() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
@@ -155,7 +155,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_loads_is_waited_for() {
+async fn loading_server_recovers() {
     let redis = Redis::builder().append_only().start();
     redis.fill_for_a_slow_start();
     let scene = Scene::new(&redis.url()).await;
@@ -171,7 +171,7 @@ async fn a_server_that_loads_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_that_changes_locks_out_until_it_is_right_again() {
+async fn changed_password_fails_until_restored() {
     let redis = Redis::builder().password("right").start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;

@@ -7,7 +7,7 @@ use super::scene::{Held, OUTAGE, Scene, Told};
 use crate::cluster::MINUTE;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stands_still_costs_some_requests_their_time_and_then_none() {
+async fn paused_server_rejects_late_calls() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
@@ -25,7 +25,7 @@ async fn a_server_that_stands_still_costs_some_requests_their_time_and_then_none
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_killed_is_found_again() {
+async fn killed_server_recovers() {
     let redis = Redis::builder().append_only().start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
@@ -37,7 +37,7 @@ async fn a_server_that_was_killed_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_forgets_is_charged_no_second_time() {
+async fn restarted_server_never_charges_twice() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load_under_way().await;
@@ -49,7 +49,7 @@ async fn what_a_server_forgets_is_charged_no_second_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_closed_costs_what_was_under_way() {
+async fn closed_connection_only_loses_its_calls() {
     let redis = Redis::start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load();
@@ -68,7 +68,7 @@ async fn a_connection_that_is_closed_costs_what_was_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_is_forgotten_in_a_storm_is_sent_again_and_nobody_notices() {
+async fn flushed_script_fails_no_request() {
     let redis = Redis::start();
     let scene = Scene::patient(&redis.url()).await;
     let load = scene.load();
@@ -84,7 +84,7 @@ async fn a_script_that_is_forgotten_in_a_storm_is_sent_again_and_nobody_notices(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_starts_without_redis_and_finds_it_when_it_comes() {
+async fn service_may_start_before_redis() {
     let redis = Redis::start();
     redis.kill();
     let scene = Scene::unconnected(&redis.url());

@@ -21,7 +21,7 @@ async fn store(server: &Redis) -> (RedisStore, Arc<AtomicU64>) {
 }
 
 #[tokio::test]
-async fn no_unit_is_spent_after_a_sleep_past_the_end_of_its_block() {
+async fn suspension_expires_blocks() {
     let server = Redis::start();
     let (store, clock) = store(&server).await;
     for algorithm in ALGORITHMS {
@@ -39,7 +39,7 @@ async fn no_unit_is_spent_after_a_sleep_past_the_end_of_its_block() {
 }
 
 #[tokio::test]
-async fn a_denial_is_not_remembered_past_a_sleep() {
+async fn suspension_expires_remembered_denials() {
     let server = Redis::start();
     let (store, clock) = store(&server).await;
     for algorithm in ALGORITHMS {

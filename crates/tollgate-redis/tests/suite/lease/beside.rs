@@ -22,7 +22,7 @@ async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usiz
 }
 
 #[tokio::test]
-async fn nothing_is_leased_that_no_request_could_spend() {
+async fn unspendable_units_are_not_leased() {
     let scene = Scene::start();
     let store = scene.store().await;
     let leased = policy(100, Algorithm::TokenBucket { refill: Refill::Greedy });
@@ -32,7 +32,7 @@ async fn nothing_is_leased_that_no_request_could_spend() {
 }
 
 #[tokio::test]
-async fn a_key_that_all_share_is_leased_for_those_who_are_busy_themselves() {
+async fn shared_key_is_leased_for_busy_clients() {
     let scene = Scene::start();
     let store = scene.store().await;
     let all = policy(400, Algorithm::FixedWindowCounter);

@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::{ALGORITHMS, START, Scene, TTL, ask, policy, until_leased};
 
 #[tokio::test]
-async fn a_block_is_spent_up_to_its_last_microsecond_and_not_after() {
+async fn block_expires_to_the_microsecond() {
     let scene = Scene::start();
     for algorithm in ALGORITHMS {
         let policy =
@@ -27,7 +27,7 @@ async fn a_block_is_spent_up_to_its_last_microsecond_and_not_after() {
 }
 
 #[tokio::test]
-async fn a_block_of_a_window_ends_with_it() {
+async fn block_expires_with_its_window() {
     let scene = Scene::start();
     for (name, algorithm) in [("fixed", ALGORITHMS[0]), ("sliding", ALGORITHMS[3])] {
         let quota = Quota::per_minute(6_000);
@@ -46,7 +46,7 @@ async fn a_block_of_a_window_ends_with_it() {
 /// The price of leases is the units held by replicas. They are available again after replicas
 /// return them.
 #[tokio::test]
-async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
+async fn unused_units_are_bounded_and_returned() {
     for algorithm in ALGORITHMS {
         let scene = Scene::start();
         let policy = policy(6_000, algorithm);
@@ -80,7 +80,7 @@ async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
 }
 
 #[tokio::test]
-async fn first_requests_are_exact_and_so_is_a_key_that_is_seldom_asked_for() {
+async fn rare_requests_are_exact() {
     let scene = Scene::start();
     let (store, policy) = (scene.store().await, policy(600_000, ALGORITHMS[4]));
     for _ in 0..200 {
@@ -93,7 +93,7 @@ async fn first_requests_are_exact_and_so_is_a_key_that_is_seldom_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_is_answered_here_only_if_all_it_takes_is() {
+async fn lease_must_cover_all_charges() {
     let scene = Scene::start();
     let store = scene.store().await;
     let leased = policy(60_000, ALGORITHMS[4]);
@@ -116,7 +116,7 @@ async fn a_request_is_answered_here_only_if_all_it_takes_is() {
 }
 
 #[tokio::test]
-async fn a_receipt_of_a_leased_unit_gives_back_once_and_only_what_still_counts() {
+async fn leased_unit_is_refunded_once() {
     let scene = Scene::start();
     let policy = policy(6_000, ALGORITHMS[0]);
     let (store, other) = (scene.store().await, scene.store().await);
@@ -136,7 +136,7 @@ async fn a_receipt_of_a_leased_unit_gives_back_once_and_only_what_still_counts()
 }
 
 #[tokio::test]
-async fn a_reset_leaves_what_is_leased_to_be_spent() {
+async fn reset_keeps_leased_units() {
     let scene = Scene::start();
     for algorithm in ALGORITHMS {
         let policy = policy(600, algorithm);

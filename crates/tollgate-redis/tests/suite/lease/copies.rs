@@ -27,7 +27,7 @@ fn leased(limit: u64, share: Lease) -> Policy {
 }
 
 #[tokio::test]
-async fn no_copy_returns_the_block_of_another() {
+async fn copies_return_only_own_blocks() {
     let server = Redis::start();
     let [one, copy] = copies(&server).await;
     // Eight units and two units. Each is its store's first block.
@@ -43,7 +43,7 @@ async fn no_copy_returns_the_block_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
+async fn leasing_copies_never_exceed_limit() {
     let server = Redis::start();
     let policy = leased(20_000, Lease::of(1, 10));
     let mut tasks = tokio::task::JoinSet::new();
@@ -81,7 +81,7 @@ async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
 
 /// Names contain Redis' time, so no two processes may get the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_calls_to_a_server_are_at_one_time() {
+async fn calls_have_distinct_times() {
     let server = Redis::start();
     let policy = Policy::fixed_window_counter("p", Quota::per_day(1_000_000)).unwrap();
     let mut tasks = tokio::task::JoinSet::new();

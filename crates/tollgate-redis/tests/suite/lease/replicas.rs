@@ -23,7 +23,7 @@ fn daily(limit: u64) -> Policy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
+async fn busy_replicas_rarely_call_redis() {
     let server = Redis::start();
     let policy = daily(200_000);
     let mut tasks = tokio::task::JoinSet::new();
@@ -55,7 +55,7 @@ async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
 }
 
 #[tokio::test]
-async fn what_is_not_spent_goes_back_before_it_lapses() {
+async fn unspent_units_return_before_lapsing() {
     let server = Redis::start();
     let policy = Policy::sliding_window_log("p", Quota::per_day(10_000)).unwrap();
     // The task that returns the block has one second, even on a busy machine.
@@ -78,7 +78,7 @@ async fn what_is_not_spent_goes_back_before_it_lapses() {
 
 /// Lost requests for blocks, lost grants and lost reports count as spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
+async fn lossy_network_never_exceeds_limit() {
     const LIMIT: u64 = 60_000;
     let server = Redis::start();
     let policy = daily(LIMIT);
@@ -140,7 +140,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
 
 /// A block can be spent until it expires. After that, only Redis' decisions admit requests.
 #[tokio::test]
-async fn a_replica_that_is_cut_off_spends_what_it_has_and_no_more() {
+async fn disconnected_replica_only_spends_its_block() {
     let server = Redis::start();
     let proxy = Proxy::start(server.address());
     let builder = RedisStore::builder(&proxy.url()).unwrap().timeout(Duration::from_millis(100));

@@ -10,7 +10,7 @@ fn remaining(verdict: &Verdict) -> u64 {
 }
 
 #[tokio::test]
-async fn what_remains_is_as_of_the_last_block_and_others_show_with_the_next() {
+async fn remaining_updates_with_each_block() {
     for algorithm in ALGORITHMS {
         let scene = Scene::start();
         let (store, other) = (scene.store().await, scene.store().await);
@@ -40,7 +40,7 @@ async fn what_remains_is_as_of_the_last_block_and_others_show_with_the_next() {
 }
 
 #[tokio::test]
-async fn header_fields_say_what_remains_as_of_the_last_block() {
+async fn headers_report_remaining_of_last_block() {
     for algorithm in ALGORITHMS {
         let scene = Scene::start();
         let (store, other) = (scene.store().await, scene.store().await);
@@ -56,7 +56,7 @@ async fn header_fields_say_what_remains_as_of_the_last_block() {
 }
 
 #[tokio::test]
-async fn redis_counts_all_that_is_leased_as_spent() {
+async fn redis_counts_leased_units_as_spent() {
     for algorithm in ALGORITHMS {
         let scene = Scene::start();
         let (store, other) = (scene.store().await, scene.store().await);
@@ -70,7 +70,7 @@ async fn redis_counts_all_that_is_leased_as_spent() {
 }
 
 #[tokio::test]
-async fn a_wait_beside_blocks_is_over_when_it_says_or_when_units_are_returned() {
+async fn retry_after_accounts_for_leases() {
     for (algorithm, returns) in ALGORITHMS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let scene = Scene::start();
         let (store, other) = (scene.store().await, scene.store().await);

@@ -25,12 +25,12 @@ macro_rules! traces {
 }
 
 traces! {
-    a_fixed_window_never_admits_more_than_it_has 0
-    an_exact_log_never_admits_more_than_it_has 1
-    a_log_of_thousandths_never_admits_more_than_it_has 2
-    a_sliding_window_counter_never_admits_more_than_it_has 3
-    a_bucket_never_admits_more_than_it_has 4
-    a_meter_never_admits_more_than_it_has 5
+    fixed_window_never_exceeds_limit 0
+    exact_log_never_exceeds_limit 1
+    thousandth_log_never_exceeds_limit 2
+    sliding_window_counter_never_exceeds_limit 3
+    token_bucket_never_exceeds_limit 4
+    meter_never_exceeds_limit 5
 }
 
 /// Three replicas: two lease and sometimes disappear silently, while the third always calls Redis.

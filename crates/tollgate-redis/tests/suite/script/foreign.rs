@@ -75,7 +75,7 @@ fn dump(client: &mut Client, keys: &[(String, Fault)]) -> Vec<Value> {
 
 /// Such calls take the script's plain path until it finds the value.
 #[test]
-fn a_foreign_value_is_noticed_by_a_call_that_only_charges() {
+fn plain_path_detects_foreign_values() {
     let server = Server::start();
     let mut client = server.connect();
     let foreign = foreign(&mut client);
@@ -114,7 +114,7 @@ fn a_foreign_value_is_noticed_by_a_call_that_only_charges() {
 }
 
 #[test]
-fn a_foreign_value_fails_only_the_requests_that_name_it() {
+fn foreign_value_only_fails_its_requests() {
     let server = Server::start();
     let mut client = server.connect();
     let foreign = foreign(&mut client);
@@ -151,7 +151,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
 }
 
 #[test]
-fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
+fn unreadable_value_keeps_receipt_valid() {
     let server = Server::start();
     let mut client = server.connect();
     let (policy, now) = (policy("p", 10, 1_000_000_000, MODES[0]), next_year());

@@ -68,7 +68,7 @@ fn writes(client: &mut Client) -> u64 {
 }
 
 #[test]
-fn a_denial_writes_nothing() {
+fn denial_does_not_write() {
     let server = Server::start();
     let mut client = server.connect();
     let _replica = server.replica();
@@ -107,7 +107,7 @@ fn a_denial_writes_nothing() {
 }
 
 #[test]
-fn a_key_may_go_when_it_expires_and_no_answer_tells() {
+fn expired_key_deletion_is_invisible() {
     let server = Server::start();
     let mut client = server.connect();
     let seeds = seeds(3);
@@ -140,7 +140,7 @@ fn a_key_may_go_when_it_expires_and_no_answer_tells() {
 
 /// The log alone is short, but with the blocks before it, it is longer than the first read.
 #[test]
-fn a_log_behind_many_blocks_is_read_to_its_end() {
+fn log_behind_blocks_is_read_completely() {
     let server = Server::start();
     let mut client = server.connect();
     let policy = policy("p", 1_000, 1_000_000_000, MODES[1]);
@@ -162,7 +162,7 @@ fn a_log_behind_many_blocks_is_read_to_its_end() {
 
 /// Otherwise the cost of a decision would grow with the log, to 3 ms at 100 000 entries.
 #[test]
-fn a_decision_reads_a_few_entries_of_a_log_however_long_it_is() {
+fn decision_reads_few_log_entries() {
     let server = Server::start();
     let mut client = server.connect();
     let bucket = policy("bucket", 10, 1_000_000, MODES[4]);
@@ -182,7 +182,7 @@ fn a_decision_reads_a_few_entries_of_a_log_however_long_it_is() {
 }
 
 #[test]
-fn the_time_is_that_of_redis() {
+fn script_uses_redis_time() {
     let server = Server::start();
     let mut client = server.connect();
     let mut batch = Batch::new(9);
@@ -208,7 +208,7 @@ fn the_time_is_that_of_redis() {
 }
 
 #[test]
-fn a_call_may_have_thousands_of_keys() {
+fn call_may_have_thousands_of_keys() {
     let server = Server::start();
     let mut client = server.connect();
     let policy = policy("p", 2, 1_000_000_000, MODES[0]);

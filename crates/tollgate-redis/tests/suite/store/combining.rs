@@ -20,7 +20,7 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 /// 400 concurrent tasks charge mixed costs under several policies. The result must equal some
 /// sequential order: no unit is admitted twice, and none is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn any_interleaving_admits_what_some_order_would_have() {
+async fn concurrent_requests_are_serializable() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     for seed in 0..5_u64 {
@@ -76,7 +76,7 @@ async fn any_interleaving_admits_what_some_order_would_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_script_that_is_flushed_in_a_storm_loses_nothing() {
+async fn flushed_script_loses_no_charges() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(10_000);
@@ -103,7 +103,7 @@ async fn a_script_that_is_flushed_in_a_storm_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_fails_those_who_name_it_in_the_middle_of_a_batch() {
+async fn foreign_value_fails_only_its_requests() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(10);
@@ -130,7 +130,7 @@ async fn a_foreign_value_fails_those_who_name_it_in_the_middle_of_a_batch() {
 
 /// A proxy holds replies back until the test has checked the state.
 #[tokio::test]
-async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
+async fn full_queue_fails_immediately() {
     let server = Redis::start();
     let proxy = Proxy::start(server.address());
     let builder = patient(&proxy.url()).max_calls(1).max_queue(3);
@@ -160,7 +160,7 @@ async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_call_goes_on_when_its_caller_leaves() {
+async fn dropped_caller_completes_its_call() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(100);
@@ -180,7 +180,7 @@ async fn a_call_goes_on_when_its_caller_leaves() {
 /// A future may be held without being polled, for example in a `select!` that runs another branch.
 /// It must not delay other requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_nobody_polls_stands_in_nobodys_way() {
+async fn unpolled_call_blocks_no_others() {
     let server = Redis::start();
     let store = connected(patient(&server.url()).max_calls(1)).await;
     let policy = policy(100);
@@ -194,7 +194,7 @@ async fn a_call_that_nobody_polls_stands_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn receipts_are_settled_and_keys_reset_by_another_process() {
+async fn another_process_settles_and_resets() {
     let server = Redis::start();
     let (one, other) =
         (connected(patient(&server.url())).await, connected(patient(&server.url())).await);
@@ -212,7 +212,7 @@ async fn receipts_are_settled_and_keys_reset_by_another_process() {
 }
 
 #[tokio::test]
-async fn replicas_of_one_limit_need_no_clock_of_their_own() {
+async fn replicas_share_a_limit() {
     let server = Redis::start();
     let stores: Vec<RedisStore> = {
         let mut stores = Vec::new();
@@ -231,7 +231,7 @@ async fn replicas_of_one_limit_need_no_clock_of_their_own() {
 
 /// More charges than a call may have keys, but only one key.
 #[tokio::test]
-async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way() {
+async fn huge_request_is_answered() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(100_000);

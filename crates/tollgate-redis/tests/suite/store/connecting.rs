@@ -26,7 +26,7 @@ async fn report(store: &RedisStore) -> tollgate_redis::RedisReport {
 }
 
 #[tokio::test]
-async fn all_ways_to_a_server_lead_to_the_same_limit() {
+async fn socket_and_tcp_share_limits() {
     let server = Redis::builder().password("s3cret").databases(4).start();
     let policy = policy(10);
     let socket = server.socket_url().replace("://", "://:s3cret@localhost");
@@ -41,7 +41,7 @@ async fn all_ways_to_a_server_lead_to_the_same_limit() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_with_those_whom_the_authority_vouches_for() {
+async fn tls_verifies_the_authority() {
     let server = Redis::builder().tls().start();
     let authority = std::fs::read(server.authority()).unwrap();
     let store = connected(patient(&server.url()).certificate_authorities(authority)).await;
@@ -62,7 +62,7 @@ async fn tls_is_spoken_with_those_whom_the_authority_vouches_for() {
 }
 
 #[tokio::test]
-async fn a_user_with_the_rights_of_the_script_needs_no_others() {
+async fn script_rights_suffice() {
     let server = Redis::builder().user("limiter", "s3cret", RIGHTS).start();
     let store = connected(patient(&server.url_of("limiter", "s3cret"))).await;
     let policy = policy(10);
@@ -76,7 +76,7 @@ async fn a_user_with_the_rights_of_the_script_needs_no_others() {
 }
 
 #[tokio::test]
-async fn what_will_hurt_is_said_at_once() {
+async fn warnings_name_harmful_settings() {
     let rights = "~tollgate:* +@all -pexpireat -set";
     let server = Redis::builder()
         .user("limiter", "s3cret", rights)
@@ -96,7 +96,7 @@ async fn what_will_hurt_is_said_at_once() {
 
 /// A script that lacks a permission has already done part of its work when it fails.
 #[tokio::test]
-async fn what_a_script_without_all_rights_leaves_behind_is_not_denied() {
+async fn missing_right_may_have_charged() {
     let rights = "~tollgate:* +@all -pexpireat";
     let server = Redis::builder().user("limiter", "s3cret", rights).start();
     let url = server.url_of("limiter", "s3cret");
@@ -135,7 +135,7 @@ async fn no_timeout_is_too_long() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_about_a_server_that_is_well() {
+async fn healthy_server_has_no_warnings() {
     let server = Redis::builder().set("maxmemory-policy", "noeviction").start();
     let store = connected(patient(&server.url())).await;
     let report = report(&store).await;
@@ -152,7 +152,7 @@ async fn nothing_is_said_about_a_server_that_is_well() {
 }
 
 #[tokio::test]
-async fn a_service_starts_without_redis_and_connects_when_it_comes() {
+async fn service_connects_when_redis_starts() {
     let server = Redis::start();
     server.kill();
     let store = RedisStore::connect(&server.url()).unwrap();
@@ -173,7 +173,7 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
 
 /// A connection is not replaced while an answer may still arrive before its deadline.
 #[tokio::test]
-async fn a_slow_answer_counts_until_the_timeout() {
+async fn slow_answer_counts_until_timeout() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(10);
@@ -193,7 +193,7 @@ async fn a_slow_answer_counts_until_the_timeout() {
 /// Failing calls force a reconnection at most once per second. While disconnected they force none,
 /// and their requests must not be sent later.
 #[tokio::test]
-async fn an_outage_ends_with_one_connection_however_long_it_was() {
+async fn outage_causes_a_single_reconnect() {
     let server = Redis::start();
     // Long enough that a busy machine does not force a reconnection.
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(1));
@@ -217,7 +217,7 @@ async fn an_outage_ends_with_one_connection_however_long_it_was() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_an_outage_and_shows_in_no_text() {
+async fn wrong_password_is_never_shown() {
     let server = Redis::builder().password("s3cret").start();
     let url = server.url().replace("s3cret", "wr0ng");
     let store = RedisStore::connect(&url).unwrap();
@@ -232,13 +232,13 @@ async fn a_wrong_password_is_an_outage_and_shows_in_no_text() {
 }
 
 #[test]
-fn a_store_is_made_within_a_runtime() {
+fn store_requires_a_runtime() {
     let made = RedisStore::connect("redis://127.0.0.1");
     assert!(matches!(made, Err(ConnectError::NoRuntime)));
 }
 
 #[tokio::test]
-async fn a_namespace_cannot_break_the_braces() {
+async fn namespace_rejects_braces() {
     let made = RedisStore::builder("redis://127.0.0.1").unwrap().namespace("a{b").connect();
     assert!(matches!(made, Err(ConnectError::Namespace(_))));
 }

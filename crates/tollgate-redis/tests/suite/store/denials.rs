@@ -17,7 +17,7 @@ pub(crate) async fn cached(server: &Redis) -> RedisStore {
 }
 
 #[tokio::test]
-async fn a_flood_of_denied_requests_asks_redis_once() {
+async fn denied_flood_calls_redis_once() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(1);
@@ -40,7 +40,7 @@ async fn a_flood_of_denied_requests_asks_redis_once() {
 }
 
 #[tokio::test]
-async fn a_key_with_units_left_is_asked_about() {
+async fn key_with_remaining_units_is_queried() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(10);
@@ -57,7 +57,7 @@ async fn a_key_with_units_left_is_asked_about() {
 }
 
 #[tokio::test]
-async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
+async fn cache_is_per_cost_and_key() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(10);
@@ -86,7 +86,7 @@ async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
 
 /// Another replica may have taken the other policy's remaining units, which this store cannot know.
 #[tokio::test]
-async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
+async fn unfrozen_denials_are_not_cached() {
     let server = Redis::start();
     let store = cached(&server).await;
     let (few, many) = (policy(3), Policy::fixed_window_counter("many", Quota::per_day(9)).unwrap());
@@ -117,7 +117,7 @@ async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
 
 /// Each denial is a strike, and the block is longer than the denial.
 #[tokio::test]
-async fn a_penalty_is_asked_about_until_it_blocks() {
+async fn penalty_is_cached_once_it_blocks() {
     let server = Redis::start();
     let store = cached(&server).await;
     let strikes = Strikes::of_denials(3, Duration::from_secs(600)).block(2 * DAY);
@@ -135,7 +135,7 @@ async fn a_penalty_is_asked_about_until_it_blocks() {
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[tokio::test]
-async fn a_raised_quota_is_asked_for_anew() {
+async fn raised_quota_misses_the_cache() {
     let server = Redis::start();
     let store = cached(&server).await;
     charge(&store, &policy(1), "k", 1).await;
@@ -144,7 +144,7 @@ async fn a_raised_quota_is_asked_for_anew() {
 }
 
 #[tokio::test]
-async fn a_reset_of_ones_own_is_known_at_once() {
+async fn own_reset_clears_the_cache() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(1);
@@ -162,7 +162,7 @@ async fn a_reset_of_ones_own_is_known_at_once() {
 }
 
 #[tokio::test]
-async fn a_policy_that_settles_is_not_remembered() {
+async fn settled_policy_is_not_cached() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(10);
@@ -179,7 +179,7 @@ async fn a_policy_that_settles_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn what_another_process_gives_back_is_seen_within_the_bound() {
+async fn foreign_reset_is_noticed_within_bound() {
     let server = Redis::start();
     let store = connected(patient(&server.url()).deny_cache(Duration::from_millis(100))).await;
     let other = connected(patient(&server.url())).await;
@@ -196,7 +196,7 @@ async fn what_another_process_gives_back_is_seen_within_the_bound() {
 
 /// Redis reports another instant for the first unit, so the remembered answers are wrong.
 #[tokio::test]
-async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew() {
+async fn refilled_key_replaces_cached_costs() {
     let server = Redis::start();
     let (store, other) = (cached(&server).await, cached(&server).await);
     let policy = Policy::token_bucket("p", Quota::per_day(5)).unwrap();
@@ -213,7 +213,7 @@ async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew(
 }
 
 #[tokio::test]
-async fn it_can_be_switched_off() {
+async fn cache_can_be_disabled() {
     let server = Redis::start();
     let store = connected(patient(&server.url()).deny_cache(Duration::ZERO)).await;
     let policy = policy(1);
@@ -223,7 +223,7 @@ async fn it_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn a_shadow_that_would_deny_is_no_denial() {
+async fn shadow_denials_are_not_cached() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(1);
@@ -239,7 +239,7 @@ async fn a_shadow_that_would_deny_is_no_denial() {
 /// Sends the same requests to a store with the cache and to a store without it, each with separate
 /// keys. Both must admit the same requests.
 #[tokio::test]
-async fn with_it_and_without_it_the_same_requests_pass() {
+async fn cache_does_not_change_decisions() {
     let server = Redis::start();
     let with =
         connected(patient(&server.url()).namespace("with").deny_cache(Duration::from_secs(60)))
@@ -301,7 +301,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
 
 /// The reset is executed after a denial was remembered, and its answer is lost.
 #[tokio::test]
-async fn a_reset_whose_answer_is_lost_may_have_been_made() {
+async fn lost_reset_clears_the_cache() {
     let server = Redis::start();
     let proxy = Proxy::start(server.address());
     let builder = patient(&proxy.url()).deny_cache(Duration::from_secs(60));

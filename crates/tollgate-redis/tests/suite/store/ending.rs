@@ -20,7 +20,7 @@ fn tasks() -> usize {
 }
 
 #[tokio::test]
-async fn no_task_and_no_connection_outlives_the_last_clone() {
+async fn last_clone_drops_tasks_and_connections() {
     let server = Redis::start();
     let before = tasks();
     let store = connected(patient(&server.url())).await;
@@ -39,7 +39,7 @@ async fn no_task_and_no_connection_outlives_the_last_clone() {
 }
 
 #[tokio::test]
-async fn a_store_that_never_connected_leaves_nothing_either() {
+async fn unconnected_store_leaves_no_tasks() {
     let server = Redis::start();
     server.kill();
     let before = tasks();
@@ -60,7 +60,7 @@ fn other() -> Runtime {
 
 /// A service may shut down one runtime and continue in another for a while.
 #[test]
-fn a_store_whose_runtime_is_gone_says_so() {
+fn requests_fail_without_runtime() {
     let server = Redis::start();
     for url in [server.url(), server.url().replace("redis:", "redis-cluster:")] {
         let (first, second) = (other(), other());
@@ -88,7 +88,7 @@ fn a_store_whose_runtime_is_gone_says_so() {
 }
 
 #[test]
-fn who_waits_when_the_runtime_goes_is_told() {
+fn pending_requests_fail_with_runtime() {
     let server = Redis::start();
     let proxy = Proxy::start(server.address());
     for url in [proxy.url(), server.url().replace("redis:", "redis-cluster:")] {
@@ -125,7 +125,7 @@ fn who_waits_when_the_runtime_goes_is_told() {
 }
 
 #[test]
-fn a_store_answers_in_another_runtime_and_in_none() {
+fn store_works_outside_its_runtime() {
     let server = Redis::start();
     let (first, second) = (Builder::new_multi_thread().enable_all().build().unwrap(), other());
     let store = first.block_on(connected(patient(&server.url())));

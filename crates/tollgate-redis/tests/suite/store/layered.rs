@@ -66,7 +66,7 @@ fn is_about(seconds: u64, minutes: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_dearer_request_is_told_its_own_wait_and_not_that_of_a_cheaper_one() {
+async fn each_cost_gets_its_own_wait() {
     let server = Redis::start();
     let store = cached(&server).await;
     let bucket = bucket();
@@ -89,7 +89,7 @@ async fn a_dearer_request_is_told_its_own_wait_and_not_that_of_a_cheaper_one() {
 }
 
 #[tokio::test]
-async fn a_policy_that_was_not_asked_is_not_in_the_answer() {
+async fn undecided_policy_is_omitted() {
     let server = Redis::start();
     let store = cached(&server).await;
     let bucket = bucket();

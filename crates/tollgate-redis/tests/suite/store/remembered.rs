@@ -120,7 +120,7 @@ impl Scene {
 /// Another replica sometimes charges a small cost. It cannot charge a frozen key, and its charges
 /// to other keys do not affect remembered answers.
 #[tokio::test]
-async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
+async fn remembered_answers_match_redis() {
     let scene = Scene::start().await;
     let policies = policies();
     let mut rng = Rng::with_seed(tollgate_store_tests::seed());
@@ -178,7 +178,7 @@ async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
 
 /// The same in real time: the instant at which a request passes does not change.
 #[tokio::test]
-async fn a_wait_that_is_remembered_ends_when_redis_says() {
+async fn remembered_wait_matches_redis() {
     let server = Redis::start();
     let remembers = connected(patient(&server.url()).deny_cache(Duration::from_secs(60))).await;
     let asks = connected(patient(&server.url()).deny_cache(Duration::ZERO)).await;

@@ -15,11 +15,11 @@ use crate::connection::Network;
 use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
-use crate::guard::Guard;
 use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
+use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
 use crate::random::Random;
 use crate::stats::Counters;
@@ -257,9 +257,9 @@ impl RedisStoreBuilder {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
             Topology::cluster(seeds, Connect { network, bounds, has_breaker, about })
         } else {
-            let guard = Guard::new(bounds.timeout, has_breaker);
+            let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
-            let node = Node::new(connection, bounds.timeout, guard, about);
+            let node = Node::new(connection, bounds.timeout, breaker, about);
             let place = Place { host: address.to_string(), port: 0 };
             Topology::single(place, node, bounds)
         };

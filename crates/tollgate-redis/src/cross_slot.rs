@@ -131,16 +131,16 @@ impl Group {
         receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
-    fn skipped(&self) -> Said {
-        Said::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
+    fn skipped(&self) -> Decisions {
+        Decisions::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
     }
 }
 
 /// A group's decisions.
 #[derive(Debug, Default)]
-struct Said(SmallVec<[Decision; 2]>);
+struct Decisions(SmallVec<[Decision; 2]>);
 
-impl Said {
+impl Decisions {
     fn of(decisions: impl Iterator<Item = Decision>) -> Self {
         Self(decisions.collect())
     }
@@ -148,7 +148,7 @@ impl Said {
     /// Returns the group's decisions after another group denied the request and this group was
     /// refunded: it would allow the request, and its units are available again.
     fn uncharged(group: &Group, verdict: &Verdict) -> Self {
-        let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
+        let decisions = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
                 decision.outcome = Outcome::WouldAllow;
@@ -157,7 +157,7 @@ impl Said {
             }
             decision
         });
-        Self::of(said)
+        Self::of(decisions)
     }
 }
 
@@ -167,7 +167,7 @@ impl CrossSlot {
         let (mut is_silent, mut may_be_charged) = (true, false);
         for group in &self.groups {
             if !asked.send() {
-                self.take_back(&verdicts).await;
+                self.refund(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
             match self.ask(group.lines.clone()).await {
@@ -183,7 +183,7 @@ impl CrossSlot {
                     verdicts.push(None);
                 }
                 Err(error) => {
-                    may_be_charged |= !self.take_back(&verdicts).await;
+                    may_be_charged |= !self.refund(&verdicts).await;
                     return Err(if !may_be_charged || error.may_have_charged() {
                         error
                     } else {
@@ -192,8 +192,8 @@ impl CrossSlot {
                 }
             }
         }
-        let said = self.groups.iter().zip(&verdicts).map(|(group, verdict)| match verdict {
-            Some(verdict) => Said::of(verdict.decisions().iter().copied()),
+        let decisions = self.groups.iter().zip(&verdicts).map(|(group, verdict)| match verdict {
+            Some(verdict) => Decisions::of(verdict.decisions().iter().copied()),
             None => group.skipped(),
         });
         let at = self.groups.iter().zip(&verdicts);
@@ -201,7 +201,7 @@ impl CrossSlot {
         // Each node has its own clock. A queued request waits by its queue's clock.
         let at = at.max_by_key(|(queues, _)| *queues);
         let at = at.map(|(_, verdict)| verdict.decided_at()).unwrap_or_default();
-        Ok(Verdict::new(true, at, self.in_order(said)))
+        Ok(Verdict::new(true, at, self.in_order(decisions)))
     }
 
     /// Returns the verdict on a request that was denied after the groups in `before` had admitted
@@ -213,17 +213,18 @@ impl CrossSlot {
                 self.store.0.combiner.deniers.add(line);
             }
         }
-        self.take_back(before).await;
-        let said = self.groups.iter().enumerate().map(|(index, group)| match before.get(index) {
-            Some(Some(verdict)) => Said::uncharged(group, verdict),
-            None if index == before.len() => Said::of(denial.decisions().iter().copied()),
-            _ => group.skipped(),
-        });
-        Verdict::new(false, denial.decided_at(), self.in_order(said))
+        self.refund(before).await;
+        let decisions =
+            self.groups.iter().enumerate().map(|(index, group)| match before.get(index) {
+                Some(Some(verdict)) => Decisions::uncharged(group, verdict),
+                None if index == before.len() => Decisions::of(denial.decisions().iter().copied()),
+                _ => group.skipped(),
+            });
+        Verdict::new(false, denial.decided_at(), self.in_order(decisions))
     }
 
     /// Refunds the charges. Returns whether all refunds finished before the deadline.
-    async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
+    async fn refund(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
         let ids = &self.store.0.combiner.ids;
         let receipts: Vec<_> = groups
@@ -234,9 +235,9 @@ impl CrossSlot {
             return true;
         }
         let store = self.store.clone();
-        let giving = async move { give_back(&store, receipts).await };
-        let giving = self.store.0.combiner.runtime.spawn(giving);
-        matches!(timeout_at(self.deadline, giving).await, Ok(Ok(true)))
+        let refunds = async move { refund_receipts(&store, receipts).await };
+        let refunds = self.store.0.combiner.runtime.spawn(refunds);
+        matches!(timeout_at(self.deadline, refunds).await, Ok(Ok(true)))
     }
 
     fn is_last(&self, group: &Arc<Group>) -> bool {
@@ -257,9 +258,9 @@ impl CrossSlot {
     }
 
     /// Returns the decisions in the order of the request's charges.
-    fn in_order(&self, said: impl IntoIterator<Item = Said>) -> SmallVec<[Decision; 2]> {
+    fn in_order(&self, groups: impl IntoIterator<Item = Decisions>) -> SmallVec<[Decision; 2]> {
         let keys = self.groups.iter().flat_map(|group| &group.keys);
-        let decisions = said.into_iter().flat_map(|said| said.0);
+        let decisions = groups.into_iter().flat_map(|group| group.0);
         let mut decisions: SmallVec<[_; 2]> =
             keys.map(|(_, index)| *index).zip(decisions).collect();
         decisions.sort_unstable_by_key(|(index, _)| *index);
@@ -281,9 +282,9 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
 
 /// Refunds the charges of the receipts. Returns whether all refunds were confirmed. A lost refund
 /// is sent again, which is safe because a receipt is only settled once.
-async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
+async fn refund_receipts(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     let mut open: Vec<_> = receipts.iter().collect();
-    let mut is_back = true;
+    let mut all_refunded = true;
     for pause in [Duration::ZERO, PAUSE, PAUSE * 8] {
         if open.is_empty() {
             break;
@@ -305,12 +306,12 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
                 Ok(Settlement::Returned { units }) if units > 0 => {}
                 // A queued charge is not refunded if requests wait behind it. If a receipt's first
                 // answer was lost, its effect is unknown.
-                Ok(_) => is_back = false,
+                Ok(_) => all_refunded = false,
                 Err(_) => open.push(receipt),
             }
         }
     }
-    is_back && open.is_empty()
+    all_refunded && open.is_empty()
 }
 
 /// The pause before the first retry of a failed refund.

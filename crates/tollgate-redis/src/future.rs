@@ -94,17 +94,17 @@ fn is_within(runtime: &Handle) -> bool {
 /// Spawns the call in the store's runtime.
 fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
     if let Some((call, runtime)) = drive.take() {
-        runtime.spawn(Left { call, tickets: vec![Arc::clone(ticket)] });
+        runtime.spawn(Detached { call, tickets: vec![Arc::clone(ticket)] });
     }
 }
 
 /// A call that the runtime drives. If the runtime shuts down first, its callers get an error.
-pub(crate) struct Left {
+pub(crate) struct Detached {
     pub(crate) call: Drive,
     pub(crate) tickets: Vec<Arc<Ticket>>,
 }
 
-impl Future for Left {
+impl Future for Detached {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -117,7 +117,7 @@ impl Future for Left {
     }
 }
 
-impl Drop for Left {
+impl Drop for Detached {
     fn drop(&mut self) {
         self.tickets.iter().for_each(|ticket| ticket.fail_pending());
     }

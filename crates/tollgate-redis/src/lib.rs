@@ -77,13 +77,13 @@ mod deny_cache;
 mod encode;
 mod failure;
 mod future;
-mod guard;
 mod header;
 mod ids;
 mod interned;
 mod lease;
 mod names;
 mod node;
+mod node_breaker;
 mod pace;
 mod random;
 mod replay;
@@ -178,7 +178,7 @@ impl RedisStore {
     /// answer within the timeout. In a Cluster this is the worst state among its masters; requests
     /// for keys on other masters are still sent.
     pub fn breaker(&self) -> BreakerState {
-        let states = self.leaders().map(|leader| leader.node.guard().state());
+        let states = self.leaders().map(|leader| leader.node.breaker().state());
         states.max().unwrap_or(BreakerState::Closed)
     }
 

@@ -15,7 +15,7 @@ use crate::check::{self, About, RedisReport};
 use crate::connection::{Answer, Answers, Command, CommandError, Connection, Reconnects, Value};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
-use crate::guard::{self, Guard};
+use crate::node_breaker::{self, NodeBreaker};
 use crate::script;
 use crate::server_clock::ServerClock;
 
@@ -28,7 +28,7 @@ pub(crate) struct Node {
     /// Held while querying the time, so concurrent calls share one query.
     asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
-    guard: Guard,
+    breaker: NodeBreaker,
     timeout: Duration,
     report: Mutex<RedisReport>,
     /// Whether a call may have keys in several slots.
@@ -53,7 +53,7 @@ impl Node {
     pub(crate) fn new(
         connection: Connection,
         timeout: Duration,
-        guard: Guard,
+        breaker: NodeBreaker,
         about: About,
     ) -> Arc<Self> {
         let node = Arc::new(Self {
@@ -62,7 +62,7 @@ impl Node {
             clock: ServerClock::new(),
             asking: tokio::sync::Mutex::default(),
             health: Mutex::default(),
-            guard,
+            breaker,
             timeout,
             report: Mutex::default(),
             allows_cross_slot: AtomicBool::new(false),
@@ -209,13 +209,13 @@ impl Node {
 
     /// Reports a call's outcome to the breaker, and starts probing the server if the breaker opens.
     fn judge(self: &Arc<Self>, error: Option<&CommandError>) {
-        if self.guard.learn(!error.is_some_and(CommandError::is_silence)) {
-            self.runtime.spawn(guard::probe(Arc::downgrade(self)));
+        if self.breaker.learn(!error.is_some_and(CommandError::is_silence)) {
+            self.runtime.spawn(node_breaker::probe(Arc::downgrade(self)));
         }
     }
 
-    pub(crate) const fn guard(&self) -> &Guard {
-        &self.guard
+    pub(crate) const fn breaker(&self) -> &NodeBreaker {
+        &self.breaker
     }
 
     /// Returns the server's time at `instant`, or `None` if the server has never answered.

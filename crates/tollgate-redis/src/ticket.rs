@@ -133,9 +133,9 @@ impl Ticket {
         Self { request, slot, epoch, deadline, progress }
     }
 
-    /// The slot that a call must not mix with other slots. `None` if the request may share a call
-    /// with other slots: decisions do, if the node allows cross-slot calls.
-    pub(crate) fn script(&self, allows_cross_slot: bool) -> Option<u16> {
+    /// Returns the slot if the request needs a separate batch for it. Decisions of several slots
+    /// share a batch if the node allows that.
+    pub(crate) fn separate_slot(&self, allows_cross_slot: bool) -> Option<u16> {
         let shares = allows_cross_slot && matches!(self.request, Request::Decide(_));
         (!shares).then_some(self.slot)
     }

@@ -104,7 +104,7 @@ impl Combiner {
     pub(super) fn refuse(&self, member: &Member, tickets: &[Arc<Ticket>]) {
         self.topology.suspect();
         for ticket in tickets {
-            let refusal = member.node.guard().refusal();
+            let refusal = member.node.breaker().refusal();
             let closed = || StoreError::not_charged(STORE, "the server began to answer just now");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {

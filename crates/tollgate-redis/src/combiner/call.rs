@@ -35,7 +35,7 @@ impl Combiner {
         mut tickets: Vec<Arc<Ticket>>,
         lane: Lane,
     ) -> Ended {
-        if target.member.node.guard().is_open() {
+        if target.member.node.breaker().is_open() {
             self.refuse(&target.member, &tickets);
             return Ended::Refused;
         }
@@ -70,7 +70,7 @@ impl Combiner {
         });
     }
 
-    /// Sends one batch per script. `tickets` retains the requests that must be resent.
+    /// Sends one batch per separate slot. `tickets` retains the requests that must be resent.
     async fn send(
         self: &Arc<Self>,
         target: &Target,
@@ -81,8 +81,8 @@ impl Combiner {
         let node = &target.member.node;
         // For a single slot, the cross-slot script is slower.
         allows_cross_slot &= tickets.iter().any(|ticket| ticket.slot != tickets[0].slot);
-        let script = |ticket: &Arc<Ticket>| ticket.script(allows_cross_slot);
-        tickets.sort_by_key(script);
+        let separate_slot = |ticket: &Arc<Ticket>| ticket.separate_slot(allows_cross_slot);
+        tickets.sort_by_key(separate_slot);
         let sent = Sent { instant: Instant::now(), moment: self.clock.now() };
         let time = self.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let time = time.map(Timestamp::from_micros);
@@ -93,10 +93,10 @@ impl Combiner {
             if !ticket.send() {
                 return false;
             }
-            let script = script(ticket);
-            if last.replace(script) != Some(script) {
+            let slot = separate_slot(ticket);
+            if last.replace(slot) != Some(slot) {
                 let mut batch = Batch::at(self.ids.nonce(sent.moment), now);
-                if script.is_none() {
+                if slot.is_none() {
                     batch.set_cross_slot();
                 }
                 batches.push(batch);
@@ -106,7 +106,7 @@ impl Combiner {
         batches.retain(|batch| !batch.is_empty());
         // Tests with their own time have no deadlines in it.
         if time.is_none() {
-            for (batch, tickets) in batches.iter_mut().zip(parts(tickets, script)) {
+            for (batch, tickets) in batches.iter_mut().zip(parts(tickets, separate_slot)) {
                 let first = tickets.iter().map(|ticket| ticket.deadline).min();
                 batch.set_deadline(first.and_then(|first| node.at_server(first)));
             }
@@ -126,7 +126,8 @@ impl Combiner {
         let took = sent.instant.elapsed();
         let mut ended = Ended::Refused;
         let mut again = Vec::new();
-        for ((batch, tickets), outcome) in batches.iter().zip(parts(tickets, script)).zip(outcomes)
+        for ((batch, tickets), outcome) in
+            batches.iter().zip(parts(tickets, separate_slot)).zip(outcomes)
         {
             self.counters.count_call(tickets.len(), took, &outcome);
             let now = match outcome.map(|bytes| batch.parse(&bytes)) {
@@ -189,12 +190,12 @@ impl Combiner {
     }
 }
 
-/// Splits the requests by script.
+/// Splits sorted requests by batch.
 fn parts(
     tickets: &[Arc<Ticket>],
-    script: impl Fn(&Arc<Ticket>) -> Option<u16>,
+    separate_slot: impl Fn(&Arc<Ticket>) -> Option<u16>,
 ) -> impl Iterator<Item = &[Arc<Ticket>]> {
-    tickets.chunk_by(move |one, other| script(one) == script(other))
+    tickets.chunk_by(move |one, other| separate_slot(one) == separate_slot(other))
 }
 
 /// Adds a request to a call, or fails it.

@@ -77,7 +77,7 @@ impl TaskLane {
     /// that no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
         // The breaker has already handled lost calls.
-        let is_silent = self.member.node.guard().is_open();
+        let is_silent = self.member.node.breaker().is_open();
         let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
         let mut lanes = self.member.lanes.lock();
@@ -88,7 +88,7 @@ impl TaskLane {
         let shares = self.member.node.allows_cross_slot();
         let fit = |ticket: &Arc<Ticket>| match ticket.is_waited_for() {
             false => Fit::Gone,
-            true if work.admits(&ticket.request, ticket.script(shares)) => Fit::Fits,
+            true if work.admits(&ticket.request, ticket.separate_slot(shares)) => Fit::Fits,
             true => Fit::Full,
         };
         let Next { call, shed, another } = lanes.pace.next(fit, now);

@@ -86,7 +86,7 @@ impl Combiner {
     }
 
     fn queue(self: &Arc<Self>, member: &Arc<Member>, ticket: &Arc<Ticket>) -> Option<Drive> {
-        if member.node.guard().is_open() {
+        if member.node.breaker().is_open() {
             member.lanes.lock().pace.forget();
             self.refuse(member, slice::from_ref(ticket));
             return None;

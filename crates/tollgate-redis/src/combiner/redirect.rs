@@ -11,7 +11,7 @@ use super::deadlines::Unanswered;
 use super::lane::Lane;
 use super::{Combiner, Drive, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
-use crate::future::Left;
+use crate::future::Detached;
 use crate::ticket::Ticket;
 use crate::topology::{Member, Place};
 
@@ -58,7 +58,7 @@ impl Combiner {
     /// Queues a request at the member that has its key now.
     pub(super) fn hand_over(self: &Arc<Self>, member: &Arc<Member>, ticket: &Arc<Ticket>) {
         if let Some(call) = self.queue(member, ticket) {
-            self.runtime.spawn(Left { call, tickets: vec![Arc::clone(ticket)] });
+            self.runtime.spawn(Detached { call, tickets: vec![Arc::clone(ticket)] });
         }
     }
 
@@ -102,7 +102,7 @@ impl Combiner {
                 combiner.call(&target, sent, Lane::Aside).await;
             }
         });
-        self.runtime.spawn(Left { call, tickets });
+        self.runtime.spawn(Detached { call, tickets });
     }
 
     /// Waits for a server with room for a call. `None` if the requests' last deadline is too close.

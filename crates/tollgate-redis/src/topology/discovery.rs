@@ -12,8 +12,8 @@ use super::slots::{Part, parse};
 use super::{Member, Place, Topology};
 use crate::check::About;
 use crate::connection::Network;
-use crate::guard::Guard;
 use crate::node::Node;
+use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
 use crate::random::Random;
 
@@ -136,11 +136,11 @@ impl Member {
 impl Connect {
     pub(super) fn member(&self, place: &Place) -> Option<Arc<Member>> {
         let timeout = self.bounds.timeout;
-        let guard = Guard::new(timeout, self.has_breaker);
+        let breaker = NodeBreaker::new(timeout, self.has_breaker);
         let connection = self.network.connect(Some(place), timeout).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
         });
-        let node = Node::new(connection.ok()?, timeout, guard, self.about.clone());
+        let node = Node::new(connection.ok()?, timeout, breaker, self.about.clone());
         Some(Member::new(place.clone(), node, self.bounds))
     }
 }

@@ -14,7 +14,7 @@ use crate::node::Node;
 
 /// Fails requests early while a server does not answer, so they do not each wait for the timeout.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct NodeBreaker {
     /// `None` if calls are always sent.
     breaker: Option<Mutex<Breaker>>,
     /// The breaker's state without its lock, read for each request.
@@ -36,7 +36,7 @@ struct Lines {
 const MOST_LINES: u32 = 4;
 const INTERVAL: Duration = Duration::from_secs(60);
 
-impl Guard {
+impl NodeBreaker {
     pub(crate) fn new(timeout: Duration, has_breaker: bool) -> Self {
         let breaker = has_breaker.then(|| Mutex::new(Breaker::new(micros(timeout))));
         let lines = Mutex::default();
@@ -134,12 +134,12 @@ impl Guard {
 /// Probes a server until it answers within the timeout, or the store is dropped.
 pub(crate) async fn probe(node: Weak<Node>) {
     loop {
-        let next = node.upgrade().and_then(|node| node.guard().next_probe());
+        let next = node.upgrade().and_then(|node| node.breaker().next_probe());
         let Some((wait, patience)) = next else { return };
         tokio::time::sleep(wait).await;
         let Some(node) = node.upgrade() else { return };
         let took = node.probe(patience).await;
-        node.guard().probed(took);
+        node.breaker().probed(took);
     }
 }
 
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn flapping_breaker_limits_log_lines() {
-        let guard = Guard::new(Duration::from_millis(50), true);
+        let breaker = NodeBreaker::new(Duration::from_millis(50), true);
         for _ in 0..10 {
-            guard.log(None, "a change");
+            breaker.log(None, "a change");
         }
-        let lines = guard.lines.lock();
+        let lines = breaker.lines.lock();
         assert_eq!((lines.written, lines.left_out), (MOST_LINES, 10 - MOST_LINES));
     }
 }

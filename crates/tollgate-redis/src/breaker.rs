@@ -13,7 +13,7 @@ use tollgate_core::{Micros, Timestamp};
 /// | [`Down`](BreakerState::Down) | fail immediately | after the answer to a probe |
 /// | [`Slow`](BreakerState::Slow) | fail immediately, as shed | after the answer to a probe |
 ///
-/// The window is one second, or four timeouts if they are longer. Five consecutive lost calls also
+/// The window is one second, or four timeouts if that is longer. Five consecutive lost calls also
 /// count if they are further apart, so the breaker opens for a server with little traffic too.
 ///
 /// A *probe* is a cheap command that belongs to no request, so no request waits for it. The store
@@ -46,7 +46,7 @@ pub enum BreakerState {
     Down,
 }
 
-/// The calls in one part of the window.
+/// The calls in a part of the window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// The index of this part, counted from time zero.
@@ -170,7 +170,7 @@ impl BreakerState {
     }
 }
 
-/// The window slides by a tenth of its length.
+/// The window slides in tenths.
 const PARTS: usize = 10;
 /// Long enough that a 100 ms pause does not outweigh the calls around it. Also the longest time
 /// that requests in an outage wait for their timeouts before the breaker opens.

@@ -194,8 +194,8 @@ impl RedisStoreBuilder {
         self.deny_cache(Duration::ZERO)
     }
 
-    /// Sets the store's clock, in microseconds, while Redis uses its own: for tests of a machine
-    /// that was suspended, during which its timers stopped.
+    /// Sets the store's clock, in microseconds, while Redis uses its own: for tests in which the
+    /// machine was suspended and its timers stopped.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {

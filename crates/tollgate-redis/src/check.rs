@@ -87,7 +87,7 @@ impl fmt::Display for RedisWarning {
     }
 }
 
-/// The parameters of a check.
+/// A check's parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     /// The names under which the check may write.

@@ -86,7 +86,7 @@ pub(crate) struct Span {
     pub(crate) lapses: Moment,
 }
 
-/// A replica spends no units in the last sixth of a block.
+/// A replica spends no units in a block's last sixth.
 ///
 /// NTP slews a clock by up to a twelfth (83 333 ppm, chrony's default bound). If Redis' clock runs
 /// faster and this clock slower, a block expires in Redis after 11/13 of its time here.

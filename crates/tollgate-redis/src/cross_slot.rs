@@ -6,8 +6,8 @@
 //! until its refund. If a refund is lost, its units are missing until they age out.
 //!
 //! So *all or none* holds after the last refund, and *one snapshot* and *a denial changes nothing*
-//! hold within each slot. After a refund, the policy's denials are not remembered, as after any
-//! settlement.
+//! hold within each slot. After a refund, like after any settlement, the policy's denials are not
+//! remembered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ const NOT_REMEMBERED: u64 = u64::MAX;
 
 struct CrossSlot {
     store: RedisStore,
-    /// The groups, in the order of their calls.
+    /// The groups, in call order.
     groups: Vec<Arc<Group>>,
     deadline: Instant,
 }
@@ -90,7 +90,7 @@ impl Group {
     /// Returns the sort key for the order of calls, smallest first.
     ///
     /// Shadow policies come last, because they are only charged with an admitted request. A queue
-    /// comes just before them, because a queued charge cannot always be refunded. Otherwise, a key
+    /// comes just before them, because not every queued charge can be refunded. Otherwise, a key
     /// that denied recently comes first, because it probably denies again. The narrowest quota is
     /// next, because its denial has charged no other key, and then the key that all requests share.
     fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
@@ -314,7 +314,7 @@ async fn refund_receipts(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     all_refunded && open.is_empty()
 }
 
-/// The pause before the first retry of a failed refund.
+/// The pause before a failed refund is first retried.
 const PAUSE: Duration = Duration::from_millis(25);
 /// The receipt lifetime for an immediate refund. It is short, so a flood of denied requests does
 /// not leave long-lived receipts in Redis.

@@ -23,10 +23,9 @@ use crate::ticket::{Line, Request, Ticket};
 /// answer from here therefore has the numbers that Redis would return. Keys with units left are
 /// always decided in Redis, because another replica may take the units.
 ///
-/// The wait for one cost does not imply the wait for another, so Redis is queried once for each
-/// cost.
+/// Costs have different waits, so Redis is queried once for each cost.
 ///
-/// A request with several charges is answered from here if all of its keys are known: at least one
+/// A request with several charges is answered from here if all its keys are known: at least one
 /// denies, and each other key is frozen too or had room for its charge in Redis' last answer. Other
 /// replicas may have charged the keys with room since then, so the answer omits their policies
 /// ([`Outcome::Undecided`]).

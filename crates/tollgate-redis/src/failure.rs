@@ -25,7 +25,7 @@ pub(crate) enum Refusal {
     NoScript,
     /// Another node has the slot.
     Moved { slot: u16, to: String },
-    /// Another node has these keys of a slot that is being moved.
+    /// Another node has these keys while their slot moves.
     Ask { to: String },
     /// Some of the call's keys are on this node and some have already moved.
     TryAgain,
@@ -84,8 +84,8 @@ impl CommandError {
     }
 }
 
-/// Strips the text that Redis before version 7 puts around the error of a script's command:
-/// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
+/// Strips the text that Redis before version 7 puts around errors in a script: `ERR Error running
+/// script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
 /// Only a command that was rejected before it started has the dash. Errors of commands that
 /// started, and Lua errors, do not.

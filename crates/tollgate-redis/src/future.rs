@@ -1,4 +1,4 @@
-//! The future of an answer from Redis.
+//! A future for Redis' answer.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::combiner::{Combiner, Drive};
 use crate::failure::STORE;
 use crate::ticket::{CallAnswer, Ticket};
 
-/// The future of an answer from a [`RedisStore`](crate::RedisStore).
+/// A future for an answer from a [`RedisStore`](crate::RedisStore).
 ///
 /// If the caller drops it, a request that has not been sent yet is never sent.
 pub struct RedisFuture<T> {
@@ -34,7 +34,7 @@ impl<T> RedisFuture<T> {
         Self { ticket, drive, read }
     }
 
-    /// Creates the future of an answer that `drive` will write to the ticket.
+    /// Creates a future for the answer that `drive` will write to the ticket.
     pub(crate) const fn driven(
         ticket: Arc<Ticket>,
         drive: Drive,

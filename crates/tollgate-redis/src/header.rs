@@ -47,8 +47,8 @@ pub(crate) fn is_plain(policy: &Policy) -> bool {
     }
 }
 
-/// Writes the part of a form that no state contains: for a calendar, the boundary nearest to `now`
-/// and its neighbours on both sides. The script has no other data about a calendar. `now` is an
+/// Writes the form's part that no state contains: for a calendar, the boundary nearest to `now` and
+/// its neighbours on both sides. The script has no other data about a calendar. `now` is an
 /// estimate of Redis' time, so the period on either side may be the right one.
 pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
     let Some(calendar) = form.calendar else { return };

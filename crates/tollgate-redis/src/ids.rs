@@ -30,7 +30,7 @@ impl Ids {
         ReceiptId::new(self.process, decided_at, next(&self.receipts))
     }
 
-    /// Returns this process's part of a block's name. Redis adds its time of the call.
+    /// Returns this process's part in a block's name. Redis adds its time of the call.
     pub(crate) fn tag(&self) -> u32 {
         // The low bits suffice: no block is still in use 2^32 blocks later.
         self.process.wrapping_add(next(&self.blocks)) as u32

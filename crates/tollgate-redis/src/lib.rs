@@ -1,7 +1,7 @@
 //! The Redis store of Tollgate, for limits that many processes share, exact to the unit.
 //!
 //! [`RedisStore`] decides in a Lua script inside Redis. The script is a port of the functions in
-//! `tollgate-core`, and a test compares every field of their decisions. One call decides many
+//! `tollgate-core`, and a test compares their decisions field by field. One call decides many
 //! requests over many keys in sequence. Each request is charged completely or not at all.
 //!
 //! ```no_run
@@ -34,7 +34,7 @@
 //! names or addresses that they announce, and follows changes. The user needs permission to call
 //! `CLUSTER SLOTS`.
 //!
-//! All policies of a key share a slot, so one call decides them. *Different keys* in a request, for
+//! A key's policies share a slot, so one call decides them. *Different keys* in a request, for
 //! example [`Key::GLOBAL`] and an address, are usually in different slots, and no call can contain
 //! both. The store then makes one call per slot: first for keys that denied within the last second,
 //! then the narrowest quota, then [`Key::GLOBAL`], then queues, and shadow policies last. If a slot
@@ -57,9 +57,9 @@
 //! number of units is admitted again.
 //!
 //! While a slot moves, requests follow their keys and are charged once. A request that needs
-//! several keys in the slot (two policies of one key, or the settlement of a receipt) waits until
-//! all its keys have moved, and fails uncharged if that takes longer than the timeout. Move slots
-//! with limits when there is little traffic.
+//! several keys in the slot (two policies of a key, or a settlement) waits until all its keys have
+//! moved, and fails uncharged if that takes longer than the timeout. Move slots with limits when
+//! there is little traffic.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -148,7 +148,7 @@ struct Inner {
 impl RedisStore {
     /// Creates a store with the default settings, which connects in the background. Call it within
     /// a tokio runtime: the store's calls run there, and all requests fail after it has shut down.
-    /// Callers in another runtime, or outside a runtime, also get answers, but each of their calls
+    /// Callers in another runtime, or outside a runtime, also get answers, but each such call
     /// spawns a task.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
@@ -199,8 +199,8 @@ impl RedisStore {
         self.0.combiner.topology.leaders().into_iter()
     }
 
-    /// Returns a number that is equal for all clones of a store and different for any other live
-    /// store. Callers that sum over several handles use it to count each store once.
+    /// Returns a number that is equal for all clones of a store and different from all other live
+    /// stores. Callers that sum over several handles use it to count each store once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -228,8 +228,8 @@ impl RedisStore {
         Instant::now() + self.0.combiner.bounds.timeout
     }
 
-    /// Returns whether one call can decide all charges. Most requests only have policies of one
-    /// key, which share a slot.
+    /// Returns whether one call can decide all charges. Most requests have a single key, and all
+    /// its policies share a slot.
     fn is_one_call(&self, lines: &[Line]) -> bool {
         let topology = &self.0.combiner.topology;
         let mut slots = lines.iter().map(|line| topology.slot(&line.state));

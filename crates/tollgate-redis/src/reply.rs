@@ -47,8 +47,8 @@ pub enum Row {
     },
 }
 
-/// For each charge in a denied request: how long its key has no room for one unit, so charges
-/// cannot change it. Zero if the key has room or this is unknown; empty in a verdict that admits.
+/// For each charge in a denied request: how long its key has no room for a unit, so charges cannot
+/// change it. Zero if the key has room or this is unknown; empty in a verdict that admits.
 pub type Frozen = SmallVec<[Micros; 2]>;
 
 /// Why a value is unreadable.
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::encode::Line;
 
-    /// A request with two charges to one key and one charge to another, and a reset.
+    /// A request with two charges to the same key and one charge to another, and a reset.
     fn batch() -> Batch {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
         let line =

@@ -117,7 +117,7 @@ enum Progress {
         waker: Option<Waker>,
         refusals: u8,
     },
-    /// Is part of a call.
+    /// Is in a call.
     Sent {
         waker: Option<Waker>,
         refusals: u8,
@@ -145,7 +145,7 @@ impl Ticket {
         !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
     }
 
-    /// Marks this as part of a call. Returns `false` if the caller has given up.
+    /// Marks this as sent in a call. Returns `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -215,7 +215,7 @@ impl Ticket {
         });
     }
 
-    /// Answers, if the request still waits. `answer` receives whether it is part of a call.
+    /// Answers, if the request still waits. `answer` receives whether it is in a call.
     fn answer_with(&self, answer: impl FnOnce(bool) -> Result<CallAnswer, StoreError>) {
         let mut progress = self.progress.lock();
         let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
@@ -261,8 +261,8 @@ fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
     waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
 
-/// A call has the deadline of its oldest request, so each of several old requests can cause a
-/// rejection of the entire call. A server that rejects more often than this has another reason.
+/// A call has the deadline of its oldest request, so several old requests can each cause a
+/// rejection of their entire call. A server that rejects more often than this has another reason.
 const MOST_REFUSALS: u8 = 3;
 
 const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

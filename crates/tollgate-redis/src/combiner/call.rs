@@ -48,7 +48,7 @@ impl Combiner {
         let mut ended = None;
         let mut allows_cross_slot = target.member.node.allows_cross_slot();
         // Some requests are resent immediately: requests that the server rejected as late before
-        // their deadline, and requests with keys on another node, so that the reply names the node.
+        // their deadline, and requests with keys on another node, so the reply names the node.
         while !tickets.is_empty() {
             let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));
@@ -70,7 +70,8 @@ impl Combiner {
         });
     }
 
-    /// Sends one batch per separate slot. `tickets` retains the requests that must be resent.
+    /// Sends one batch per separate slot, and a shared batch for the rest. `tickets` retains the
+    /// requests that must be resent.
     async fn send(
         self: &Arc<Self>,
         target: &Target,
@@ -136,7 +137,8 @@ impl Combiner {
                     Ended::Answered
                 }
                 Ok(Err(bad)) => {
-                    // Other replies may be off by one as well, so the connection cannot be trusted.
+                    // Later replies are probably shifted as well, so the connection cannot be
+                    // trusted.
                     node.distrust();
                     self.forget_denials(tickets);
                     for ticket in tickets {

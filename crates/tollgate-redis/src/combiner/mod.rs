@@ -1,4 +1,4 @@
-//! Group commit: requests that wait at the same time are decided in one call.
+//! Group commit: requests that wait at the same time share a call.
 //!
 //! A request's path:
 //!

@@ -77,8 +77,8 @@ impl Combiner {
         if refusal != Refusal::TryAgain {
             return self.go_on(tickets.collect(), redirects);
         }
-        // Some requests' keys have moved and others' have not. Most requests have all keys on one
-        // node, and must not be delayed by requests with split keys.
+        // Some keys have moved and some have not. Most requests have all keys on one node, and must
+        // not be delayed by requests with split keys.
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
         for ticket in tickets {
             let belongs =

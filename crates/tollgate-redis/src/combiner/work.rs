@@ -1,4 +1,4 @@
-//! Limits how much work a call gives Redis, so that no script blocks other clients for long.
+//! Limits how much work a call gives Redis, so scripts do not block other clients for long.
 
 use std::hash::BuildHasher;
 
@@ -11,7 +11,7 @@ use crate::encode::Batch;
 use crate::header::is_plain;
 use crate::ticket::{Line, Request};
 
-/// The total work of a call's requests.
+/// The total work for a call's requests.
 ///
 /// The unit is a microsecond on a typical server. The costs are estimates: a script cannot measure
 /// its own time, because Redis freezes the clock while it runs.
@@ -28,7 +28,7 @@ pub(super) struct Work {
     hasher: RandomState,
 }
 
-/// The maximum work of a call with several requests.
+/// The maximum work in a call with several requests.
 const MOST: u64 = 1_000;
 
 /// The work of starting another script in a call.

@@ -80,8 +80,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Joins the request in `scratch` to an equal request, unless a request between the two names
-    /// one of its keys.
+    /// Joins the request in `scratch` to an equal request, unless a request between the two uses
+    /// its keys.
     fn join(&mut self, keys: &[u64], charges: &[u8]) -> bool {
         let Self { requests, runs, equal, hasher, scratch, named_by, .. } = self;
         let bytes = &scratch[COUNT.end..];
@@ -100,8 +100,8 @@ impl Batch {
     }
 }
 
-/// Returns equal numbers for charges with the same subject, because a denial of one may penalise
-/// the other. All numbers are zero if no penalty counts denials.
+/// Returns equal numbers for charges with the same subject, because denying one may penalise the
+/// other. All numbers are zero if no penalty counts denials.
 fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     if !sums.iter().any(|sum| sum.policy.counts_denials()) {
         return Ok(SmallVec::from_elem(0, sums.len()));

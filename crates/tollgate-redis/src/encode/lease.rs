@@ -5,7 +5,7 @@ use tollgate_core::{Micros, Policy, Timestamp};
 use super::{Asked, Batch, EncodeError, LEASE};
 use crate::bytes::{exact, put};
 
-/// A finished block, and how many of its units were spent.
+/// A finished block and its spent units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// The block's name.

@@ -29,7 +29,7 @@ use crate::interned::Interned;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// Charges to one key with different quotas in one request.
+    /// A request has charges to the same key with different quotas.
     #[error("one policy and key is in the request with two quotas; name the policies apart")]
     TwoQuotas,
     /// The call is full: send it and start another.
@@ -43,14 +43,14 @@ pub enum EncodeError {
 /// A call's requests, in the script's encoding.
 ///
 /// Equal requests to decide are sent only one time, with their count, and the script decides such a
-/// *run* in one step. A request joins an earlier equal request only if no request in between names
-/// one of its keys, so the outcome is the same as in sequence.
+/// *run* in one step. A request joins an earlier equal request only if no request in between uses
+/// its keys, so the outcome is the same as in sequence.
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
     /// The estimated time at which Redis executes the call.
     now: Timestamp,
-    /// The script does nothing after this time, by Redis' clock.
+    /// The script skips all requests after this time, by Redis' clock.
     deadline: Option<Timestamp>,
     is_cross_slot: bool,
     /// Whether a request needs the script's general path, which all requests then take.
@@ -81,7 +81,7 @@ pub(crate) struct Run {
     bytes: Range<usize>,
 }
 
-/// The parts of a request that are needed to parse its answer.
+/// What parsing a request's answer needs.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// `charges` has the index of each charge's sum.
@@ -98,7 +98,7 @@ pub(crate) enum Asked {
 /// A request's charges to one key, summed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
-    /// The index of its form.
+    /// The form's index.
     pub(crate) form: u16,
     pub(crate) cost: Cost,
     pub(crate) enforce: bool,
@@ -131,7 +131,7 @@ impl Batch {
         Self { now, ..Self::new(nonce) }
     }
 
-    /// Makes the script do nothing after `deadline`, in Redis' time.
+    /// Makes the script skip all requests after `deadline`, in Redis' time.
     pub const fn set_deadline(&mut self, deadline: Option<Timestamp>) {
         self.deadline = deadline;
     }
@@ -231,7 +231,7 @@ impl Batch {
     }
 }
 
-/// Returns the bytes of a run of requests to decide, except their count.
+/// Returns a run's bytes, except the request count.
 fn equal_bytes<'a>(requests: &'a [u8], run: &Run) -> &'a [u8] {
     &requests[run.bytes.start + COUNT.end..run.bytes.end]
 }

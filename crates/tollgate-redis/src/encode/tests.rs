@@ -95,7 +95,7 @@ fn interleaved_key_prevents_joining() {
         (&[&[a], &[line(b"a", &policy, 2)], &[a]], &[0, 1, 2]),
         (&[&[a], &[a, b], &[a], &[b]], &[0, 1, 2, 3]),
         (&[&[a, b], &[line(b"c", &policy, 1)], &[a, b], &[b, a]], &[0, 1, 0, 2]),
-        // Only the sums of their charges are equal.
+        // The charges differ, although their sums are equal.
         (&[&[a, a], &[line(b"a", &policy, 2)]], &[0, 1]),
     ];
     for (requests, runs) in cases {

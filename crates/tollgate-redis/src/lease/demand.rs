@@ -6,8 +6,8 @@ use crate::clock::Moment;
 ///
 /// A key starts exact. `HOT` decisions within the lease time make it *hot*. The first block is
 /// small, and each block that is used up within half its time doubles the next. A block that is
-/// mostly unspent after three quarters of its time halves the next, and a block that is hardly used
-/// makes the key exact again, because rare requests to Redis cost little.
+/// mostly unspent after three quarters of the lease time halves the next, and a block that is
+/// hardly used makes the key exact again, because rare requests to Redis cost little.
 #[derive(Debug)]
 pub(super) struct Demand {
     /// The lease time, in microseconds.
@@ -66,7 +66,7 @@ impl Demand {
         }
     }
 
-    /// Records that a block of `units` is returned with `used` of its units spent.
+    /// Records that a block with `units` units is returned after `used` were spent.
     pub(super) fn returned(&mut self, units: u64, used: u64) {
         if used < units / 2 {
             self.size = (self.size / 2).max(1);

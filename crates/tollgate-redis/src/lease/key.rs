@@ -12,7 +12,7 @@ use crate::names::Name;
 pub(super) struct LeasedKey {
     pub(super) policy: Policy,
     pub(super) key: Key,
-    /// The name of its state in Redis.
+    /// The Redis name of the state.
     pub(super) state: Name,
     pub(super) blocks: Mutex<Blocks>,
     /// Wakes the refill task.

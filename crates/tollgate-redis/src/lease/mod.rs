@@ -6,8 +6,8 @@
 //! | `demand.rs` | whether a key is busy enough for blocks, and how large they should be |
 //! | `refill.rs` | the task that fetches and returns blocks |
 //!
-//! A request is answered here if each of its charges fits a block. Otherwise Redis decides all of
-//! it, as if no unit were leased. The script ensures that leases never exceed a limit (`lease.rs`
+//! A request is answered here if every charge fits a block. Otherwise Redis decides the complete
+//! request, without leased units. The script ensures that leases never exceed a limit (`lease.rs`
 //! in `tollgate-core`), as long as no unit is spent after its block has expired. The clock is
 //! therefore read under the lock that guards the units. If a process is paused between that and its
 //! request, no store can notice.
@@ -50,7 +50,7 @@ struct Keys {
 /// The maximum number of keys that may get blocks, because a flood of keys must not use unbounded
 /// memory. Few keys are busy at the same time.
 const MOST: usize = 4096;
-/// Microseconds between two sweeps of a full table.
+/// Microseconds between sweeps when the table is full.
 const BETWEEN_SWEEPS: Moment = 20_000;
 
 impl Leases {
@@ -58,7 +58,7 @@ impl Leases {
         Self { keys: RwLock::default(), clock, hasher: RandomState::default() }
     }
 
-    /// Answers a request from blocks, if they cover all of its charges.
+    /// Answers a request from blocks, if they cover every charge.
     pub(crate) fn spend(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let keys = self.keys.read();
         if keys.table.is_empty() {
@@ -98,7 +98,7 @@ impl Leases {
         Some((key, taken?))
     }
 
-    /// Returns the keys of a request that blocks could answer.
+    /// Returns a request's keys, if blocks could answer it.
     fn spendable(
         &self,
         store: &RedisStore,
@@ -170,9 +170,9 @@ impl Drop for Leases {
 }
 
 impl RedisStore {
-    /// Counts a request that Redis must decide. If all of its keys are busy, they get refill tasks.
-    /// Blocks for only some keys would remain unused, because a request is answered from blocks
-    /// completely or not at all.
+    /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks
+    /// for only some keys would remain unused, because a request is answered from blocks completely
+    /// or not at all.
     pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
         let leases = &self.0.leases;
         let Some(keys) = leases.spendable(self, charges) else { return };

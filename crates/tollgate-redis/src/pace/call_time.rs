@@ -136,7 +136,7 @@ impl CallTime {
             return;
         }
         // A single stalled call says little about the next one, and its age counts while it is in
-        // flight. If calls remain slow, a few of them raise the estimate.
+        // flight. If calls remain slow, a few raise the estimate.
         let timeout = self.bounds.timeout.as_secs_f64();
         let most = self.smoothed.map_or(timeout / 4.0, |before| (4.0 * before).max(timeout / 16.0));
         let took = took.as_secs_f64().min(most);
@@ -155,7 +155,7 @@ impl CallTime {
             self.full = call.requests;
         }
         // A call that took little longer than `base` does not show how long the server worked: most
-        // of its time was network time, or `base` was measured by a stalled call.
+        // of the time was network time, or `base` was measured by a stalled call.
         let own = Some(took - self.base).filter(|own| *own > took / 8.0);
         // For calls that are not full, the time depends on how many requests arrived, not on how
         // many the server can answer.

@@ -43,8 +43,8 @@ pub(crate) struct Bounds {
 /// the age of the oldest call in flight, so a stall is noticed immediately. Half of the spare time
 /// is reserved for calls that take longer.
 ///
-/// Calls are spread evenly over the time of a call. Otherwise a distant server's slots would all be
-/// used for small calls at the same time, and later requests would wait until these have returned.
+/// Calls are spread evenly over the call time. Otherwise a distant server's slots would all be used
+/// for small calls at the same time, and later requests would wait until these have returned.
 ///
 /// Time is an argument, and this type performs no I/O. A *slot* is the right to have a call in
 /// flight. Its holder calls [`next`](Self::next) until there is no next call.
@@ -253,7 +253,7 @@ impl<T> Pace<T> {
         next
     }
 
-    /// Records the end of a call. Its slot continues with [`next`](Self::next).
+    /// Records that a call ended. Its slot continues with [`next`](Self::next).
     pub(crate) fn end(&mut self, call: Call, ended: Ended, now: Instant) {
         self.remove(call);
         self.last_end = Some(now);

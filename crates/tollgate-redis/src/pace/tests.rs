@@ -13,7 +13,7 @@ struct Server {
     /// The work per call, and per request.
     call: Duration,
     request: Duration,
-    /// The length and the interval of its stalls.
+    /// The stall length and interval.
     stall: Duration,
     every: Duration,
     /// How long each script of another client takes, which keeps the server busy. Between two
@@ -198,7 +198,7 @@ impl Run {
         }
         let begins = arrives.max(self.is_free).max(self.slice_end);
         let begins = self.server.done(begins, Duration::ZERO);
-        // The script does nothing after the first deadline.
+        // The script skips all requests after the first deadline.
         let is_charged = begins <= first;
         let count = if is_charged { requests.len() as u32 } else { 0 };
         let work = self.server.call + self.server.request * count;
@@ -353,7 +353,7 @@ fn goodput_holds_on_busy_server() {
     }
 }
 
-/// Redis stalls like this when it forks. Requests from the first part of a stall are lost.
+/// Redis stalls like this when it forks. Requests early in a stall are lost.
 #[test]
 fn goodput_recovers_after_long_stalls() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
@@ -447,7 +447,7 @@ fn lone_request_recovers_the_estimate() {
     assert_eq!(pace.next(|_| Fit::Fits, start + ms(60)).call.expect("a call").1, [4]);
 }
 
-/// Calls lost in an outage say nothing about the server after it.
+/// Calls lost in an outage do not reflect the server's speed after it.
 #[test]
 fn outage_does_not_shed_later_requests() {
     let start = Instant::now();

@@ -38,8 +38,8 @@ pub(crate) struct Connect {
     pub(crate) about: About,
 }
 
-/// The minimum pause between queries, so that many failures cause a single query. It doubles while
-/// no node answers.
+/// The minimum pause between queries, so many failures cause a single query. It doubles while no
+/// node answers.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How long to wait for two nodes before querying the next two.
@@ -102,8 +102,8 @@ impl Discovery {
         Err(error)
     }
 
-    /// Returns the nodes in query order: connected nodes first, and otherwise random, so the
-    /// processes of a fleet do not all query the same node.
+    /// Returns the nodes in query order: connected nodes first, and otherwise random, so a fleet
+    /// does not query the same node all together.
     fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
         if with_all || topology.map.read().members.is_empty() {
             // Seeds and replicas remain members until a node answers with a map that omits them.

@@ -23,7 +23,7 @@ use crate::combiner::Lanes;
 use crate::node::Node;
 use crate::pace::Bounds;
 
-/// A store's servers. A single server is a topology with one member and one slot.
+/// A store's servers. A single server is a topology with a single member and slot.
 ///
 /// fred has its own Cluster mode, which is not used: it blocks while any master is down, and pairs
 /// replies with the wrong calls while a slot moves.
@@ -66,7 +66,7 @@ pub(crate) struct Member {
 const REDIRECTED: usize = 64;
 
 impl Topology {
-    /// Creates the topology of a single server, which has all keys.
+    /// Creates a topology with a single server, which has all keys.
     pub(crate) fn single(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
         let member = Member::new(place.clone(), node, bounds);
         let map = Map {
@@ -109,7 +109,7 @@ impl Topology {
     pub(crate) async fn leader(&self, slot: u16) -> Arc<Member> {
         loop {
             let mut news = pin!(self.news.notified());
-            // Enable before reading the map, so that no change is missed.
+            // Enable before reading the map, to avoid missing a change.
             news.as_mut().enable();
             if let Some(member) = self.leader_now(slot) {
                 return member;

@@ -116,7 +116,7 @@ fn refunds_are_those_of_the_core(script: &str) {
     }
 }
 
-/// One permit is held for a long time while others come and go behind it.
+/// One permit is held for a long time while later permits are acquired and released.
 #[test]
 fn released_permits_use_no_memory() {
     let server = Server::start();

@@ -8,8 +8,8 @@ use tollgate_test_servers::{Cluster, Redis, until};
 
 const DEPLOYMENT: &str = include_str!("../../../../docs/deployment.md");
 
-/// Returns the documented commands that create the user, in words: one for every server, and one
-/// more for Cluster nodes.
+/// Returns the documented commands that create the user, in words: the first for every server, and
+/// another for Cluster nodes.
 fn documented() -> [Vec<&'static str>; 2] {
     let lines = DEPLOYMENT.lines().filter(|line| line.starts_with("ACL SETUSER tollgate "));
     let commands: Vec<_> = lines.map(|line| line.split(' ').collect()).collect();

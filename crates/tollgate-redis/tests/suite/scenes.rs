@@ -50,7 +50,7 @@ fn small_limit_reads_full_log() {
         let window = 1_000_000;
         let full = policy(limit, window, algorithm);
         let mut pair = Pair::new(&mut client, format!("log:{seed}"), START);
-        // A debt, so that the log holds up to twice its limit.
+        // With a debt, the log holds up to twice its limit.
         let (_, receipt) = pair.charge(&full, 1);
         pair.now += 1_000;
         pair.settle(&receipt.expect("a receipt"), 1 + limit / 2);
@@ -72,8 +72,8 @@ fn small_limit_reads_full_log() {
     }
 }
 
-/// Old and new replicas take turns on one key, as in a rolling deployment. The larger quota alone
-/// would have admitted all that both admit, and no later.
+/// Old and new replicas take turns on the same key, like in a rolling deployment. The larger quota
+/// alone would have admitted all that both admit, and no later.
 #[test]
 fn mixed_versions_respect_larger_limit() {
     const WINDOW: u64 = 20_000;
@@ -146,7 +146,7 @@ fn other_days_charge_is_not_refunded() {
     let mut pair = Pair::new(&mut client, "day", midnight + 1);
     let (_, later) = pair.charge(&policy, 5);
     pair.now = midnight - 2_000;
-    // The key's time stands still until the reset.
+    // The key's time does not advance until the reset.
     let (decision, _) = pair.charge(&policy, 1);
     assert_eq!(decision.remaining, 3);
     pair.reset(&policy);
@@ -193,7 +193,7 @@ fn largest_debt_is_exact() {
     let server = Server::start();
     let mut client = server.connect();
     for (index, algorithm) in [MODES[4], MODES[6], MODES[7]].into_iter().enumerate() {
-        // Three of its 2^53 are refilled per microsecond, so the end of time is far away.
+        // Three units of the 2^53 are refilled per microsecond, so the end of time is far away.
         let quota = Quota::new(3, Duration::from_micros(WINDOW)).burst((1 << 52) / WINDOW);
         let policy = Policy::new("p", quota, algorithm).expect("builds");
         let mut pair = Pair::new(&mut client, index.to_string(), START);
@@ -256,7 +256,7 @@ fn reset_charges_are_not_refunded() {
     }
 }
 
-/// Only the start of a stored log is read, so remains of a penalty under the same name may follow.
+/// Only the start of a stored log is read, so a penalty's remains may follow.
 #[test]
 fn penalty_state_reads_as_log() {
     let server = Server::start();

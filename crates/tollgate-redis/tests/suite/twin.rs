@@ -2,8 +2,8 @@
 //! in every answer, and Redis' state afterwards.
 //!
 //! Redis expires keys by its own clock, which no test can move. The time passed to the script is
-//! therefore decades ahead, and so is every expiry: no key disappears by itself, and stepping back
-//! in time works as in a store that never expires keys.
+//! therefore decades ahead, and so is every expiry: no key disappears by itself, and a step back in
+//! time works as if keys never expired.
 
 use tollgate_redis::protocol::{CROSS_SLOT_TEXT, TEXT};
 
@@ -26,7 +26,7 @@ fn run_with(script: &str, family: Family, share: usize) {
         let [decisions, blocks, charges] = Trace::new(family, seed).run(&mut client);
         (done, granted, frozen) = (done + decisions, granted + blocks, frozen + charges);
         traces += 1;
-        // Traces differ in what they cover. Leased units would reduce the totals of heavy traces.
+        // Traces differ in what they cover. Leased units would reduce a heavy trace's totals.
         let least = all / share / 100;
         let is_covered = frozen > least && (granted > least || family == Family::Heavy);
         if done >= all / share && is_covered {
@@ -37,8 +37,8 @@ fn run_with(script: &str, family: Family, share: usize) {
     println!("{family:?}: {done} decisions, {granted} blocks in {traces} traces");
 }
 
-/// Every algorithm and mode, several charges, shadows, versions of a quota, settling, leasing and
-/// resetting, a clock that steps back, and calls with one to twenty requests.
+/// Every algorithm and mode, several charges, shadows, quota versions, settling, leasing and
+/// resetting, a clock that steps back, and calls with 1 to 20 requests.
 #[test]
 fn script_matches_the_core() {
     run(Family::Any, 2);

@@ -1,4 +1,4 @@
-//! An old build of Tollgate and this build on one server, as in a rolling deployment.
+//! An old Tollgate build and this build share a server, like in a rolling deployment.
 //!
 //! `tests/fixtures/old` contains the old build's script, each call that it made in the scenes
 //! below, and the reply that it got. Here either build makes a call, and every reply must equal the

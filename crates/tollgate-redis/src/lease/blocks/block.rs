@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) reset_after: Micros,
 }
 
-/// How many of a block's units were spent, as reported to Redis.
+/// A closed block's spent units, for the report to Redis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) spent: Spent,
@@ -55,8 +55,8 @@ impl Returned {
     }
 }
 
-/// When to return a block's remaining units. The last quarter of its time suffices for the call and
-/// a second attempt.
+/// When to return a block's remaining units. The last quarter suffices for the call and a second
+/// attempt.
 const fn retires(Span { start, lapses, .. }: Span) -> Moment {
     lapses.saturating_sub(lapses.saturating_sub(start) / 4)
 }

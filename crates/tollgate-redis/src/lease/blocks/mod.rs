@@ -24,8 +24,8 @@ use super::demand::Demand;
 use crate::clock::{Clock, Moment};
 use crate::encode::Spent;
 
-/// A key's blocks in the order of their use: one in use and one fetched ahead, so requests do not
-/// wait when the first is used up.
+/// A key's blocks in order of use: the current block and the next, which is fetched ahead, so
+/// requests do not wait.
 #[derive(Debug)]
 pub(super) struct Blocks {
     open: VecDeque<Block>,

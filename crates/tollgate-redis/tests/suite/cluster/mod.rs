@@ -55,7 +55,7 @@ async fn connect(builder: RedisStoreBuilder) -> RedisStore {
     store
 }
 
-/// `limit` units in the longest window. A fixed window starts at a multiple of its length since
+/// `limit` units in the longest window. A fixed window starts at multiples of the length since
 /// 1970, so none of these starts while a test runs.
 fn quota(limit: u64) -> Quota {
     Quota::new(limit, Policy::MAX_WINDOW)

@@ -1,4 +1,4 @@
-//! Slots that move from one master to another.
+//! Slots that move between masters.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use tollgate_test_servers::{Cluster, RedisBuilder, Value, skip, until};
 use super::load::Load;
 use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 
-/// A slot moves back and forth under load. Some of the requests need two of its keys, and some need
-/// keys on another node.
+/// A slot moves back and forth under load. Some requests need two keys in it, and some need keys on
+/// another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn moving_slot_charges_requests_once() {
     let cluster = masters();

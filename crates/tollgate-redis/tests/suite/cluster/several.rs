@@ -151,7 +151,7 @@ async fn denial_refunds_and_reports_remaining() {
     assert_eq!(calls() - before, 1);
 }
 
-/// Copies of a machine number their receipts equally, but each copy settles its own receipts.
+/// Machine copies number their receipts equally, but each copy settles its own receipts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn machine_copies_refund_own_charges() {
     let cluster = masters();

@@ -112,7 +112,7 @@ async fn manual_failover_keeps_all_charges() {
 }
 
 /// A lost reply makes the store distrust its connection and open another. The calls on the old
-/// connection have been executed, and most of them have keys in several slots.
+/// connection have been executed, mostly with keys in several slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn reconnect_repeats_no_cross_slot_call() {
     let cluster = Cluster::builder().masters(1).replicas(0).start();

@@ -1,5 +1,5 @@
-//! What happens when Redis fails: what callers are told and how soon, what is charged nevertheless,
-//! and how long recovery takes.
+//! What happens when Redis fails: which answers callers get and how soon, what is charged
+//! nevertheless, and how long recovery takes.
 //!
 //! Every test puts a load on the store, breaks something, and then checks each request: its result
 //! must match Redis' state. See [`scene::Report`] for the rules.

@@ -5,8 +5,8 @@ use tollgate_redis::RedisStore;
 
 use super::{Scene, policy};
 
-/// Sends `times` requests for one unit of each policy. Returns how many were admitted, and how many
-/// of these from blocks.
+/// Sends `times` requests that charge each policy one unit. Returns how many were admitted, and how
+/// many came from blocks.
 async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usize, usize) {
     let charges: Vec<_> =
         all.iter().map(|(policy, key)| Charge::new(policy, key, Cost::ONE)).collect();

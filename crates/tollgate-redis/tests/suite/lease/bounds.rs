@@ -1,4 +1,4 @@
-//! The limits of a block, to the microsecond and to the unit.
+//! A block's limits, to the microsecond and to the unit.
 
 use std::sync::atomic::Ordering;
 

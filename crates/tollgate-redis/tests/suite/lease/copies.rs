@@ -36,7 +36,7 @@ async fn copies_return_only_own_blocks() {
     copy.return_leases().await;
     let exact = Policy::new("p", large.quota(), large.kind()).unwrap();
     admitted += drain(&copy, &exact).await;
-    // Redis has kept the units that the first store holds.
+    // The units in the first store's block are still charged in Redis.
     let spent = drain(&one, &large).await;
     assert!(spent > 0);
     until_all_is_spent(&[(&copy, &small), (&one, &large)], admitted + spent, 1_000).await;

@@ -39,7 +39,7 @@ const TTL: u64 = 1_000_000;
 /// Decades ahead of the server's own clock, by which keys expire, and at the start of a minute.
 const START: u64 = 4_000_000_020_000_000;
 
-/// A policy of which a replica may lease up to a fifth for one second.
+/// A policy that allows a replica to lease a fifth for one second.
 fn policy(limit: u64, algorithm: Algorithm) -> Policy {
     let policy = Policy::new("p", Quota::per_minute(limit), algorithm).unwrap();
     policy.with_lease(Lease::of(1, 5)).unwrap()

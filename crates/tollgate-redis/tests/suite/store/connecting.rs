@@ -94,7 +94,7 @@ async fn warnings_name_harmful_settings() {
     assert!(error.is_outage() && error.may_have_charged(), "{error}");
 }
 
-/// A script that lacks a permission has already done part of its work when it fails.
+/// A script without a permission only fails after some of its writes.
 #[tokio::test]
 async fn missing_right_may_have_charged() {
     let rights = "~tollgate:* +@all -pexpireat";

@@ -236,8 +236,8 @@ async fn shadow_denials_are_not_cached() {
     }
 }
 
-/// Sends the same requests to a store with the cache and to a store without it, each with separate
-/// keys. Both must admit the same requests.
+/// Sends the same requests to a store with the cache and to another store, each with separate keys.
+/// Both must admit the same requests.
 #[tokio::test]
 async fn cache_does_not_change_decisions() {
     let server = Redis::start();
@@ -254,7 +254,7 @@ async fn cache_does_not_change_decisions() {
         Algorithm::TokenBucket { refill: Refill::Interval },
         Algorithm::LeakyBucket { mode: LeakyMode::Meter },
     ];
-    // No unit is refilled during this test, so the time of a request does not matter.
+    // No unit is refilled during this test, so the request time does not matter.
     let policies: Vec<Policy> = algorithms
         .into_iter()
         .enumerate()

@@ -25,8 +25,8 @@ impl Clock {
         Self { now, calendar: None, window, retry_at: now, reset_at: now }
     }
 
-    /// Moves forward or back, most often to within a microsecond of an instant where something
-    /// changes. Returns `false` at the end of time.
+    /// Moves forward or back, usually to an instant where something changes, or a microsecond
+    /// beside it. Returns `false` at the end of time.
     pub(super) fn pass(&mut self, rng: &mut Rng, family: Family) -> bool {
         let (now, window) = (self.now, self.window);
         let beside = |to: u64, rng: &mut Rng| (to + rng.u64(0..3)).saturating_sub(1).max(now);

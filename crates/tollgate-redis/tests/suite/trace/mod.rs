@@ -14,7 +14,7 @@ use tollgate_store_tests::reference::Reference;
 use self::clock::Clock;
 use crate::support::{Client, Value, expiry_of};
 
-/// The shape of a trace's policies.
+/// What a trace's policies look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Any,
@@ -39,7 +39,7 @@ pub(crate) struct Trace {
     ids: u128,
     charged: u128,
     granted: usize,
-    /// Denied charges to keys without room for one unit.
+    /// Denied charges to keys without room for a unit.
     frozen: usize,
     clock: Clock,
     /// When each existing key is to expire, in milliseconds.
@@ -157,7 +157,7 @@ impl Trace {
             text: Vec::new(),
         };
         let most = match self.family {
-            // Requests in one call share an instant, and therefore an entry.
+            // Requests that share a call share an instant, and therefore an entry.
             Family::LongLogs => 2,
             Family::Heavy => 1,
             _ => [1, 4, 20][self.rng.usize(..3)],

@@ -145,7 +145,7 @@ impl Trace {
         }
         let cost = receipt.charged.cost.get();
         let actual = Cost::new(match self.rng.u8(..10) {
-            // A debt of one capacity, after which a single entry fills a log.
+            // A debt as large as the capacity, after which a single entry fills a log.
             0 if self.family != Family::LongLogs => u64::MAX,
             1..4 => 0,
             4 => cost,
@@ -218,7 +218,7 @@ impl Trace {
         };
         let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
         let name = redis_key(&policy, &key);
-        // Copies of a machine may use equal tags, and requests in one call share its time.
+        // Machine copies may use equal tags, and requests that share a call share its time.
         let ask = Ask { tag: self.rng.u32(..3), units, ttl };
         expected.batch.lease(&name, &policy, &spent, ask).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));

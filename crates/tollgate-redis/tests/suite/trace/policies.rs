@@ -29,7 +29,7 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
     versions
 }
 
-/// Returns the same rule with a different notation of its quota, if the algorithm allows that.
+/// Returns the same rule for a quota in another notation, if the algorithm allows that.
 fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
     let (factor, window) = (rng.u64(2..=10), policy.window().get());
     let quota = policy.quota();
@@ -75,7 +75,7 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Poli
         _ => window,
     };
     let limit = match kind {
-        // Small limits, so that blocks follow each other.
+        // Small limits make blocks follow each other.
         Kind::Penalty(_) if rng.u8(..4) > 0 => limit % 3 + 1,
         _ => limit,
     };

@@ -151,8 +151,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many requests may wait for a call; further requests fail immediately. Default: 16
-    /// 384. In a Cluster each node has its own limit, so a silent node does not affect other nodes.
+    /// Sets how many requests may wait for a call; further requests fail immediately.
+    /// Default: 16 384. In a Cluster each node has its own limit, so a silent node does not affect
+    /// other nodes.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self

@@ -208,7 +208,7 @@ impl DenyCache {
             }
             Room::None(Frozen { until, fresh_at: decided_at + decision.reset_after, passes })
         } else if line.policy.is_penalty() {
-            // It may count the next denial.
+            // A penalty may count the next denial, so it never has room.
             Room::Units(0)
         } else {
             Room::Units(decision.remaining)

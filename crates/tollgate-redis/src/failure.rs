@@ -84,8 +84,8 @@ impl CommandError {
     }
 }
 
-/// Strips the text that Redis before version 7 puts around errors in a script: `ERR Error running
-/// script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
+/// Strips the text that Redis before version 7 puts around errors in a script:
+/// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
 /// Only a command that was rejected before it started has the dash. Errors of commands that
 /// started, and Lua errors, do not.

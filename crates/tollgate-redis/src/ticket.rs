@@ -262,7 +262,8 @@ fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
 }
 
 /// A call has the deadline of its oldest request, so several old requests can each cause a
-/// rejection of their entire call. A server that rejects more often than this has another reason.
+/// rejection of their entire call. If a server rejects a request more often than this, the reason
+/// is another.
 const MOST_REFUSALS: u8 = 3;
 
 const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

@@ -47,8 +47,8 @@ impl Combiner {
         }
         let mut ended = None;
         let mut allows_cross_slot = target.member.node.allows_cross_slot();
-        // Some requests are resent immediately: requests that the server rejected as late before
-        // their deadline, and requests with keys on another node, so the reply names the node.
+        // Some requests are resent immediately: those rejected as late although their deadline has
+        // not passed, and those with keys on another node, so the next reply names the node.
         while !tickets.is_empty() {
             let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));

@@ -17,7 +17,7 @@ pub struct Spent {
 /// A request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The end of the block's name.
+    /// The low bits of the block's name.
     pub tag: u32,
     /// The maximum number of units; zero only settles blocks.
     pub units: u64,

@@ -42,9 +42,9 @@ pub enum EncodeError {
 
 /// A call's requests, in the script's encoding.
 ///
-/// Equal requests to decide are sent only one time, with their count, and the script decides such a
-/// *run* in one step. A request joins an earlier equal request only if no request in between uses
-/// its keys, so the outcome is the same as in sequence.
+/// Equal requests to decide are sent once with their count, and the script decides such a *run* in
+/// one step. A request joins an earlier equal request only if no request in between uses its keys,
+/// so the outcome is the same as in sequence.
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],

@@ -102,8 +102,8 @@ impl Discovery {
         Err(error)
     }
 
-    /// Returns the nodes in query order: connected nodes first, and otherwise random, so a fleet
-    /// does not query the same node all together.
+    /// Returns the nodes in query order: connected nodes first, and otherwise random, so a fleet's
+    /// processes do not all query the same node.
     fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
         if with_all || topology.map.read().members.is_empty() {
             // Seeds and replicas remain members until a node answers with a map that omits them.

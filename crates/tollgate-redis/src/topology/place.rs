@@ -17,7 +17,7 @@ impl Place {
         Self { host: host.to_owned(), port }
     }
 
-    /// Parses a redirection's target: `host:port`, where an IPv6 address has no brackets.
+    /// Parses a redirection's target: `host:port`, where an IPv6 address may be in brackets.
     pub(crate) fn of_redirection(to: &str, asked: &str) -> Option<Self> {
         let (host, port) = to.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');

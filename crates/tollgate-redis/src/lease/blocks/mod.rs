@@ -134,7 +134,7 @@ impl Blocks {
         }
     }
 
-    /// Whether to wake the refill task. Returns `true` only one time until the task has run.
+    /// Whether to wake the refill task. Returns `true` only once until the task has run.
     pub(super) fn wakes_refill(&mut self) -> bool {
         let is_due = self.has_refill && !self.was_called && self.is_low();
         self.was_called |= is_due;
@@ -177,8 +177,7 @@ impl Blocks {
         block
     }
 
-    /// Whether to fetch another block: no further block is fetched, and the current one is at least
-    /// half spent.
+    /// Whether to fetch a block: there is at most one, and at least half of it is spent.
     fn is_low(&self) -> bool {
         let left: u64 = self.open.iter().map(|block| block.left).sum();
         self.open.len() < 2 && self.open.front().is_none_or(|block| left <= block.units / 2)

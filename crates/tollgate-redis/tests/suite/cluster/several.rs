@@ -159,7 +159,7 @@ async fn machine_copies_refund_own_charges() {
     let copies = [connect(builder.clone()).await, connect(builder).await];
     let (global, address) = (policy("global", 20), policy("address", 10));
     let key = keys(&copies[0], is_on(0)).next().unwrap();
-    // Each store gets each key only one time. Otherwise it would first call the key that denied.
+    // Each store gets each key only once. Otherwise it would first call the key that denied.
     let everybody: Vec<_> = keys(&copies[0], is_on(2)).take(10).collect();
     for n in 0..20 {
         let all = Charge::new(&global, &everybody[n / 2], Cost::new(20));

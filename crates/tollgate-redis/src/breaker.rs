@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn fast_probe_resets_the_breaker() {
         let mut breaker = open();
-        assert_eq!(breaker.next_probe(at(0)), Micros::ZERO, "the first is due at once");
+        assert_eq!(breaker.next_probe(at(0)), Micros::ZERO, "the first probe is due immediately");
         assert_eq!(breaker.probed(IN_TIME, at(1)), Some(BreakerState::Closed));
         for _ in 0..4 {
             assert!(!breaker.lost(at(2)));
@@ -298,7 +298,7 @@ mod tests {
         let mut breaker = open();
         assert_eq!(breaker.probed(LATE, at(60)), Some(BreakerState::Slow));
         assert_eq!(breaker.next_probe(at(60)), Micros::ZERO);
-        assert_eq!(breaker.probed(LATE, at(120)), None, "no news");
+        assert_eq!(breaker.probed(LATE, at(120)), None, "the state is unchanged");
         assert_eq!(breaker.probed(None, at(620)), Some(BreakerState::Down));
         assert_eq!(breaker.probed(LATE, at(900)), Some(BreakerState::Slow));
         assert_eq!(breaker.probed(IN_TIME, at(950)), Some(BreakerState::Closed));

@@ -256,7 +256,7 @@ const fn us(us: u64) -> Duration {
 }
 
 /// Checks the goodput at 1, 2, 4 and 10 times the server's capacity.
-fn keeps_its_goodput(server: Server, bounds: Bounds) {
+fn assert_goodput(server: Server, bounds: Bounds) {
     for times in [1.0, 2.0, 4.0, 10.0] {
         for seed in 0..2 {
             let capacity = server.capacity(bounds);
@@ -274,39 +274,39 @@ fn keeps_its_goodput(server: Server, bounds: Bounds) {
 
 #[test]
 fn goodput_holds_near_server() {
-    keeps_its_goodput(NEAR, BOUNDS);
+    assert_goodput(NEAR, BOUNDS);
 }
 
 #[test]
 fn goodput_holds_with_slow_server() {
-    keeps_its_goodput(Server { request: us(200), ..NEAR }, BOUNDS);
+    assert_goodput(Server { request: us(200), ..NEAR }, BOUNDS);
 }
 
 #[test]
 fn goodput_holds_with_single_request_calls() {
-    keeps_its_goodput(NEAR, Bounds { batch: 1, ..BOUNDS });
+    assert_goodput(NEAR, Bounds { batch: 1, ..BOUNDS });
 }
 
 #[test]
 fn goodput_holds_over_20_ms_network() {
-    keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
+    assert_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
 }
 
 #[test]
 fn goodput_holds_over_network_and_slower_server() {
-    keeps_its_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
+    assert_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
 }
 
 #[test]
 fn goodput_holds_over_40_ms_network() {
     let bounds = Bounds { timeout: ms(100), ..BOUNDS };
-    keeps_its_goodput(Server { network: ms(40), ..NEAR }, bounds);
+    assert_goodput(Server { network: ms(40), ..NEAR }, bounds);
 }
 
 #[test]
 fn goodput_holds_with_periodic_stalls() {
-    keeps_its_goodput(Server { stall: ms(8), every: ms(10), ..NEAR }, BOUNDS);
-    keeps_its_goodput(Server { stall: ms(20), every: ms(100), ..NEAR }, BOUNDS);
+    assert_goodput(Server { stall: ms(8), every: ms(10), ..NEAR }, BOUNDS);
+    assert_goodput(Server { stall: ms(20), every: ms(100), ..NEAR }, BOUNDS);
 }
 
 /// Calls take long although the load is far below the server's capacity.
@@ -356,7 +356,7 @@ fn goodput_holds_on_busy_server() {
 /// Redis stalls like this when it forks. Requests early in a stall are lost.
 #[test]
 fn goodput_recovers_after_long_stalls() {
-    keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
+    assert_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
 /// A Cluster spreads a million requests per second over 32 shards. A shard gets its share, then
@@ -422,8 +422,8 @@ fn stall_sheds_immediately() {
     };
     assert!(submit(&mut pace, ms(0)) && pace.another_slot(start));
     assert!(pace.next(|_| Fit::Fits, start).call.is_some());
-    assert!(submit(&mut pace, ms(1)), "no call says yet how long it takes");
-    assert!(!submit(&mut pace, ms(51)), "the oldest call takes longer than the timeout");
+    assert!(submit(&mut pace, ms(1)), "no call time is known yet");
+    assert!(!submit(&mut pace, ms(51)), "the oldest call exceeds the timeout");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn single_slow_answer_does_not_shed() {
     let (call, _) = pace.next(|_| Fit::Fits, start).call.expect("a call");
     assert!(pace.submit(0, at(50), start).is_ok());
     pace.end(call, Ended::Answered, at(49));
-    assert!(pace.next(|_| Fit::Fits, at(49)).call.is_none(), "it has 1 ms left");
+    assert!(pace.next(|_| Fit::Fits, at(49)).call.is_none(), "1 ms remains");
     for _ in 0..100 {
         assert!(pace.submit(0, at(99), at(49)).is_ok());
     }

@@ -19,12 +19,12 @@ const START: u64 = 4_000_000_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A store with a manual clock, which also sets the script's time.
-struct MovedByHand {
+struct ManualClock {
     _server: Server,
     time: Arc<AtomicU64>,
 }
 
-impl Harness for MovedByHand {
+impl Harness for ManualClock {
     type Store = RedisStore;
 
     async fn start() -> (Self, RedisStore) {
@@ -45,9 +45,9 @@ impl Harness for MovedByHand {
     }
 }
 
-mod with_a_time_moved_by_hand {
+mod manual_clock {
     use super::*;
-    store_tests!(MovedByHand);
+    store_tests!(ManualClock);
 }
 
 /// A store that uses Redis' own clock and the permissions documented in docs/deployment.md.
@@ -71,7 +71,7 @@ impl Harness for RealTime {
     }
 }
 
-mod in_real_time {
+mod real_time {
     use super::*;
     store_tests!(RealTime, real time);
 }

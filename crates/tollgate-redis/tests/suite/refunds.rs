@@ -64,7 +64,7 @@ impl Log {
 
 #[test]
 fn log_refunds_match_the_core() {
-    refunds_are_those_of_the_core(TEXT);
+    compare_refunds(TEXT);
 }
 
 /// Uses the script's path for logs with thousands of entries.
@@ -72,10 +72,10 @@ fn log_refunds_match_the_core() {
 fn long_log_refunds_match_the_core() {
     let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
     assert_ne!(script, TEXT);
-    refunds_are_those_of_the_core(&script);
+    compare_refunds(&script);
 }
 
-fn refunds_are_those_of_the_core(script: &str) {
+fn compare_refunds(script: &str) {
     let server = Server::start();
     let window = Duration::from_secs(3);
     let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };

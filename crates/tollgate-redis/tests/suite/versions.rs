@@ -56,7 +56,7 @@ fn old_and_new_builds_agree() {
     let script = fs::read_to_string(fixture("script")).expect("a script");
     let (mut old, mut new) = (server.connect_with(&script), server.connect());
     let all = recorded();
-    assert_eq!(all.len(), scenes().count(), "one block of calls for each scene");
+    assert_eq!(all.len(), scenes().count(), "one block of calls per scene");
     // Deployed while a quota is in use, rolled back, and both running together.
     let is_new: [fn(usize, usize) -> bool; 4] = [
         |step, steps| step >= steps / 2,

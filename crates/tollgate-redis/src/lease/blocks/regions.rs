@@ -70,7 +70,7 @@ fn run(lease: Lease, demand: Demand) -> Vec<Seen> {
         let second = (now / SECOND) as usize;
         let instant = Timestamp::from_micros(now);
         while messages.front().is_some_and(|(at, ..)| *at <= now) {
-            let (_, region, message) = messages.pop_front().expect("one is there");
+            let (_, region, message) = messages.pop_front().expect("a message");
             match message {
                 Message::Decide => {
                     let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);

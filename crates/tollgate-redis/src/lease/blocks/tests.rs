@@ -129,7 +129,7 @@ fn clock_skew_never_overspends_block() {
     blocks.learn(spent, ask, granted(8, 0), &clock);
     let here = |redis: u64| (redis as f64 / 1.083_333 * 0.916_667) as u64;
     time.store(here(TTL) - here(TTL) / 50, Ordering::SeqCst);
-    assert!(blocks.take(1, &clock).is_some(), "the margin is no larger than it has to be");
+    assert!(blocks.take(1, &clock).is_some(), "the margin is no larger than necessary");
     time.store(here(TTL), Ordering::SeqCst);
     assert!(blocks.take(1, &clock).is_none());
 }

@@ -21,9 +21,9 @@ static URL: LazyLock<String> = LazyLock::new(|| rights::cluster_url(&CLUSTER));
 const START: u64 = 4_000_000_000_000_000;
 
 /// A store with a manual clock, which also sets the script's time.
-struct MovedByHand(Arc<AtomicU64>);
+struct ManualClock(Arc<AtomicU64>);
 
-impl Harness for MovedByHand {
+impl Harness for ManualClock {
     type Store = RedisStore;
 
     async fn start() -> (Self, RedisStore) {
@@ -38,9 +38,9 @@ impl Harness for MovedByHand {
     }
 }
 
-mod with_a_time_moved_by_hand {
+mod manual_clock {
     use super::*;
-    store_tests!(MovedByHand, several machines);
+    store_tests!(ManualClock, several machines);
 }
 
 /// A store that uses each server's own time.
@@ -54,7 +54,7 @@ impl Harness for RealTime {
     }
 }
 
-mod in_real_time {
+mod real_time {
     use super::*;
     store_tests!(RealTime, several machines, real time);
 }

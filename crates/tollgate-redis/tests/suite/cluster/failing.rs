@@ -34,7 +34,7 @@ async fn dead_master_only_fails_its_slots() {
         heir
     });
     assert_ne!(heir, 1);
-    shards.end().await.are_well(&[0, 2]);
+    shards.end().await.assert_all_admitted(&[0, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -53,7 +53,7 @@ async fn frozen_master_only_fails_its_slots() {
         cluster.wait_until_ok();
         shards.go_on(&[0, 1, 2]);
     });
-    shards.end().await.are_well(&[0, 2]);
+    shards.end().await.assert_all_admitted(&[0, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -70,9 +70,9 @@ async fn manual_failover_loses_no_units() {
     let ended = shards.end().await;
     for (tally, used) in &ended.tallies {
         // Requests in flight when a master stopped may or may not have been charged.
-        tally.charged_each_once(*used);
+        tally.assert_charges_match(*used);
     }
-    ended.are_well(&[0, 2]);
+    ended.assert_all_admitted(&[0, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -91,7 +91,7 @@ async fn flushed_script_is_reloaded() {
         assert_eq!(told(0), before);
         assert!(told(1) > 10);
     });
-    shards.end().await.are_well(&[0, 1, 2]);
+    shards.end().await.assert_all_admitted(&[0, 1, 2]);
 }
 
 /// Futures that are not polled: their requests are not sent, and they use no capacity on the node.
@@ -260,10 +260,10 @@ impl Shards {
 }
 
 impl Ended {
-    fn are_well(&self, shards: &[usize]) {
+    fn assert_all_admitted(&self, shards: &[usize]) {
         for &shard in shards {
             let (tally, used) = &self.tallies[shard];
-            tally.is_well(*used);
+            tally.assert_all_admitted(*used);
         }
     }
 }
@@ -304,14 +304,14 @@ async fn breaker_only_affects_its_node() {
     };
     let dead: Vec<_> = (0..16).map(|_| tokio::spawn(ask(&dead, 300))).collect();
     let (failed, _) = ask(&well, 300).await;
-    assert_eq!(failed, 0, "of those for nodes that are well");
+    assert_eq!(failed, 0, "requests for healthy nodes");
     let mut all = 0;
     for task in dead {
         let (failed, slow) = task.await.expect("answers");
         assert_eq!(failed, 300);
         all += slow;
     }
-    assert_eq!(store.breaker(), BreakerState::Down, "that of the dead node");
+    assert_eq!(store.breaker(), BreakerState::Down, "the dead node's breaker");
     // Only requests in the calls that opened the breaker waited.
     assert!(all < 16 * 300 / 10, "{all} waited for the timeout");
 }

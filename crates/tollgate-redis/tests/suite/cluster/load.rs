@@ -70,12 +70,12 @@ impl Load {
 
 impl Tally {
     /// Asserts that each request was admitted and charged once.
-    pub(crate) fn is_well(&self, used: u64) {
+    pub(crate) fn assert_all_admitted(&self, used: u64) {
         assert_eq!((self.denied, self.refused, self.lost), (0, 0, 0), "{self:?}");
         assert_eq!(self.admitted, used, "{self:?}");
     }
 
-    pub(crate) fn charged_each_once(&self, used: u64) {
+    pub(crate) fn assert_charges_match(&self, used: u64) {
         let at_most = self.admitted + self.lost;
         assert!((self.admitted..=at_most).contains(&used), "{used} are charged: {self:?}");
     }

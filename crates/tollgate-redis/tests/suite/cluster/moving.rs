@@ -44,11 +44,12 @@ async fn moving_slot_charges_requests_once() {
         goes_on(&pairs);
     });
     let (tally, of_pairs, untouched) = (load.end().await, pairs.end().await, elsewhere.end().await);
-    tally.is_well(1_000_000 - remaining(&store, &policy, &moving).await);
+    tally.assert_all_admitted(1_000_000 - remaining(&store, &policy, &moving).await);
     for policy in &pair {
-        of_pairs.is_well(policy.capacity() - remaining(&store, policy, &neighbour).await);
+        of_pairs
+            .assert_all_admitted(policy.capacity() - remaining(&store, policy, &neighbour).await);
     }
-    untouched.is_well(2_000_000 - remaining(&store, &other, &staying).await);
+    untouched.assert_all_admitted(2_000_000 - remaining(&store, &other, &staying).await);
 }
 
 fn rounds() -> usize {
@@ -172,12 +173,12 @@ async fn split_keys_delay_a_request() {
     // From now on the request is redirected immediately.
     let before = refused();
     assert!(store.decide(&charges).await.unwrap().is_admitted());
-    assert_eq!(refused(), before + 1, "an ASK, and the other node has them");
+    assert_eq!(refused(), before + 1, "a single ASK redirection");
     tokio::task::block_in_place(|| migration.finish());
     assert!(store.decide(&charges).await.unwrap().is_admitted());
     let before = refused();
     assert!(store.decide(&charges).await.unwrap().is_admitted());
-    assert_eq!(refused(), before, "the map knows");
+    assert_eq!(refused(), before, "the slot map is up to date");
     for (policy, limit) in policies.iter().zip([10, 20]) {
         assert_eq!(remaining(&store, policy, &key).await, limit - 5);
     }
@@ -227,7 +228,7 @@ async fn split_keys_split_a_call() {
     for verdict in requests.join_all().await {
         assert!(verdict.unwrap().is_admitted());
     }
-    assert!(store.stats().requests > store.stats().calls, "none went together");
+    assert!(store.stats().requests > store.stats().calls, "no requests shared a call");
     tokio::task::block_in_place(|| {
         while migration.move_keys(1) > 0 {}
         migration.finish();

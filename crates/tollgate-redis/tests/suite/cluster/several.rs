@@ -325,7 +325,7 @@ async fn failed_node_refunds_earlier_charges() {
 
     cluster.node(1).stop();
     let left = tokio::time::timeout(Duration::from_millis(20), decide(1)).await;
-    assert!(left.is_err(), "the caller was to leave first: {left:?}");
+    assert!(left.is_err(), "the caller must give up first: {left:?}");
     heals(1, "the charge of a caller that left is refunded");
 
     let error = decide(0).await.expect_err("a node is silent");

@@ -53,7 +53,7 @@ impl Shards {
 }
 
 /// Breaks a master under load, and checks the requests for its keys and for other keys.
-async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
+async fn assert_only_own_keys_fail(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let shards = Shards::find(&cluster, scene.store(), 0).await;
@@ -74,7 +74,7 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     until_async("three rounds are well", MINUTE, async || {
         let others = shards.failures(scene.store(), &shards.others).await;
         let own = shards.failures(scene.store(), &shards.own).await;
-        assert_eq!(own, shards.own.len(), "of a node that is not there");
+        assert_eq!(own, shards.own.len(), "requests for the failed node");
         well += usize::from(others == 0);
         (well == 3).then_some(())
     })
@@ -92,13 +92,16 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_node_only_fails_its_keys() {
-    only_its_own_keys_suffer(|cluster| cluster.node(0).kill(), |cluster| cluster.node(0).restart())
-        .await;
+    assert_only_own_keys_fail(
+        |cluster| cluster.node(0).kill(),
+        |cluster| cluster.node(0).restart(),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_node_only_fails_its_keys() {
-    only_its_own_keys_suffer(|cluster| cluster.node(0).stop(), |cluster| cluster.node(0).cont())
+    assert_only_own_keys_fail(|cluster| cluster.node(0).stop(), |cluster| cluster.node(0).cont())
         .await;
 }
 
@@ -157,7 +160,7 @@ async fn moving_slot_keeps_its_counts() {
     let tally = hot_load.end().await;
     let left = scene.store().peek(&hot, &key).await.expect("all is well").decisions()[0].remaining;
     // One unit was charged to find the slot.
-    tally.charged_each_once(LIMIT - left - 1);
+    tally.assert_charges_match(LIMIT - left - 1);
     assert!(tally.refused + tally.lost < tally.admitted / 4, "{tally:?}");
     assert_eq!(scene.recovers(load).await.held.lost, 0);
     assert_eq!(cluster.master_of(slot), home);

@@ -15,7 +15,7 @@ use crate::support::{Client, Server, Value};
 const SECONDS: Duration = Duration::from_secs(10);
 
 /// Every rejection reports that the request was not charged, which is true.
-async fn nothing_is_charged_between(
+async fn assert_uncharged_between(
     redis: Redis,
     refuse: impl FnOnce(&Redis),
     heal: impl FnOnce(&Redis),
@@ -39,7 +39,7 @@ fn set(redis: &Redis, name: &str, value: &str) {
 async fn full_server_charges_no_request() {
     let redis = Redis::builder().max_memory("100mb", "noeviction").start();
     let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
-    nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
+    assert_uncharged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
 }
 
 /// A denial does not write.
@@ -105,7 +105,7 @@ async fn unsaved_server_charges_no_request() {
             (redis.info("rdb_last_bgsave_status") == "err").then_some(())
         });
     };
-    nothing_is_charged_between(Redis::start(), refuse, |redis| set(redis, "save", "")).await;
+    assert_uncharged_between(Redis::start(), refuse, |redis| set(redis, "save", "")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn missing_replicas_charge_no_request() {
         return skip("before Redis 6.2, `min-replicas-to-write` does not hold for scripts");
     }
     let needs = |count| move |redis: &Redis| set(redis, "min-replicas-to-write", count);
-    nothing_is_charged_between(redis, needs("1"), needs("0")).await;
+    assert_uncharged_between(redis, needs("1"), needs("0")).await;
 }
 
 /// It might be a master that was replaced, and only a new connection finds the new master.

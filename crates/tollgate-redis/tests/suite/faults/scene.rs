@@ -393,7 +393,7 @@ impl Report {
 async fn ask<S: Store>(store: &S, id: u64) -> Told {
     match store.charge(&policy(), &key(id), Cost::ONE).await {
         Ok(verdict) => {
-            assert!(verdict.is_admitted(), "a key of this test alone: {verdict:?}");
+            assert!(verdict.is_admitted(), "no other test uses the key: {verdict:?}");
             Told::Admitted
         }
         Err(error) if error.may_have_charged() => Told::MaybeCharged,

@@ -87,7 +87,7 @@ async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("nothing was leased");
+    panic!("no block was leased");
 }
 
 /// Charges one unit at a time until a denial, and returns the number of units.

@@ -71,7 +71,7 @@ async fn unspent_units_return_before_lapsing() {
         if left.unwrap().decisions()[0].remaining == 10_000 - taken {
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(15), "in vain");
+        assert!(start.elapsed() < Duration::from_secs(15), "the block was not returned");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

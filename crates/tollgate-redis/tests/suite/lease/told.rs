@@ -29,7 +29,7 @@ async fn remaining_updates_with_each_block() {
         assert!(remaining(&second) >= 600 - spent + 50, "{algorithm}");
         loop {
             let verdict = ask(&store, &policy, 1).await;
-            assert!(verdict.is_admitted(), "{algorithm}: it did not show");
+            assert!(verdict.is_admitted(), "{algorithm}: the charges never showed");
             spent += 1;
             if remaining(&verdict) <= 600 - spent {
                 break;

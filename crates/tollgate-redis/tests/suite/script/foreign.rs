@@ -172,7 +172,7 @@ fn unreadable_value_keeps_receipt_valid() {
     assert_eq!(settle(&mut client, 1), Row::Fault { fault: Fault::WrongType, key: 1 });
     client.run(&[b"DEL", b"r"]);
     assert_eq!(settle(&mut client, 1), Row::Settlement(Settlement::Returned { units: 3 }));
-    // From another process as well, and for as long as a receipt lives.
+    // The receipt is also settled for other processes, until it expires.
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
     let settled_until = Timestamp::from_micros(now) + receipt.lifetime();

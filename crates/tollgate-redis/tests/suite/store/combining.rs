@@ -125,7 +125,11 @@ async fn foreign_value_fails_only_its_requests() {
             assert!(answer.unwrap().is_admitted());
         }
     }
-    assert_eq!(server.cmd(&["LRANGE", &bad, "0", "-1"]).list().len(), 2, "it is as it was");
+    assert_eq!(
+        server.cmd(&["LRANGE", &bad, "0", "-1"]).list().len(),
+        2,
+        "the foreign value is unchanged"
+    );
 }
 
 /// A proxy holds replies back until the test has checked the state.

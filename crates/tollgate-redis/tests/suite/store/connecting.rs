@@ -20,7 +20,7 @@ async fn report(store: &RedisStore) -> tollgate_redis::RedisReport {
         if report != tollgate_redis::RedisReport::default() {
             return report;
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "nothing was found out");
+        assert!(started.elapsed() < Duration::from_secs(10), "the server was not checked");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -30,7 +30,7 @@ async fn last_clone_drops_tasks_and_connections() {
     clone.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap();
     let asked = clone.charge(&policy(10), &Key::GLOBAL, Cost::ONE);
     drop(clone);
-    assert!(asked.await.unwrap().is_admitted(), "who has asked gets an answer");
+    assert!(asked.await.unwrap().is_admitted(), "a pending request gets an answer");
     until_idle(before).await;
     until("the server sees it", Duration::from_secs(5), || {
         let clients = server.cmd(&["CLIENT", "LIST"]);
@@ -79,7 +79,7 @@ fn requests_fail_without_runtime() {
             let answers = async { (alone.await, queued.await) };
             let answers = second
                 .block_on(async { tokio::time::timeout(Duration::from_secs(5), answers).await });
-            let (alone, queued) = answers.expect("an answer, if not a good one");
+            let (alone, queued) = answers.expect("an answer, even if it is an error");
             for answer in [alone, queued] {
                 assert!(answer.unwrap_err().is_outage(), "{url}");
             }
@@ -119,7 +119,7 @@ fn pending_requests_fail_with_runtime() {
         };
         second
             .block_on(async { tokio::time::timeout(Duration::from_secs(5), answers).await })
-            .expect("an answer, if not a good one");
+            .expect("an answer, even if it is an error");
         proxy.pass();
     }
 }

@@ -161,14 +161,14 @@ impl Client {
     }
 }
 
-/// Returns when a key expires whose state is fresh at this instant: in milliseconds, one to two
-/// seconds later.
+/// Returns when a key expires if its state is fresh at this instant. It expires one to two seconds
+/// later, in milliseconds.
 pub fn expiry_of(fresh_at: Timestamp) -> i64 {
     i64::try_from((fresh_at.as_micros() / 1_000_000 + 2) * 1_000).expect("a time")
 }
 
-/// Redis before 7 knows no PEXPIRETIME. It says how long the key lives, from an instant that
-/// two looks at its clock in the same millisecond tell.
+/// Redis before 7 has no PEXPIRETIME. There the expiry is the remaining lifetime plus the time,
+/// which is read twice until both readings are in the same millisecond.
 const EXPIRY: &str = "
     if redis.REDIS_VERSION_NUM then return redis.call('PEXPIRETIME', KEYS[1]) end
     local function now()

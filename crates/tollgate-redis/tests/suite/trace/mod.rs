@@ -42,7 +42,7 @@ pub(crate) struct Trace {
     /// Denied charges to keys without room for a unit.
     frozen: usize,
     clock: Clock,
-    /// When each existing key is to expire, in milliseconds.
+    /// When each existing key expires, in milliseconds.
     expiries: HashMap<Vec<u8>, i64>,
     under_way: VecDeque<Expected>,
 }
@@ -67,7 +67,7 @@ struct Expected {
 
 impl Expected {
     /// Whether the time is outside the calendar periods that the call contains.
-    fn is_elsewhen(&self, policy: &Policy) -> bool {
+    fn is_outside_periods(&self, policy: &Policy) -> bool {
         policy.quota().calendar().is_some_and(|calendar| {
             !calendar.around(self.believed).iter().any(|period| period.contains(self.now))
         })

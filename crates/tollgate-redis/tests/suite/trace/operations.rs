@@ -41,7 +41,7 @@ impl Trace {
             .collect();
         expected.batch.decide(&lines).expect("room");
         expected.text.push(format!("{charges:?}"));
-        if expected.stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
+        if expected.stale || policies.iter().any(|policy| expected.is_outside_periods(policy)) {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -152,7 +152,7 @@ impl Trace {
             _ => self.rng.u64(0..=cost.saturating_mul(2)),
         });
         let now = expected.now;
-        let stale = expected.stale || expected.is_elsewhen(&receipt.policy);
+        let stale = expected.stale || expected.is_outside_periods(&receipt.policy);
         let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
@@ -222,7 +222,7 @@ impl Trace {
         let ask = Ask { tag: self.rng.u32(..3), units, ttl };
         expected.batch.lease(&name, &policy, &spent, ask).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
-        if expected.stale || expected.is_elsewhen(&policy) {
+        if expected.stale || expected.is_outside_periods(&policy) {
             expected.rows.push(Row::Stale);
             return;
         }

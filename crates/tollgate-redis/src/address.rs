@@ -59,8 +59,8 @@ impl Address {
         let url = Url::parse(url.trim())
             .map_err(|error| wrong(format!("is not valid: {error}"), FORMS))?;
         if url.fragment().is_some() {
-            let cure = "write %23 where a password has a #";
-            return Err(wrong("has a fragment, which means nothing here".into(), cure));
+            let cure = "write %23 for a # in a password";
+            return Err(wrong("has a fragment, which has no meaning here".into(), cure));
         }
         let scheme = url.scheme().replacen("valkey", "redis", 1);
         let (scheme, uses_tls) = match scheme.strip_prefix("rediss") {
@@ -92,7 +92,7 @@ impl Address {
                 if database.is_none() {
                     database = path_of(&url);
                 }
-                let cure = "add ?service= and the name under which the Sentinels know the master";
+                let cure = "add ?service= and the master's name in the Sentinels";
                 let service = query.take("service").or_else(|| query.take("sentinelServiceName"));
                 let service = service.ok_or_else(|| wrong("names no service".into(), cure))?;
                 let login = Login {
@@ -104,7 +104,7 @@ impl Address {
             "redis-cluster" => {
                 if database.take().or_else(|| path_of(&url)).is_some_and(|name| name != "0") {
                     return Err(wrong(
-                        "names a database, and a Cluster has but one".into(),
+                        "names a database, but a Cluster has only one".into(),
                         "leave it out",
                     ));
                 }
@@ -114,7 +114,7 @@ impl Address {
         };
         query.is_used_up()?;
         let database = database.map(|name| {
-            let cure = "databases go by numbers from 0 to 255, as in redis://host/1";
+            let cure = "a database is a number from 0 to 255, for example redis://host/1";
             name.parse().map_err(|_| wrong(format!("names the database {}", shown(&name)), cure))
         });
         Ok(Self { servers, uses_tls, username, password, database: database.transpose()? })
@@ -204,7 +204,7 @@ fn shown(part: &str) -> String {
 
 fn decode(text: &str) -> Result<String, UrlError> {
     let text = percent_decode_str(text).decode_utf8().map(String::from);
-    text.map_err(|_| wrong("is not UTF-8 once decoded".into(), "encode it anew, as UTF-8"))
+    text.map_err(|_| wrong("is not UTF-8 after decoding".into(), "percent-encode it as UTF-8"))
 }
 
 fn path_of(url: &Url) -> Option<String> {
@@ -235,7 +235,7 @@ impl Query {
                     Some((host.to_owned(), port.parse().ok()?))
                 });
                 let node = node.filter(|_| !value.contains('@'));
-                let cure = "write node=host:port; the login in front is that of all nodes";
+                let cure = "write node=host:port; all nodes use the login at the start";
                 let what = || wrong(format!("has a node {}", shown(&value)), cure);
                 query.nodes.push(node.ok_or_else(what)?);
             } else {
@@ -259,7 +259,7 @@ impl Query {
     fn is_used_up(&self) -> Result<(), UrlError> {
         if !self.nodes.is_empty() {
             let cure = "for a Cluster write redis-cluster://";
-            return Err(wrong("names more nodes than one".into(), cure));
+            return Err(wrong("names more than one node".into(), cure));
         }
         match self.rest.first() {
             Some((name, _)) => {
@@ -316,9 +316,9 @@ mod tests {
             ("redis://h/x", r#"names the database "x""#),
             ("redis://h/1?db=2", "two databases"),
             ("redis://h?timeout=5", r#"unknown parameter "timeout""#),
-            ("redis://h?node=b:1", "more nodes than one"),
+            ("redis://h?node=b:1", "more than one node"),
             ("redis-sentinel://h", "names no service"),
-            ("redis-cluster://h/3", "but one"),
+            ("redis-cluster://h/3", "only one"),
             ("redis-cluster://h?node=b", r#"has a node "b""#),
             ("redis+unix://", "has no path"),
             ("redis://u:secret@h/%FF", "names the database"),

@@ -73,13 +73,15 @@ pub enum ConnectError {
     #[error("TLS to Redis: {0}")]
     Tls(#[from] TlsError),
     /// The namespace contains a brace.
-    #[error("the namespace {0:?} has a brace in it, which says the slot of a key; take it out")]
+    #[error(
+        "the namespace {0:?} contains a brace, which would change the slot of its keys; remove the brace"
+    )]
     Namespace(String),
     /// There is no tokio runtime to connect in.
-    #[error("a RedisStore is made within a tokio runtime, as in #[tokio::main]")]
+    #[error("a RedisStore must be built inside a tokio runtime, for example under #[tokio::main]")]
     NoRuntime,
     /// The client rejected its settings.
-    #[error("the Redis client refused its settings: {0}")]
+    #[error("the Redis client rejected its settings: {0}")]
     Client(String),
 }
 

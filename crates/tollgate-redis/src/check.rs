@@ -60,26 +60,26 @@ impl fmt::Display for RedisWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(version) => {
-                write!(f, "Redis {version} is older than 6: the script does not run there")
+                write!(f, "Redis {version} cannot run the script; use Redis 6 or later")
             }
             Self::Eviction(policy) => write!(
                 f,
-                "maxmemory-policy is {policy}: when memory is full, Redis forgets limits; give \
-                 them a Redis with noeviction"
+                "maxmemory-policy is {policy}, so Redis evicts limits when its memory is full; use \
+                 a Redis with noeviction"
             ),
             Self::EvictionUnknown(reason) => write!(
                 f,
-                "cannot see maxmemory-policy ({reason}): make sure that it is noeviction, or \
-                 allow this user +config|get"
+                "cannot read maxmemory-policy ({reason}); check that it is noeviction, or grant \
+                 the user +config|get"
             ),
             Self::Rights(reason) => write!(
                 f,
-                "this user may not do what the script does ({reason}): allow +evalsha +eval \
+                "the user lacks rights that the script needs ({reason}); grant +evalsha +eval \
                  +time +get +mget +getrange +strlen +exists +set +setrange +del +pexpireat on the keys \
                  of the namespace"
             ),
             Self::Cluster => f.write_str(
-                "this is a node of a Cluster, which holds only some of the keys: begin the URL \
+                "the server is a Cluster node, which has only some of the keys; start the URL \
                  with redis-cluster://",
             ),
             Self::Script(reason) => write!(f, "the script does not run: {reason}"),

@@ -168,7 +168,7 @@ impl CrossSlot {
         for group in &self.groups {
             if !asked.send() {
                 self.refund(&verdicts).await;
-                return Err(StoreError::not_charged(STORE, "who asked has left"));
+                return Err(StoreError::not_charged(STORE, "the caller is gone"));
             }
             match self.ask(group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {

@@ -71,7 +71,7 @@ impl<T> Future for RedisFuture<T> {
         let answer = ready!(ticket.poll(cx));
         Poll::Ready(answer.and_then(|answer| {
             let mixed_up =
-                || StoreError::maybe_charged(STORE, "the answer is one to something else");
+                || StoreError::maybe_charged(STORE, "the answer belongs to another request");
             read(answer).ok_or_else(mixed_up)
         }))
     }

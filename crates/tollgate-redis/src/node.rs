@@ -235,7 +235,7 @@ impl Node {
 
     /// Reconnects, because replies no longer match their calls.
     pub(crate) fn distrust(&self) {
-        tracing::warn!(target: "tollgate", "a reply from redis is not one to its call: reconnecting");
+        tracing::warn!(target: "tollgate", "a reply from redis does not match its call, reconnecting");
         self.connection.reconnect();
     }
 

@@ -56,10 +56,10 @@ pub type Frozen = SmallVec<[Micros; 2]>;
 #[non_exhaustive]
 pub enum Fault {
     /// It is not a string.
-    #[error("the key holds a value of another type, which is not Tollgate's")]
+    #[error("the key holds a value of another type, which Tollgate did not write")]
     WrongType,
     /// It is a string, but this version cannot read it as a state.
-    #[error("the key holds a string that is not a state this version of Tollgate can read")]
+    #[error("the key holds a string that this version of Tollgate cannot read")]
     Unreadable,
 }
 

@@ -198,7 +198,7 @@ impl Ticket {
             Err(if is_sent {
                 StoreError::maybe_charged(STORE, "no answer in time")
             } else {
-                StoreError::overloaded(STORE, "no answer could come in time")
+                StoreError::overloaded(STORE, "an answer would come too late")
             })
         });
         is_shed

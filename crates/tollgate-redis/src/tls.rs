@@ -13,11 +13,11 @@ use rustls::{ClientConfig, RootCertStore};
 #[non_exhaustive]
 pub enum TlsError {
     /// The given certificates could not be read or used.
-    #[error("{0}: give the certificates of the authority as PEM, -----BEGIN CERTIFICATE-----")]
+    #[error("{0}; give the authority's certificates as PEM (-----BEGIN CERTIFICATE-----)")]
     Certificates(String),
     /// No authority was given, and this system trusts none.
     #[error(
-        "no trusted certificate is found on this system; install ca-certificates or give the \
+        "this system has no trusted certificates; install ca-certificates, or give the \
          authority's own"
     )]
     NoRoots,

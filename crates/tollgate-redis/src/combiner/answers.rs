@@ -66,7 +66,7 @@ impl Combiner {
                 }
                 Row::Unmade => Err(StoreError::not_charged(
                     STORE,
-                    "OOM: the server has no memory left for a charge; raise maxmemory",
+                    "OOM: the server has no memory for the charge; raise maxmemory",
                 )),
                 Row::Elsewhere => {
                     // A call with only this request gets a redirection that names the node.
@@ -79,7 +79,7 @@ impl Combiner {
                         again.push(Arc::clone(ticket));
                         continue;
                     }
-                    Err(StoreError::not_charged(STORE, "the request came too late to be decided"))
+                    Err(StoreError::not_charged(STORE, "the request reached the server too late"))
                 }
             };
             ticket.answer(answer);
@@ -105,7 +105,7 @@ impl Combiner {
         self.topology.suspect();
         for ticket in tickets {
             let refusal = member.node.breaker().refusal();
-            let closed = || StoreError::not_charged(STORE, "the server began to answer just now");
+            let closed = || StoreError::not_charged(STORE, "the breaker closed meanwhile");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {
                 self.counters.count_shed();

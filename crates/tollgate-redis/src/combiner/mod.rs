@@ -133,4 +133,4 @@ impl Drop for Combiner {
     }
 }
 
-const NO_SERVER: &str = "no server for the key in time";
+const NO_SERVER: &str = "no server for the key was found in time";

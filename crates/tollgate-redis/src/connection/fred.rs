@@ -200,7 +200,7 @@ async fn supervise(client: Client) {
             Ok(Ok(())) => return,
             Ok(Err(error)) if !was_told => {
                 was_told = true;
-                tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
+                tracing::warn!(target: "tollgate", %error, "no connection to redis, retrying");
             }
             // Log only the first failure. A task that panicked is restarted too.
             Ok(Err(_)) | Err(_) => {}

@@ -30,13 +30,16 @@ use crate::interned::Interned;
 #[non_exhaustive]
 pub enum EncodeError {
     /// A request has charges to the same key with different quotas.
-    #[error("one policy and key is in the request with two quotas; name the policies apart")]
+    #[error("a policy has two quotas in one request; give each its own name")]
     TwoQuotas,
     /// The call is full: send it and start another.
-    #[error("a call holds up to {} keys and requests, and some thousand forms", Batch::MAX)]
+    #[error(
+        "a call has room for {} keys and requests, and for a few thousand policies",
+        Batch::MAX
+    )]
     Full,
     /// More different keys than a request may have.
-    #[error("a request has charges to more than 255 different keys, or to 64 with a penalty")]
+    #[error("a request charges more than 255 different keys, or more than 64 with a penalty")]
     TooManyCharges,
 }
 

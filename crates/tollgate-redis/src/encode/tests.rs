@@ -171,7 +171,7 @@ fn penalty_limits_request_to_64_keys() {
     assert_eq!(batch.decide(&lines[..64]), Ok(()));
     let error = batch.decide(&lines).unwrap_err();
     assert_eq!(error, EncodeError::TooManyCharges);
-    assert!(error.to_string().ends_with("or to 64 with a penalty"), "{error}");
+    assert!(error.to_string().ends_with("or more than 64 with a penalty"), "{error}");
 }
 
 #[test]

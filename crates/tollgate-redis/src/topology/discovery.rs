@@ -162,7 +162,7 @@ async fn run(topology: Arc<Topology>) {
                 tracing::warn!(
                     target: "tollgate",
                     said,
-                    "no node of the redis cluster says who has its slots, asking on",
+                    "no node of the redis cluster reports the slots, retrying",
                 );
             }
             Err(_) => pause = LONGEST_PAUSE.min(pause * 2),

@@ -96,13 +96,13 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_API_KEYS", value_parser = api_keys, hide_env_values = true)]
     pub api_keys: Option<ApiKeyList>,
 
-    /// While Redis cannot decide, let requests pass unlimited, refuse them with 503, or let this
+    /// While Redis cannot decide: let requests pass without limits, reject them with 503, or let this
     /// replica grant half of the quota by itself [default: local]
     #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
     pub on_store_error: Option<OnStoreError>,
 
-    /// The same for requests that were refused before they were sent to Redis, because no answer
-    /// could come in time [default: as --on-store-error]
+    /// The same for requests that are not sent to Redis because the answer would come too late
+    /// [default: the value of --on-store-error]
     #[arg(long, env = "TOLLGATE_SHED", value_parser = on_store_error())]
     pub shed: Option<OnStoreError>,
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::process::{self, Failure};
 
 /// The crates that must not contain a circle.
-const CRATES: [&str; 3] = ["tollgate", "tollgate-admin", "tollgate-gateway"];
+const CRATES: [&str; 4] = ["tollgate", "tollgate-admin", "tollgate-gateway", "tollgate-memory"];
 
 pub(crate) fn run() -> Result<(), Failure> {
     for name in CRATES {

@@ -8,9 +8,28 @@ use parking_lot::Mutex;
 #[cfg(doc)]
 use tollgate_core::Receipt;
 
+use crate::clock::{Clock, SystemClock};
 use crate::settled::Settled;
 use crate::shard::{Bounds, Shard};
-use crate::{Clock, Inner, MemoryStore, Padded, SystemClock};
+use crate::store::{Inner, MemoryStore, Padded};
+
+impl MemoryStore {
+    /// Creates a store for up to a million keys and 256 MiB, with [`SystemClock`].
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Returns a builder to configure the bounds and the clock.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Configures the bounds and the clock of a [`MemoryStore`].
 ///

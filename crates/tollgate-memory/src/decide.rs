@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
 
+use crate::clock::Clock;
 use crate::known::Locked;
 use crate::shard::Seat;
-use crate::{Clock, Inner, NAME};
+use crate::store::{Inner, NAME};
 
 /// A request's total charge to a key under a policy.
 struct Sum<'a> {

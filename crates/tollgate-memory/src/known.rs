@@ -7,10 +7,11 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_rule};
 
 use crate::any_table::Kind;
+use crate::clock::Clock;
 use crate::part::Spot;
 use crate::shard::Shard;
+use crate::store::Inner;
 use crate::table::decide;
-use crate::{Clock, Inner};
 
 /// Requests with more charges take the slow path.
 const MAX_CHARGES: usize = 4;

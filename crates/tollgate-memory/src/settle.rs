@@ -3,8 +3,9 @@
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
 
+use crate::clock::Clock;
 use crate::settled::Entered;
-use crate::{Clock, Inner, NAME};
+use crate::store::{Inner, NAME};
 
 impl<C: Clock> Inner<C> {
     /// Settles a receipt while holding the locks for its key and its ID.

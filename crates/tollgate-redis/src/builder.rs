@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::address::{Address, Servers};
-use crate::check::About;
+use crate::address::{Address, Servers, UrlError};
+use crate::check::{self, About};
 use crate::clock::Clock;
 use crate::combiner::Combiner;
 use crate::connection::Network;
@@ -23,8 +23,9 @@ use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
 use crate::random::Random;
 use crate::stats::Counters;
+use crate::store::{Inner, RedisStore};
+use crate::tls::{self, TlsError};
 use crate::topology::{Connect, Place, Topology};
-use crate::{Inner, RedisStore, TlsError, UrlError, tls};
 
 /// The settings of a [`RedisStore`]. All replicas that share limits must use the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
@@ -86,6 +87,23 @@ pub enum ConnectError {
 }
 
 tollgate_core::debug_as_display!(ConnectError);
+
+impl RedisStore {
+    /// Creates a store with the default settings, which connects in the background. Call it within
+    /// a tokio runtime: the store's calls run there, and all requests fail after it has shut down.
+    /// Callers in another runtime, or outside a runtime, also get answers, but each such call
+    /// spawns a task.
+    ///
+    /// It does not wait for Redis: see [`connected`](Self::connected).
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url)?.connect()
+    }
+
+    /// Returns a builder for a store at this URL.
+    pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
+        RedisStoreBuilder::new(url)
+    }
+}
 
 impl RedisStoreBuilder {
     pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
@@ -262,7 +280,8 @@ impl RedisStoreBuilder {
         } else {
             let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
-            let node = Node::new(connection, bounds.timeout, breaker, about);
+            let node = Node::new(connection, bounds.timeout, breaker);
+            check::watch(&node, about);
             let place = Place { host: address.to_string(), port: 0 };
             Topology::single(place, node, bounds)
         };

@@ -8,84 +8,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_core::{Cost, Key, Policy, Quota};
 
-use crate::connection::Value;
+use crate::connection::command::Value;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal};
 use crate::names::Names;
 use crate::node::Node;
 use crate::random::Random;
+use crate::report::{RedisReport, RedisWarning};
 use crate::stats::Counters;
-
-/// A Redis server's properties as of the last connection, for operators.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisReport {
-    /// The server's name: `Redis`, `Valkey` or `Redict`.
-    pub name: Option<&'static str>,
-    /// The server's version under that name. Valkey and Redict also report the Redis version that
-    /// they are compatible with, which this is not.
-    pub version: Option<String>,
-    /// Whether the server is a Cluster node.
-    pub is_cluster: Option<bool>,
-    /// What the server does when its memory is full.
-    pub maxmemory_policy: Option<String>,
-    /// How far the server's clock is ahead of this machine's clock, in microseconds. Quotas use the
-    /// server's clock, so decisions are right even if the clocks differ, but times in headers may
-    /// look wrong.
-    pub clock_ahead: Option<i64>,
-    /// Properties of the server that will cause errors.
-    pub warnings: Vec<RedisWarning>,
-}
-
-/// A server property that will cause errors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RedisWarning {
-    /// The server is too old for the script.
-    Version(String),
-    /// When its memory is full, the server evicts keys, and their limits with them. A client that
-    /// can create many keys can then remove any limit.
-    Eviction(String),
-    /// The server does not report what it does when its memory is full.
-    EvictionUnknown(String),
-    /// The user lacks permissions that the script needs.
-    Rights(String),
-    /// The server is a Cluster node, but the URL names a single server.
-    Cluster,
-    /// The script does not run, for another reason.
-    Script(String),
-}
-
-impl fmt::Display for RedisWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Version(version) => {
-                write!(f, "Redis {version} cannot run the script; use Redis 6 or later")
-            }
-            Self::Eviction(policy) => write!(
-                f,
-                "maxmemory-policy is {policy}, so Redis evicts limits when its memory is full; use \
-                 a Redis with noeviction"
-            ),
-            Self::EvictionUnknown(reason) => write!(
-                f,
-                "cannot read maxmemory-policy ({reason}); check that it is noeviction, or grant \
-                 the user +config|get"
-            ),
-            Self::Rights(reason) => write!(
-                f,
-                "the user lacks rights that the script needs ({reason}); grant +evalsha +eval \
-                 +time +get +mget +getrange +strlen +exists +set +setrange +del +pexpireat on the keys \
-                 of the namespace"
-            ),
-            Self::Cluster => f.write_str(
-                "the server is a Cluster node, which has only some of the keys; start the URL \
-                 with redis-cluster://",
-            ),
-            Self::Script(reason) => write!(f, "the script does not run: {reason}"),
-        }
-    }
-}
 
 /// A check's parameters.
 #[derive(Clone, Debug)]

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ticket::Leased;
-
 /// Microseconds since a fixed instant, which a store's leases and remembered denials share.
 pub(crate) type Moment = u64;
 
@@ -54,15 +52,14 @@ impl Clock {
         }
     }
 
-    /// Returns a block's time by this clock. It starts before the call was sent, so earlier than in
-    /// Redis.
-    pub(crate) fn span(&self, leased: &Leased) -> Span {
-        let (start, lasts) = (leased.sent, leased.granted.lasts.get());
+    /// Returns by this clock the time of a block that `lasts` this many microseconds in Redis. It
+    /// starts when the call was `sent`, so earlier than in Redis.
+    pub(crate) fn span(&self, sent: Moment, lasts: u64) -> Span {
         let margin = if self.is_redis { 0 } else { lasts.div_ceil(MARGIN) };
         Span {
-            start,
-            last: start.saturating_add(lasts - margin),
-            lapses: start.saturating_add(lasts),
+            start: sent,
+            last: sent.saturating_add(lasts - margin),
+            lapses: sent.saturating_add(lasts),
         }
     }
 

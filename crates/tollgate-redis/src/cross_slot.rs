@@ -20,9 +20,10 @@ use tollgate_core::{
 
 use crate::deniers::Deniers;
 use crate::failure::STORE;
+use crate::future::RedisFuture;
 use crate::ids::Ids;
+use crate::store::RedisStore;
 use crate::ticket::{CallAnswer, Line, Request, Ticket};
-use crate::{RedisFuture, RedisStore};
 
 /// Decides a request with charges in several slots.
 pub(crate) fn decide(

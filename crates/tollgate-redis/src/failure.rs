@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate_core::StoreError;
 
-use crate::connection::CommandError;
+use crate::connection::command::CommandError;
 
 /// The name of this store in errors.
 pub(crate) const STORE: &str = "redis";

@@ -88,271 +88,32 @@ mod pace;
 mod random;
 mod replay;
 mod reply;
+mod report;
 mod script;
 mod server_clock;
 #[doc(hidden)]
 pub mod simulation;
 mod stats;
+mod store;
 mod ticket;
 mod tls;
 mod topology;
 
-use std::fmt;
-use std::sync::Arc;
-
-use smallvec::SmallVec;
-use tokio::time::Instant;
-use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
-};
-
-use self::address::Address;
 pub use self::address::UrlError;
 pub use self::breaker::{Breaker, BreakerState};
 pub use self::builder::{ConnectError, RedisStoreBuilder};
-pub use self::check::{RedisReport, RedisWarning};
-use self::combiner::Combiner;
-use self::failure::STORE;
 pub use self::future::RedisFuture;
-use self::lease::Leases;
-use self::names::{Name, Names};
+pub use self::report::{RedisReport, RedisWarning};
 pub use self::stats::RedisStats;
-use self::ticket::{CallAnswer, Line, Request, Ticket};
+pub use self::store::RedisStore;
 pub use self::tls::TlsError;
-use self::topology::Member;
-
-/// The store that processes share: all processes that use the same Redis share their quotas. Clones
-/// share one connection.
-///
-/// ```no_run
-/// use tollgate_redis::RedisStore;
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = RedisStore::connect("redis://127.0.0.1:6379")?;
-/// store.connected().await;
-/// assert!(store.is_connected());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
-
-struct Inner {
-    address: Address,
-    names: Names,
-    combiner: Arc<Combiner>,
-    leases: Leases,
-}
-
-impl RedisStore {
-    /// Creates a store with the default settings, which connects in the background. Call it within
-    /// a tokio runtime: the store's calls run there, and all requests fail after it has shut down.
-    /// Callers in another runtime, or outside a runtime, also get answers, but each such call
-    /// spawns a task.
-    ///
-    /// It does not wait for Redis: see [`connected`](Self::connected).
-    pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        Self::builder(url)?.connect()
-    }
-
-    /// Returns a builder for a store at this URL.
-    pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
-        RedisStoreBuilder::new(url)
-    }
-
-    /// Waits until Redis answers. A service need not call it, because its failure policy decides
-    /// until then.
-    pub async fn connected(&self) {
-        self.0.combiner.topology.connected().await;
-    }
-
-    /// Returns the Redis name under which a key's state is stored, for tests that read Redis.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
-        self.0.names.state(policy, key).to_vec()
-    }
-
-    /// Returns whether requests are sent to Redis, or fail immediately because Redis does not
-    /// answer within the timeout. In a Cluster this is the worst state among its masters; requests
-    /// for keys on other masters are still sent.
-    pub fn breaker(&self) -> BreakerState {
-        let states = self.leaders().map(|leader| leader.node.breaker().state());
-        states.max().unwrap_or(BreakerState::Closed)
-    }
-
-    /// Returns whether the store is connected. Otherwise requests fail after their timeout, or
-    /// immediately while the [breaker](Self::breaker) is open.
-    pub fn is_connected(&self) -> bool {
-        let mut leaders = self.leaders().peekable();
-        leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
-    }
-
-    /// Returns the server's version and warnings as of the last connection, which are also logged.
-    /// A Cluster has one report per master.
-    pub fn reports(&self) -> Vec<RedisReport> {
-        self.leaders().map(|leader| leader.node.report()).collect()
-    }
-
-    fn leaders(&self) -> impl Iterator<Item = Arc<Member>> {
-        self.0.combiner.topology.leaders().into_iter()
-    }
-
-    /// Returns a number that is equal for all clones of a store and different from all other live
-    /// stores. Callers that sum over several handles use it to count each store once.
-    pub fn identity(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-
-    /// Returns the counters of this store.
-    pub fn stats(&self) -> RedisStats {
-        let combiner = &self.0.combiner;
-        combiner.counters.read(combiner.topology.queued())
-    }
-
-    /// Queues a request about a key, or starts the call that carries it.
-    fn submit<T>(
-        &self,
-        about: &Name,
-        request: Request,
-        read: fn(CallAnswer) -> Option<T>,
-    ) -> RedisFuture<T> {
-        let combiner = &self.0.combiner;
-        let slot = combiner.topology.slot(about);
-        let ticket = Ticket::new(request, slot, combiner.deny_cache.epoch(), self.deadline());
-        RedisFuture::submit(combiner, Arc::new(ticket), read)
-    }
-
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.0.combiner.bounds.timeout
-    }
-
-    /// Returns whether one call can decide all charges. Most requests have a single key, and all
-    /// its policies share a slot.
-    fn is_one_call(&self, lines: &[Line]) -> bool {
-        let topology = &self.0.combiner.topology;
-        let mut slots = lines.iter().map(|line| topology.slot(&line.state));
-        let first = slots.next();
-        slots.all(|slot| Some(slot) == first)
-    }
-
-    /// Settles a receipt, which is accepted for `lifetime`.
-    fn settle_within(
-        &self,
-        lifetime: Micros,
-        receipt: &Receipt,
-        actual: Cost,
-    ) -> RedisFuture<Settlement> {
-        let read = |answer| match answer {
-            CallAnswer::Settlement(settlement) => Some(settlement),
-            _ => None,
-        };
-        // Exclude the policy before sending: refunded units may allow other requests. Denials by
-        // concurrency limits are not remembered anyway.
-        if !receipt.policy.is_concurrency() {
-            self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
-        }
-        let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let about = state.clone();
-        let settled = self.0.names.receipt(&receipt.key, receipt.id);
-        let receipt = receipt.clone();
-        self.submit(&about, Request::Settle { state, settled, receipt, actual, lifetime }, read)
-    }
-}
-
-impl Store for RedisStore {
-    type Future<T: Send + 'static> = RedisFuture<T>;
-
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
-        let read = |answer| match answer {
-            CallAnswer::Verdict(verdict) => Some(verdict),
-            _ => None,
-        };
-        let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        // A dry run may have any cost, so only Redis can answer it.
-        let is_dry = charges.iter().any(|charge| charge.dry);
-        if is_leased
-            && !is_dry
-            && let Some(verdict) = self.0.leases.spend(charges)
-        {
-            self.0.combiner.counters.count_leased();
-            return Reply::ready(Ok(verdict));
-        }
-        let lines = charges.iter().map(|charge| Line {
-            state: self.0.names.state(charge.policy, charge.key),
-            policy: charge.policy.clone(),
-            cost: charge.cost,
-            enforce: charge.enforce,
-            dry: charge.dry,
-        });
-        let lines: SmallVec<[Line; 2]> = lines.collect();
-        let is_one_call = self.is_one_call(&lines);
-        if is_one_call
-            && !is_dry
-            && let Some(verdict) = self.0.combiner.deny_cache.find(&lines)
-        {
-            self.0.combiner.counters.count_deny_cache_hit();
-            return Reply::ready(Ok(verdict));
-        }
-        if is_leased && !is_dry {
-            self.note_asked(charges);
-        }
-        if !is_one_call {
-            return Reply::pending(cross_slot::decide(self, charges, lines, read));
-        }
-        let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
-        Reply::pending(self.submit(&about, Request::Decide(lines), read))
-    }
-
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
-        Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
-    }
-
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
-        if !receipt.policy.is_concurrency() {
-            let error = StoreError::no_lease(STORE, &receipt.policy);
-            return Reply::ready(Err(error));
-        }
-        let read = |answer| match answer {
-            CallAnswer::Renewal(receipt) => Some(receipt),
-            _ => None,
-        };
-        let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let about = state.clone();
-        let settled = self.0.names.receipt(&receipt.key, receipt.id);
-        let receipt = receipt.clone();
-        Reply::pending(self.submit(&about, Request::Renew { state, settled, receipt }, read))
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
-        let read = |answer| match answer {
-            CallAnswer::Reset => Some(()),
-            _ => None,
-        };
-        self.0.combiner.deny_cache.forget();
-        let state = self.0.names.state(policy, key);
-        let about = state.clone();
-        Reply::pending(self.submit(&about, Request::Reset { state }, read))
-    }
-
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-}
-
-/// Shows the address without credentials.
-impl fmt::Debug for RedisStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("address", &self.0.address).finish_non_exhaustive()
-    }
-}
 
 /// The script's calling convention, for this crate's tests and benchmarks, which talk to a bare
 /// server. Not part of the public API.
 #[doc(hidden)]
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
-    pub use crate::reply::{BadReply, Fault, Frozen, Reply, Row};
+    pub use crate::replay::Frozen;
+    pub use crate::reply::{BadReply, Fault, Reply, Row};
     pub use crate::script::{CROSS_SLOT_TEXT, SHA1, TEXT};
 }

@@ -1,7 +1,7 @@
 //! A Redis server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +11,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tollgate_core::Timestamp;
 
-use crate::check::{self, About, RedisReport};
-use crate::connection::{Answer, Answers, Command, CommandError, Connection, Reconnects, Value};
+use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
+use crate::connection::{Connection, Reconnects};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
-use crate::node_breaker::{self, NodeBreaker};
+use crate::node_breaker::NodeBreaker;
+use crate::report::RedisReport;
 use crate::script;
 use crate::server_clock::ServerClock;
 
@@ -54,9 +55,8 @@ impl Node {
         connection: Connection,
         timeout: Duration,
         breaker: NodeBreaker,
-        about: About,
     ) -> Arc<Self> {
-        let node = Arc::new(Self {
+        Arc::new(Self {
             connection,
             runtime: Handle::current(),
             clock: ServerClock::new(),
@@ -66,9 +66,7 @@ impl Node {
             timeout,
             report: Mutex::default(),
             allows_cross_slot: AtomicBool::new(false),
-        });
-        check::watch(&node, about);
-        node
+        })
     }
 
     /// Makes several calls in one write, and gives up at the deadline. While a slot moves, its new
@@ -210,7 +208,7 @@ impl Node {
     /// Reports a call's outcome to the breaker, and starts probing the server if the breaker opens.
     fn judge(self: &Arc<Self>, error: Option<&CommandError>) {
         if self.breaker.learn(!error.is_some_and(CommandError::is_silence)) {
-            self.runtime.spawn(node_breaker::probe(Arc::downgrade(self)));
+            self.runtime.spawn(probe(Arc::downgrade(self)));
         }
     }
 
@@ -337,3 +335,15 @@ const EVALSHA: &str = "EVALSHA";
 const EVAL: &str = "EVAL";
 const ASKING: &str = "ASKING";
 const TIME: &str = "TIME";
+
+/// Probes a server until it answers within the timeout, or the store is dropped.
+async fn probe(node: Weak<Node>) {
+    loop {
+        let next = node.upgrade().and_then(|node| node.breaker().next_probe());
+        let Some((wait, patience)) = next else { return };
+        tokio::time::sleep(wait).await;
+        let Some(node) = node.upgrade() else { return };
+        let took = node.probe(patience).await;
+        node.breaker().probed(took);
+    }
+}

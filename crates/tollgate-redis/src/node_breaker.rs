@@ -1,6 +1,5 @@
 //! One server's breaker, and the probes that close it.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use tollgate_core::{Micros, StoreError, Timestamp};
 
 use crate::breaker::{Breaker, BreakerState};
 use crate::failure::STORE;
-use crate::node::Node;
 
 /// Fails requests early while a server does not answer, so they do not each wait for the timeout.
 #[derive(Debug)]
@@ -102,14 +100,14 @@ impl NodeBreaker {
 
     /// Returns the time until the next probe, and how long to wait for its answer. `None` while the
     /// breaker is closed.
-    fn next_probe(&self) -> Option<(Duration, Duration)> {
+    pub(crate) fn next_probe(&self) -> Option<(Duration, Duration)> {
         let breaker = self.breaker.as_ref()?.lock();
         let span = |micros: Micros| Duration::from_micros(micros.get());
         let (wait, patience) = (breaker.next_probe(self.now()), breaker.patience());
         breaker.state().is_open().then(|| (span(wait), span(patience)))
     }
 
-    fn probed(&self, took: Option<Duration>) {
+    pub(crate) fn probed(&self, took: Option<Duration>) {
         let Some(breaker) = &self.breaker else { return };
         let mut breaker = breaker.lock();
         let change = breaker.probed(took.map(micros), self.now());
@@ -128,18 +126,6 @@ impl NodeBreaker {
 
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(micros(self.origin.elapsed()).get())
-    }
-}
-
-/// Probes a server until it answers within the timeout, or the store is dropped.
-pub(crate) async fn probe(node: Weak<Node>) {
-    loop {
-        let next = node.upgrade().and_then(|node| node.breaker().next_probe());
-        let Some((wait, patience)) = next else { return };
-        tokio::time::sleep(wait).await;
-        let Some(node) = node.upgrade() else { return };
-        let took = node.probe(patience).await;
-        node.breaker().probed(took);
     }
 }
 

@@ -7,13 +7,16 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{
     Rule as _, fixed_window_counter, leaky_bucket, sliding_window_counter, token_bucket,
 };
-use tollgate_core::{AnyRule, Cost, Decision, Outcome, Timestamp, Verdict};
+use tollgate_core::{AnyRule, Cost, Decision, Micros, Outcome, Timestamp, Verdict};
 
 use crate::encode::{Batch, Sum};
-use crate::reply::{Frozen, of_charges};
 
 /// A state's numbers, in the order of `lua/plain.lua`.
 pub(crate) type Numbers = [u64; 3];
+
+/// For each charge in a denied request: how long its key has no room for a unit, so charges cannot
+/// change it. Zero if the key has room or this is unknown; empty in a verdict that admits.
+pub type Frozen = SmallVec<[Micros; 2]>;
 
 impl Batch {
     /// Returns the verdicts on `count` equal requests, the first of which found their keys in
@@ -66,6 +69,22 @@ impl Batch {
         }
         Some(verdicts)
     }
+}
+
+/// Builds the verdict from the decisions on each sum and how long their keys stay frozen.
+pub(crate) fn of_charges(
+    admitted: bool,
+    now: Timestamp,
+    sums: &[(Decision, Micros)],
+    charges: &[u8],
+) -> (Verdict, Frozen) {
+    let of_charge = || charges.iter().map(|&sum| sums[usize::from(sum)]);
+    let frozen = if admitted { Frozen::new() } else { of_charge().map(|it| it.1).collect() };
+    let verdict = match (charges, sums) {
+        ([_], [(only, _)]) => Verdict::single(admitted, now, *only),
+        _ => Verdict::new(admitted, now, of_charge().map(|it| it.0)),
+    };
+    (verdict, frozen)
 }
 
 /// A state that consists of numbers, with its rule.

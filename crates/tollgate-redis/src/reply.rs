@@ -6,7 +6,7 @@ use tollgate_core::{
 };
 
 use crate::encode::{Asked, Batch, Run, Sum};
-use crate::replay::Numbers;
+use crate::replay::{Frozen, Numbers, of_charges};
 
 /// The script's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +46,6 @@ pub enum Row {
         key: usize,
     },
 }
-
-/// For each charge in a denied request: how long its key has no room for a unit, so charges cannot
-/// change it. Zero if the key has room or this is unknown; empty in a verdict that admits.
-pub type Frozen = SmallVec<[Micros; 2]>;
 
 /// Why a value is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -235,22 +231,6 @@ impl Batch {
         let denied = sums.iter().zip(&decisions).any(|(sum, (it, _))| sum.enforce && it.denies());
         (denied != admitted).then(|| of_charges(admitted, now, &decisions, charges))
     }
-}
-
-/// Builds the verdict from the decisions on each sum and how long their keys stay frozen.
-pub(crate) fn of_charges(
-    admitted: bool,
-    now: Timestamp,
-    sums: &[(Decision, Micros)],
-    charges: &[u8],
-) -> (Verdict, Frozen) {
-    let of_charge = || charges.iter().map(|&sum| sums[usize::from(sum)]);
-    let frozen = if admitted { Frozen::new() } else { of_charge().map(|it| it.1).collect() };
-    let verdict = match (charges, sums) {
-        ([_], [(only, _)]) => Verdict::single(admitted, now, *only),
-        _ => Verdict::new(admitted, now, of_charge().map(|it| it.0)),
-    };
-    (verdict, frozen)
 }
 
 /// The reply kinds.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
 
-pub use crate::connection::{Answer, Answers, Command, CommandError, Value};
+pub use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
 
 /// A network with servers.
 pub trait Network: fmt::Debug + Send + Sync {

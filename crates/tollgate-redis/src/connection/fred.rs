@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Answer, Answers, Command, CommandError, Value};
+use super::command::{Answer, Answers, Command, CommandError, Value};
 
 #[derive(Debug)]
 pub(crate) struct FredConnection {

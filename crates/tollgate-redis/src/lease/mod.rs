@@ -28,9 +28,9 @@ use tollgate_core::{Charge, Cost, Source, Verdict};
 
 use self::blocks::Taken;
 use self::key::LeasedKey;
-use crate::RedisStore;
 use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
+use crate::store::RedisStore;
 
 /// A store's keys with units that are or may be leased.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
 use crate::encode::Ask;
+use crate::future::RedisFuture;
+use crate::store::{Inner, RedisStore};
 use crate::ticket::{CallAnswer, Leased, Request};
-use crate::{Inner, RedisFuture, RedisStore};
 
 /// Refills a key until it is no longer busy, or the store is dropped.
 pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::slots::{Part, parse};
 use super::{Member, Place, Topology};
-use crate::check::About;
+use crate::check::{self, About};
 use crate::connection::Network;
 use crate::node::Node;
 use crate::node_breaker::NodeBreaker;
@@ -140,7 +140,8 @@ impl Connect {
         let connection = self.network.connect(Some(place), timeout).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
         });
-        let node = Node::new(connection.ok()?, timeout, breaker, self.about.clone());
+        let node = Node::new(connection.ok()?, timeout, breaker);
+        check::watch(&node, self.about.clone());
         Some(Member::new(place.clone(), node, self.bounds))
     }
 }

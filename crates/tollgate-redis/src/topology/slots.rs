@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::Place;
-use crate::connection::Value;
+use crate::connection::command::Value;
 
 /// The number of slots in every Cluster.
 pub(super) const SLOTS: usize = 16_384;

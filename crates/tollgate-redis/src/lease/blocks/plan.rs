@@ -65,7 +65,7 @@ impl Blocks {
         let (now, ttl) = (clock.now(), self.lease.time_to_live().get());
         match answer {
             Ok(leased) if leased.granted.units > 0 => {
-                let span = clock.span(&leased);
+                let span = clock.span(leased.sent, leased.granted.lasts.get());
                 let granted = leased.granted;
                 self.open.push_back(Block {
                     id: ask.id(leased.decided_at),

@@ -10,9 +10,9 @@ use std::thread;
 const EXAMPLES: [(&str, &str); 15] = [
     ("at-once", env!("CARGO_BIN_EXE_at-once")),
     ("calendar", env!("CARGO_BIN_EXE_calendar")),
-    ("charge-later", env!("CARGO_BIN_EXE_charge-later")),
     ("custom-denial", env!("CARGO_BIN_EXE_custom-denial")),
     ("hyper-server", env!("CARGO_BIN_EXE_hyper-server")),
+    ("language-model", env!("CARGO_BIN_EXE_language-model")),
     ("leaky-queue", env!("CARGO_BIN_EXE_leaky-queue")),
     ("lists", env!("CARGO_BIN_EXE_lists")),
     ("lockout", env!("CARGO_BIN_EXE_lockout")),

@@ -3,8 +3,8 @@ use std::time::Duration;
 use http::StatusCode;
 use metrics::{Counter, Histogram, counter, histogram};
 
-/// The metrics of one route or of one upstream. Registered once, because to find a metric by its
-/// labels takes longer than to count.
+/// Metrics for a route or an upstream. Registered up front, because looking up a metric by its
+/// labels costs more than incrementing it.
 pub(crate) struct Meter {
     answered: [Counter; 5],
     duration: Histogram,

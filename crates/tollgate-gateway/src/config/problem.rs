@@ -34,7 +34,7 @@ pub struct Problem {
     pub cure: String,
 }
 
-/// Collects problems, so that all are told at once.
+/// Collects problems, so that all of them are reported together.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(RefCell<Found>);
 

@@ -9,7 +9,7 @@ pub enum StorePlan {
 }
 
 impl StorePlan {
-    /// The bounds of a store in memory unless a file says others: a million keys, 256 MiB.
+    /// The default memory store, limited to a million keys and 256 MiB.
     pub const MEMORY: Self = Self::Memory { max_keys: 1_000_000, max_bytes: 256 << 20 };
 
     /// Whether keys of different clients may be on different servers.

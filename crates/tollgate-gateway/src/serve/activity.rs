@@ -160,7 +160,7 @@ impl Drop for Working {
 }
 
 pin_project! {
-    /// The body of a response. Its end is the end of the request, of its span and of its log line.
+    /// A response body. When it ends, the request and its span end and the log line is written.
     #[derive(Debug)]
     pub(super) struct LoggedBody<B> {
         #[pin]

@@ -266,8 +266,8 @@ impl Bound {
         Ok(Self { public, admin, banner })
     }
 
-    /// Writes all lines at once, so that a reader of one line also gets the others. A failed write
-    /// does not stop the gateway.
+    /// Writes the whole banner in a single call, so readers never see only part of it. The gateway
+    /// starts even if the write fails.
     fn announce(&self) {
         let _ = io::stdout().write_all(self.banner.as_bytes());
     }

@@ -1,7 +1,7 @@
-//! Streams of HTTP/2, each of which ends when its client does not take what it asked for.
+//! Closes HTTP/2 streams whose client stops reading the response.
 //!
-//! A client may read one response and leave another where it is, for as long as it likes: bytes
-//! move on the connection all the time. So each stream has a time limit of its own.
+//! A connection timeout does not catch such a client: it can stall on some responses and still read
+//! others, so the connection never looks idle. Each stream therefore has its own time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use hyper::rt::Executor;
 
 use crate::flow::{Share, Stream};
 
-/// Serves each stream of one connection in a task of its own. A stream whose client takes nothing
-/// of the response for too long ends: h2 resets it when its task is dropped.
+/// Runs each stream of a connection in its own task. If the client reads nothing for `stall`, the
+/// task drops the stream and h2 resets it.
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     pub(super) stall: Duration,

@@ -1,5 +1,5 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
-//! `cargo xtask bench`, `cargo xtask up`.
+//! `cargo xtask simulate`, `cargo xtask bench`, `cargo xtask up`.
 //!
 //! They are a program instead of shell scripts, so they run wherever Rust does, and are linted and
 //! tested like the other crates.
@@ -16,6 +16,7 @@ mod process;
 mod purity;
 mod screenshot;
 mod servers;
+mod simulate;
 mod test;
 mod tools;
 mod twin;
@@ -52,6 +53,8 @@ enum Task {
     Screenshot,
     /// Compare the Lua port with the core over a million decisions
     Twin(twin::Args),
+    /// Simulate fleets of replicas with faults from seeds, and check the documented guarantees
+    Simulate(simulate::Args),
     /// Run the benchmarks, and write their tables to docs/benchmarks
     Bench(bench::Args),
 }
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Task::ComposeTest(args) => compose::run(&args),
         Task::Screenshot => screenshot::run(),
         Task::Twin(args) => twin::run(&args),
+        Task::Simulate(args) => simulate::run(&args),
         Task::Bench(args) => bench::run(&args),
     };
     match outcome {

@@ -10,7 +10,7 @@ use tollgate_core::{
 
 /// A map, and the core's pure functions. Time is an argument, operations run one after the other,
 /// and keys are never forgotten, so little can go wrong.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Reference {
     states: HashMap<Slot, Stored>,
     settled: HashSet<ReceiptId>,

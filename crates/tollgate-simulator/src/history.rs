@@ -1,0 +1,399 @@
+//! Records a run, and checks it against `docs/guarantees.md`.
+//!
+//! The simulation knows both sides: the answers that replicas got, and the changes that the server
+//! made. Each check below quotes the promise that it verifies.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate_core::{Key, Timestamp};
+
+use crate::server::{Change, Done};
+
+/// A policy and a key, by their names.
+pub(crate) type Place = (String, String);
+
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// Readable names by Redis key.
+    labels: BTreeMap<Vec<u8>, String>,
+    charges: BTreeMap<(Place, u64), Charges>,
+    /// Requests with a unique cost, by that cost.
+    asked: BTreeMap<u64, Asked>,
+    blocks: BTreeMap<(Place, u64), Block>,
+    /// When a key was last refunded or reset, by replica.
+    freed: BTreeMap<Place, BTreeMap<usize, Instant>>,
+    /// Keys that were refunded or reset: they have admitted more than their limit.
+    corrected: BTreeSet<Place>,
+    /// Units that were admitted, and when, in the server's time.
+    admitted: BTreeMap<Place, Vec<(Timestamp, u64)>>,
+    /// The same for each replica's local fallback, by the local store's clock.
+    local: BTreeMap<(usize, Place), Vec<(Timestamp, u64)>>,
+    /// For each replica, when answers arrived, and their commands' transit times.
+    transits: BTreeMap<usize, VecDeque<(Instant, Duration)>>,
+    /// Policies that have had several versions.
+    pub(crate) changed: BTreeSet<String>,
+    /// When the server last lost data, or its clock was wrong.
+    disturbed: Option<Instant>,
+    /// How often the server's clock stepped or the server lost data.
+    breaks: u64,
+    /// Whether the server's clock runs faster or slower, and whether it ever did.
+    is_slewed: bool,
+    is_uneven: bool,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) counts: Counts,
+}
+
+/// The number of charges with the same policy, key and cost.
+#[derive(Debug, Default)]
+struct Charges {
+    /// Admitted according to the replicas, and possibly charged.
+    admitted: u64,
+    maybe: u64,
+    /// Executed by the server.
+    executed: u64,
+}
+
+#[derive(Debug)]
+struct Asked {
+    replica: usize,
+    deadline: Instant,
+}
+
+/// A leased block.
+#[derive(Debug)]
+struct Block {
+    id: u64,
+    units: u64,
+    until: Timestamp,
+    spent: u64,
+    /// The spent units that were reported to the server.
+    returned: Option<u64>,
+    breaks: u64,
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The policy and the key.
+    pub(crate) place: Place,
+    pub(crate) text: String,
+}
+
+/// Numbers of requests by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that the server, the deny cache, a lease and the local fallback admitted or denied.
+    pub decided: [u64; 4],
+    /// Requests without a decision that were not charged.
+    pub not_charged: u64,
+    /// Requests without a decision that may have been charged.
+    pub maybe_charged: u64,
+    /// Settlements, renewals and resets.
+    pub corrections: u64,
+}
+
+/// A sliding window log's limit.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) name: String,
+    pub(crate) limit: u64,
+    /// The share that a local store admits.
+    pub(crate) share: u64,
+    /// In microseconds.
+    pub(crate) window: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        let pairs = self.decided.iter_mut().zip(other.decided);
+        pairs.for_each(|(sum, count)| *sum += count);
+        self.not_charged += other.not_charged;
+        self.maybe_charged += other.maybe_charged;
+        self.corrections += other.corrections;
+    }
+}
+
+/// A request's result, as its replica knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Admitted,
+    Denied,
+    NotCharged,
+    /// Includes requests that the caller cancelled.
+    MaybeCharged,
+}
+
+/// The policy under which each request has a unique cost.
+pub(crate) const LEDGER: &str = "ledger";
+/// How long a denial is remembered.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// Timers are up to a millisecond late.
+const TICK: Duration = Duration::from_millis(2);
+
+impl History {
+    /// Sets a key's readable name.
+    pub(crate) fn label(&mut self, redis_key: &[u8], label: &str) {
+        let end = redis_key.iter().position(|byte| *byte == b'}').expect("a subject");
+        self.labels.insert(redis_key[..=end].to_vec(), label.to_owned());
+    }
+
+    fn place(&self, policy: &str, key: &Key) -> Option<Place> {
+        let label = self.labels.get(&*key.as_bytes())?;
+        Some((policy.to_owned(), label.clone()))
+    }
+
+    pub(crate) fn fail(&mut self, place: Place, violation: String) {
+        self.violation.get_or_insert(Violation { place, text: violation });
+    }
+
+    /// A request with a unique cost was made.
+    pub(crate) fn asked(&mut self, cost: u64, replica: usize, deadline: Instant) {
+        self.asked.insert(cost, Asked { replica, deadline });
+    }
+
+    /// Answers arrived at a replica.
+    pub(crate) fn arrived(&mut self, replica: usize, transit: Duration) {
+        self.transits.entry(replica).or_default().push_back((Instant::now(), transit));
+    }
+
+    /// The server's data or clock may differ from what replicas remember.
+    pub(crate) fn disturb(&mut self) {
+        self.disturbed = Some(Instant::now());
+    }
+
+    /// The server lost data, or its clock stepped.
+    pub(crate) fn break_off(&mut self) {
+        self.disturb();
+        self.breaks += 1;
+        self.is_uneven = true;
+    }
+
+    /// The server's clock runs faster or slower, or evenly again.
+    pub(crate) fn slew(&mut self, is_slewed: bool) {
+        self.disturb();
+        self.is_slewed = is_slewed;
+        self.is_uneven = true;
+    }
+
+    /// Whether the server still has all its writes.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.breaks == 0
+    }
+
+    /// The server executed a command. Returns a trace line for calls that changed or refused something.
+    pub(crate) fn executed(&mut self, replica: usize, name: &str, done: &Done) -> Option<String> {
+        if !name.starts_with("EVAL") {
+            return None;
+        }
+        let mut line = format!("server    {name} of replica {replica}:");
+        match (&done.answer, done.at) {
+            (Err(error), _) => {
+                let _ = write!(line, " {error}");
+            }
+            (Ok(_), None) => line.push_str(" late"),
+            (Ok(_), Some(_)) => {}
+        }
+        let is_plain = done.at.is_some();
+        let start = line.len();
+        for change in &done.changes {
+            self.change(replica, change, done.at.unwrap_or_default(), &mut line);
+        }
+        (!is_plain || line.len() > start).then_some(line)
+    }
+
+    fn change(&mut self, replica: usize, change: &Change, at: Timestamp, line: &mut String) {
+        let (policy, key) = match change {
+            Change::Charged { policy, key, .. }
+            | Change::Freed { policy, key }
+            | Change::Granted { policy, key, .. }
+            | Change::Returned { policy, key, .. } => (policy, key),
+        };
+        // The store also tests its permissions with other keys.
+        let Some(place) = self.place(policy, key) else { return };
+        let _ = write!(line, " {}/{}", place.0, place.1);
+        match *change {
+            Change::Charged { cost, .. } => {
+                let _ = write!(line, " charged {cost}");
+                if place.0 == LEDGER {
+                    self.check_deadline(&place, cost);
+                }
+                self.charges.entry((place, cost)).or_default().executed += 1;
+            }
+            Change::Freed { .. } => {
+                line.push_str(" corrected");
+                self.corrected.insert(place.clone());
+                self.freed.entry(place).or_default().insert(replica, Instant::now());
+            }
+            Change::Granted { id, units, until, .. } => {
+                let _ = write!(line, " leased {units}");
+                let breaks = self.breaks;
+                let block = Block { id, units, until, spent: 0, returned: None, breaks };
+                self.blocks.insert((place, at.as_micros()), block);
+            }
+            Change::Returned { id, used, .. } => {
+                let _ = write!(line, " spent {used}");
+                self.freed.entry(place.clone()).or_default().insert(replica, Instant::now());
+                let mut blocks = self.blocks.iter_mut();
+                let found = blocks.find(|((other, _), block)| *other == place && block.id == id);
+                if let Some((_, block)) = found {
+                    block.returned.get_or_insert(used);
+                }
+            }
+        }
+    }
+
+    /// "Redis executes no call after its deadline. Processes know Redis' clock to within the fastest
+    /// transit time of the last 10 s."
+    fn check_deadline(&mut self, place: &Place, cost: u64) {
+        let Some(asked) = self.asked.get(&cost) else {
+            let violation = format!("the server charged {cost} units, which no request costs");
+            return self.fail(place.clone(), violation);
+        };
+        if self.is_uneven {
+            return;
+        }
+        let now = Instant::now();
+        let transits = self.transits.get(&asked.replica).into_iter().flatten().rev();
+        let recent = transits.take_while(|(at, _)| now - *at < Duration::from_secs(10));
+        let Some(fastest) = recent.map(|(_, transit)| *transit).min() else { return };
+        if now > asked.deadline + fastest + TICK {
+            let late = now - asked.deadline;
+            let replica = asked.replica;
+            let violation = format!(
+                "the request of replica {replica} for {cost} units was charged {late:?} after its \
+                 deadline, and the fastest transit took {fastest:?}"
+            );
+            self.fail(place.clone(), violation);
+        }
+    }
+
+    /// A replica's request has ended.
+    pub(crate) fn told(&mut self, place: Place, cost: u64, told: Told) {
+        let charges = self.charges.entry((place, cost)).or_default();
+        match told {
+            Told::Admitted => charges.admitted += 1,
+            Told::MaybeCharged => charges.maybe += 1,
+            Told::Denied | Told::NotCharged => {}
+        }
+    }
+
+    /// A charge was admitted at this server time.
+    pub(crate) fn admit(&mut self, place: Place, at: Timestamp, units: u64) {
+        self.admitted.entry(place).or_default().push((at, units));
+    }
+
+    /// A replica's local fallback admitted a charge.
+    pub(crate) fn admit_locally(
+        &mut self,
+        replica: usize,
+        place: Place,
+        at: Timestamp,
+        units: u64,
+    ) {
+        self.local.entry((replica, place)).or_default().push((at, units));
+    }
+
+    /// A replica spent units of the block that was granted at `granted_at`. "Units count at the
+    /// latest instant at which they may be spent", also while clocks are slewed.
+    pub(crate) fn spent(
+        &mut self,
+        place: Place,
+        granted_at: Timestamp,
+        units: u64,
+        server: Timestamp,
+    ) {
+        let block = self.blocks.get_mut(&(place.clone(), granted_at.as_micros()));
+        let Some(block) = block else {
+            return self.fail(place, format!("{units} units were spent, and no block has them"));
+        };
+        block.spent += units;
+        let (is_over, until) = (server >= block.until && block.breaks == self.breaks, block.until);
+        let (spent, all) = (block.spent, block.units);
+        if is_over {
+            let violation =
+                format!("{units} leased units were spent at {server:?}, after {until:?}");
+            self.fail(place, violation);
+        } else if spent > all {
+            self.fail(place, format!("{spent} units were spent of a block of {all}"));
+        }
+    }
+
+    /// Whether the server may differ from what this replica remembers of a key: "until the process
+    /// sees another process's reset, refund or raised quota, plus up to 0.2 s while NTP slews".
+    pub(crate) fn may_be_old(&self, place: &Place, replica: usize, timeout: Duration) -> bool {
+        let now = Instant::now();
+        let since = |at: Instant, bound: Duration| now - at <= bound + TICK;
+        let freed = self.freed.get(place).into_iter().flatten();
+        self.changed.contains(&place.0)
+            || self.is_slewed
+            || self.disturbed.is_some_and(|at| since(at, REMEMBERED + REMEMBERED / 5))
+            || freed.into_iter().any(|(by, at)| {
+                // A replica forgets before it corrects a key, and again when it has the answer.
+                since(*at, if *by == replica { timeout } else { REMEMBERED })
+            })
+    }
+
+    /// Compares both sides after the run, and the admitted units with the limits.
+    pub(crate) fn check(&mut self, logs: &[Log]) {
+        let mut violations = Vec::new();
+        // "The call is never repeated. `Not charged` means that Redis refused the call or never
+        // received it."
+        for ((place, cost), charges) in &self.charges {
+            let Charges { admitted, maybe, executed } = *charges;
+            if executed < admitted || executed > admitted + maybe {
+                let violation = format!(
+                    "the server charged {executed} requests for {cost}, and replicas know of \
+                     {admitted}, and of {maybe} that may be charged"
+                );
+                violations.push((place.clone(), violation));
+            }
+        }
+        for ((place, _), block) in &self.blocks {
+            if block.breaks == self.breaks && block.returned.is_some_and(|used| used < block.spent)
+            {
+                violations.push((place.clone(), format!("too few units were reported: {block:?}")));
+            }
+        }
+        for Log { name, limit, share, window } in logs {
+            let is_exact = self.breaks == 0 && !self.changed.contains(name);
+            for (place, admitted) in self.admitted.iter_mut().filter(|(place, _)| place.0 == *name)
+            {
+                if is_exact && !self.corrected.contains(place) {
+                    let found = excess(admitted, *limit, *window);
+                    violations.extend(found.map(|found| (place.clone(), found)));
+                }
+            }
+            for ((replica, place), admitted) in &mut self.local {
+                if place.0 == *name
+                    && let Some(found) = excess(admitted, *share, *window)
+                {
+                    violations
+                        .push((place.clone(), format!("local in replica {replica}: {found}")));
+                }
+            }
+        }
+        if let Some((place, violation)) = violations.into_iter().next() {
+            self.fail(place, violation);
+        }
+    }
+}
+
+/// Describes a window in which more than `limit` units were admitted.
+fn excess(admitted: &mut [(Timestamp, u64)], limit: u64, window: u64) -> Option<String> {
+    admitted.sort_unstable();
+    let (mut first, mut units) = (0, 0);
+    for (at, cost) in &*admitted {
+        units += cost;
+        while admitted[first].0.as_micros() + window <= at.as_micros() {
+            units -= admitted[first].1;
+            first += 1;
+        }
+        if units > limit {
+            return Some(format!("{units} units of {limit} in the window up to {at:?}"));
+        }
+    }
+    None
+}

@@ -1,0 +1,129 @@
+//! A fleet of replicas, simulated from a seed.
+//!
+//! The replicas run the real client code of `tollgate-redis`: combiner, pace, breaker, deny cache,
+//! leases, and the local fallback. A simulated server and network replace Redis, under tokio's
+//! paused clock. So a run takes milliseconds, and a seed always gives the same trace.
+//!
+//! | file | content |
+//! |---|---|
+//! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
+//! | `replica.rs` | a replica's requests |
+//! | `server/` | the server and its clock |
+//! | `network.rs` | connections that delay, lose and break |
+//! | `fault.rs` | faults |
+//! | `history.rs` | records both sides and checks the promises |
+
+mod fault;
+mod history;
+mod network;
+mod replica;
+mod scenario;
+mod server;
+mod world;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub use self::history::{Counts, Violation};
+use self::scenario::Scenario;
+
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The seed.
+    pub seed: u64,
+    /// The broken promise, if there is one.
+    pub violation: Option<Violation>,
+    /// One line for each event.
+    pub trace: String,
+    /// The requests by outcome.
+    pub counts: Counts,
+}
+
+/// Simulates a seed.
+///
+/// # Panics
+/// If the code under test panics.
+pub fn run(seed: u64) -> Run {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime needs no resources");
+    runtime.block_on(Scenario::new(seed).run())
+}
+
+/// The results of several runs.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// The number of runs.
+    pub runs: u64,
+    /// All runs' requests by outcome.
+    pub counts: Counts,
+    /// A run that broke a promise. The search ends with it.
+    pub violating: Option<Run>,
+}
+
+/// Simulates seeds on all processors, until a run breaks a promise or the time limit is reached.
+///
+/// # Panics
+/// If the code under test panics.
+pub fn search(seeds: Range<u64>, limit: Option<Duration>) -> Search {
+    let start = Instant::now();
+    let (next, search) = (AtomicU64::new(seeds.start), Mutex::new(Search::default()));
+    let take = || {
+        let is_over = limit.is_some_and(|limit| start.elapsed() >= limit);
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        (!is_over && seed < seeds.end && search.lock().violating.is_none()).then_some(seed)
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(seed) = take() {
+                    let run = run(seed);
+                    let mut search = search.lock();
+                    search.runs += 1;
+                    search.counts.add(&run.counts);
+                    if run.violation.is_some() {
+                        search.violating = Some(run);
+                    }
+                }
+            });
+        }
+    });
+    search.into_inner()
+}
+
+/// Shows the trace lines about the violation's key and about faults, then the violation.
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}", self.seed)?;
+        let Some(violation) = &self.violation else { return writeln!(f, "{:?}", self.counts) };
+        let place = violation.to_string();
+        let (name, _) = place.split_once(':').unwrap_or_default();
+        let concerns = |line: &&str| {
+            ["fault", "limit"].iter().any(|word| line.contains(word)) || line.contains(name)
+        };
+        let lines: Vec<_> = self.trace.lines().filter(concerns).collect();
+        let hidden = lines.len().saturating_sub(MOST_LINES);
+        if hidden > 0 {
+            writeln!(f, "({hidden} lines before)")?;
+        }
+        lines[hidden..].iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        writeln!(f, "violation: {violation}")
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (policy, key) = &self.place;
+        write!(f, "{policy}/{key}: {}", self.text)
+    }
+}
+
+const MOST_LINES: usize = 100;

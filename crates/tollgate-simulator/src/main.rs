@@ -1,0 +1,46 @@
+//! `cargo xtask simulate`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tollgate_simulator::{run, search};
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// The number of seeds, from 0 on
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// Simulate a single seed, and print its trace
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Stop after this number of minutes
+    #[arg(long)]
+    minutes: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(seed) = args.seed {
+        let run = run(seed);
+        print!("{}", run.trace);
+        return match run.violation {
+            None => ExitCode::SUCCESS,
+            Some(violation) => {
+                eprintln!("violation: {violation}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let start = Instant::now();
+    let limit = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let search = search(0..args.seeds, limit);
+    let (runs, took) = (search.runs, start.elapsed());
+    println!("{runs} seeds in {took:.1?}: {:?}", search.counts);
+    if let Some(run) = search.violating {
+        let seed = run.seed;
+        eprintln!("\n{run}`cargo xtask simulate --seed {seed}` prints the whole trace");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

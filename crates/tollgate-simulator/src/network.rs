@@ -1,0 +1,332 @@
+//! The simulated network: connections that deliver commands and answers in their order, with
+//! latency, and that break.
+//!
+//! A connection is two pipes, each a task. Commands pass the first pipe, wait for the server, and
+//! their answers pass the second. A road connects a replica with the server, and outlives
+//! its connections.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tollgate_redis::simulation::{Answers, Command, CommandError, Connection, Network, Pending};
+
+use crate::server::Condition;
+use crate::world::World;
+
+/// The network between a replica and the server.
+#[derive(Debug)]
+pub(crate) struct Road {
+    /// The minimum and maximum latency in milliseconds.
+    pub(crate) latency: (u64, u64),
+    /// An additional delay in milliseconds.
+    pub(crate) delay: u64,
+    /// Whether messages to the server are stuck, and those to the replica. They arrive later.
+    pub(crate) is_blocked: [bool; 2],
+    links: Vec<Link>,
+}
+
+/// A store's connection, which reconnects whenever it breaks.
+#[derive(Debug)]
+struct Link {
+    /// The current connection, if there is one.
+    open: Option<Open>,
+    /// The number of commands that wait for a connection.
+    waiting: usize,
+    is_closed: bool,
+    changed: Arc<Notify>,
+    reconnects: broadcast::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Open {
+    pipe: mpsc::UnboundedSender<Request>,
+    answers: mpsc::UnboundedSender<Reply>,
+    unanswered: BTreeMap<u64, oneshot::Sender<Answers>>,
+    /// The connection's number, and the server start to which it belongs.
+    number: u64,
+    start: u64,
+}
+
+/// Commands in transit to the server.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) from: From,
+    number: u64,
+    /// The server's start that the connection belongs to.
+    pub(crate) start: u64,
+    pub(crate) commands: SmallVec<[Command; 1]>,
+    sent: Instant,
+    arrives: Instant,
+    answers: mpsc::UnboundedSender<Reply>,
+}
+
+/// The origin of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct From {
+    pub(crate) replica: usize,
+    link: usize,
+    connection: u64,
+}
+
+#[derive(Debug)]
+struct Reply {
+    number: u64,
+    answers: Answers,
+    arrives: Instant,
+    /// The commands' time from replica to server.
+    transit: Duration,
+}
+
+const TO_SERVER: usize = 0;
+const TO_REPLICA: usize = 1;
+
+/// The maximum number of commands that wait for a connection, like in the real client.
+const MOST_WAITING: usize = 256;
+
+/// The network as a replica sees it.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) world: World,
+    pub(crate) replica: usize,
+}
+
+struct Wire {
+    access: Access,
+    link: usize,
+}
+
+impl Road {
+    pub(crate) const fn new(latency: (u64, u64)) -> Self {
+        Self { latency, delay: 0, is_blocked: [false; 2], links: Vec::new() }
+    }
+}
+
+impl Network for Access {
+    fn connect(&self, _: Option<(&str, u16)>) -> Box<dyn Connection> {
+        let mut state = self.world.lock();
+        let links = &mut state.roads[self.replica].links;
+        links.push(Link {
+            open: None,
+            waiting: 0,
+            is_closed: false,
+            changed: Arc::default(),
+            reconnects: broadcast::channel(16).0,
+        });
+        let link = links.len() - 1;
+        tokio::spawn(connect(self.clone(), link));
+        Box::new(Wire { access: self.clone(), link })
+    }
+}
+
+impl Connection for Wire {
+    fn send(&self, commands: SmallVec<[Command; 1]>, timeout: Duration) -> Pending<Answers> {
+        let (access, link) = (self.access.clone(), self.link);
+        Box::pin(async move {
+            let count = commands.len();
+            let answers = access.send(link, commands, timeout).await;
+            answers.unwrap_or_else(|error| (0..count).map(|_| Err(error.clone())).collect())
+        })
+    }
+
+    fn connected(&self) -> Pending<()> {
+        let (access, link) = (self.access.clone(), self.link);
+        Box::pin(async move { access.connected(link).await })
+    }
+
+    fn is_connected(&self) -> bool {
+        self.access.world.lock().roads[self.access.replica].links[self.link].open.is_some()
+    }
+
+    fn reconnect(&self) {
+        if self.is_connected() {
+            self.access.cut(self.link);
+        }
+    }
+
+    fn reconnects(&self) -> broadcast::Receiver<()> {
+        let state = self.access.world.lock();
+        state.roads[self.access.replica].links[self.link].reconnects.subscribe()
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let mut state = self.access.world.lock();
+        let link = &mut state.roads[self.access.replica].links[self.link];
+        link.is_closed = true;
+        link.open = None;
+    }
+}
+
+impl Access {
+    async fn connected(&self, link: usize) {
+        loop {
+            let changed = {
+                let state = self.world.lock();
+                let link = &state.roads[self.replica].links[link];
+                if link.open.is_some() {
+                    return;
+                }
+                Arc::clone(&link.changed).notified_owned()
+            };
+            changed.await;
+        }
+    }
+
+    async fn send(
+        &self,
+        link: usize,
+        commands: SmallVec<[Command; 1]>,
+        timeout: Duration,
+    ) -> Result<Answers, CommandError> {
+        let deadline = Instant::now() + timeout.max(Duration::from_millis(1));
+        let late = || CommandError::Lost("Timeout: no answer in time".to_owned());
+        if !self.add_waiting(link, 1) {
+            return Err(CommandError::Unsent("too many commands wait".to_owned()));
+        }
+        let connected = timeout_at(deadline, self.connected(link)).await;
+        self.add_waiting(link, -1);
+        connected.map_err(|_| late())?;
+        let answers = self.write(link, commands);
+        match timeout_at(deadline, answers).await {
+            Ok(Ok(answers)) => Ok(answers),
+            Ok(Err(_)) => Err(CommandError::Lost("the connection was closed".to_owned())),
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// Counts commands that wait for a connection. Returns whether there is room for them.
+    fn add_waiting(&self, link: usize, count: isize) -> bool {
+        let mut state = self.world.lock();
+        let waiting = &mut state.roads[self.replica].links[link].waiting;
+        let has_room = *waiting < MOST_WAITING || count < 0;
+        if has_room {
+            *waiting = waiting.saturating_add_signed(count);
+        }
+        has_room
+    }
+
+    fn write(&self, link: usize, commands: SmallVec<[Command; 1]>) -> oneshot::Receiver<Answers> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.world.lock();
+        let arrives = state.arrival(self.replica);
+        let number = state.next_number();
+        let Some(open) = &mut state.roads[self.replica].links[link].open else { return receiver };
+        open.unanswered.insert(number, sender);
+        let from = From { replica: self.replica, link, connection: open.number };
+        let (start, sent, answers) = (open.start, Instant::now(), open.answers.clone());
+        let request = Request { from, number, start, commands, sent, arrives, answers };
+        let _ = open.pipe.send(request);
+        receiver
+    }
+
+    /// Breaks a connection. Commands without an answer are lost, and a new connection is made.
+    fn cut(&self, link: usize) {
+        let mut state = self.world.lock();
+        if state.roads[self.replica].links[link].open.take().is_some() {
+            tokio::spawn(connect(self.clone(), link));
+        }
+    }
+
+    /// Breaks all of the replica's connections.
+    pub(crate) fn cut_all(&self) {
+        let links = self.world.lock().roads[self.replica].links.len();
+        (0..links).for_each(|link| self.cut(link));
+    }
+
+    async fn unblocked(&self, direction: usize) {
+        loop {
+            let changed = {
+                let state = self.world.lock();
+                if !state.roads[self.replica].is_blocked[direction] {
+                    return;
+                }
+                Arc::clone(&state.changed).notified_owned()
+            };
+            changed.await;
+        }
+    }
+}
+
+/// Makes a connection, and tries until it succeeds.
+async fn connect(access: Access, link: usize) {
+    let mut pause = Duration::ZERO;
+    loop {
+        sleep(pause).await;
+        pause = (2 * pause).clamp(Duration::from_millis(20), Duration::from_millis(500));
+        let answered = access.world.lock().arrival(access.replica);
+        sleep_until(answered).await;
+        let mut guard = access.world.lock();
+        let state = &mut *guard;
+        if state.roads[access.replica].links[link].is_closed {
+            return;
+        }
+        let is_reachable = state.roads[access.replica].is_blocked == [false; 2];
+        if !is_reachable || state.server.condition != Condition::Works {
+            continue;
+        }
+        let (number, start) = (state.next_number(), state.server.starts);
+        let (pipe, requests) = mpsc::unbounded_channel();
+        let (answers, replies) = mpsc::unbounded_channel();
+        let from = From { replica: access.replica, link, connection: number };
+        tokio::spawn(carry_requests(access.clone(), requests));
+        tokio::spawn(carry_replies(access.clone(), from, replies));
+        let link = &mut state.roads[access.replica].links[link];
+        link.open = Some(Open { pipe, answers, unanswered: BTreeMap::new(), number, start });
+        link.changed.notify_waiters();
+        let _ = link.reconnects.send(());
+        return;
+    }
+}
+
+/// Carries commands to the server. Those that were written before the connection broke may arrive
+/// after it.
+async fn carry_requests(access: Access, mut requests: mpsc::UnboundedReceiver<Request>) {
+    while let Some(request) = requests.recv().await {
+        sleep_until(request.arrives).await;
+        access.unblocked(TO_SERVER).await;
+        access.world.deliver(request);
+    }
+}
+
+/// Carries answers to the replica until the connection breaks.
+async fn carry_replies(access: Access, from: From, mut replies: mpsc::UnboundedReceiver<Reply>) {
+    while let Some(reply) = replies.recv().await {
+        sleep_until(reply.arrives).await;
+        access.unblocked(TO_REPLICA).await;
+        let mut state = access.world.lock();
+        let open = state.roads[from.replica].links[from.link].open.as_mut();
+        let Some(open) = open.filter(|open| open.number == from.connection) else { return };
+        let waiting = open.unanswered.remove(&reply.number);
+        state.history.arrived(from.replica, reply.transit);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(reply.answers);
+        }
+    }
+}
+
+impl Request {
+    /// Sends the answers back.
+    pub(crate) fn answer(self, answers: Answers, arrives: Instant) {
+        let transit = self.sent.elapsed();
+        // The connection may have ended.
+        let _ = self.answers.send(Reply { number: self.number, answers, arrives, transit });
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("replica", &self.replica).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("link", &self.link).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,436 @@
+//! A replica and its requests.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::{
+    Algorithm, Charge, Cost, Fallback, Key, Outcome, Policy, Quota, Receipt, ReceiptId, Settlement,
+    Source, Store, StoreError, StoreExt, Timestamp, Verdict,
+};
+use tollgate_memory::{Clock, MemoryStore};
+use tollgate_redis::RedisStore;
+
+use crate::history::{LEDGER, Log, Place, Told};
+use crate::network::Access;
+use crate::world::World;
+
+/// A policy with its versions and group.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) group: Group,
+    /// The versions; replicas change to the next version at different times.
+    pub(crate) versions: Vec<Policy>,
+    /// Whether charges are settled, and keys are reset.
+    pub(crate) is_corrected: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Plain,
+    Leased,
+    /// With a local fallback.
+    Local,
+}
+
+#[derive(Clone)]
+pub(crate) struct Replica(Arc<Inner>);
+
+struct Inner {
+    number: usize,
+    world: World,
+    limits: Arc<Vec<Limit>>,
+    ledger: Policy,
+    store: RedisStore,
+    with_local: Fallback<RedisStore, MemoryStore<LocalClock>>,
+    /// The index of this replica's current policy versions.
+    version: AtomicUsize,
+}
+
+/// A local store's clock.
+#[derive(Clone, Debug)]
+struct LocalClock(Instant);
+
+impl Clock for LocalClock {
+    fn now(&self) -> Timestamp {
+        let micros = u64::try_from(self.0.elapsed().as_micros()).expect("a short run");
+        Timestamp::from_micros(1_000_000 + micros)
+    }
+}
+
+/// The stores' timeout.
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// Timers are up to a millisecond late, and an answer takes a few of them.
+const TOLERANCE: Duration = Duration::from_millis(5);
+const KEYS: [&str; 3] = ["ann", "bob", "eve"];
+
+impl Replica {
+    pub(crate) fn start(
+        world: &World,
+        number: usize,
+        limits: Arc<Vec<Limit>>,
+        asleep: Arc<AtomicU64>,
+        mut rng: Rng,
+    ) -> Self {
+        let access = Arc::new(Access { world: world.clone(), replica: number });
+        let store = RedisStore::builder("redis://simulated").expect("a URL").timeout(TIMEOUT);
+        let store = store.simulated(access, asleep).seed(rng.u64(..));
+        let store = store.connect().expect("a runtime");
+        let local = MemoryStore::builder().clock(LocalClock(Instant::now())).build();
+        let with_local = store.clone().or_local(local);
+        let ledger = Policy::token_bucket(LEDGER, Quota::per_hour(1_000_000_000)).expect("builds");
+        let replica = Inner {
+            number,
+            world: world.clone(),
+            limits,
+            ledger,
+            store,
+            with_local,
+            version: AtomicUsize::new(0),
+        };
+        for key in KEYS {
+            let name = replica.store.name_of(&replica.ledger, &Key::new(key));
+            world.lock().history.label(&name, key);
+        }
+        Self(Arc::new(replica))
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.0.number
+    }
+
+    pub(crate) async fn connected(&self) {
+        self.0.store.connected().await;
+    }
+
+    /// Waits until the store decides.
+    pub(crate) async fn recovers(&self) {
+        while self.0.store.peek(&self.0.ledger, &Key::new(KEYS[0])).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sends requests until `end`, partly in bursts.
+    pub(crate) async fn requests(self, mut rng: Rng, end: Instant) {
+        let (pause, burst) = ([8, 30, 100][rng.usize(..3)], [1, 1, 4, 16][rng.usize(..4)]);
+        while Instant::now() < end {
+            sleep(Duration::from_millis(rng.u64(1..=pause * burst))).await;
+            if rng.u8(..100) == 0 {
+                self.change_version();
+            }
+            let requests = 0..rng.u64(1..=burst);
+            let requests: JoinSet<()> =
+                requests.map(|_| self.clone().any_request(rng.fork())).collect();
+            requests.join_all().await;
+        }
+    }
+
+    async fn any_request(self, mut rng: Rng) {
+        match rng.u8(..40) {
+            0 => self.reset(&mut rng).await,
+            1..8 => self.ledger(&mut rng).await,
+            _ => self.request(&mut rng).await,
+        }
+    }
+
+    fn change_version(&self) {
+        self.0.version.store(1, Ordering::Relaxed);
+        let mut state = self.0.world.lock();
+        for limit in self.0.limits.iter().filter(|limit| limit.versions.len() > 1) {
+            state.history.changed.insert(limit.versions[0].name().to_owned());
+        }
+        state.note(format_args!("replica {} has the next version", self.0.number));
+    }
+
+    fn policy(&self, limit: &Limit) -> Policy {
+        let version = self.0.version.load(Ordering::Relaxed);
+        limit.versions[version.min(limit.versions.len() - 1)].clone()
+    }
+
+    /// Sends a request with a unique cost.
+    async fn ledger(&self, rng: &mut Rng) {
+        let cost = {
+            let mut state = self.0.world.lock();
+            let cost = state.next_number();
+            state.history.asked(cost, self.0.number, Instant::now() + TIMEOUT);
+            cost
+        };
+        let key = Key::new(KEYS[rng.usize(..KEYS.len())]);
+        let ledger = self.0.ledger.clone();
+        self.decide(&[(ledger, key, cost)], Group::Plain, rng).await;
+    }
+
+    async fn request(&self, rng: &mut Rng) {
+        let limits = &self.0.limits;
+        let first = &limits[rng.usize(..limits.len())];
+        let key = Key::new(KEYS[rng.usize(..KEYS.len()).min(rng.usize(..KEYS.len()))]);
+        let mut charges = vec![(self.policy(first), key.clone(), cost(first, rng))];
+        let second = &limits[rng.usize(..limits.len())];
+        if rng.u8(..4) == 0 && second.group == first.group && !std::ptr::eq(first, second) {
+            charges.push((self.policy(second), key, cost(second, rng)));
+        }
+        self.decide(&charges, first.group, rng).await;
+    }
+
+    async fn decide(&self, asked: &[(Policy, Key, u64)], group: Group, rng: &mut Rng) {
+        let inner = &*self.0;
+        let charges: Vec<_> = asked
+            .iter()
+            .map(|(policy, key, cost)| Charge::new(policy, key, Cost::new(*cost)))
+            .collect();
+        let start = Instant::now();
+        let leaves = rng.u8(..30) == 0;
+        let patience =
+            if leaves { Duration::from_millis(rng.u64(..8)) } else { Duration::from_secs(3600) };
+        let answer = match group {
+            Group::Local => timeout(patience, inner.with_local.decide(&charges)).await,
+            Group::Plain | Group::Leased => timeout(patience, inner.store.decide(&charges)).await,
+        };
+        let took = start.elapsed();
+        if took > TIMEOUT + TOLERANCE {
+            let violation = format!("replica {} waited {took:?}", inner.number);
+            inner.world.lock().history.fail(place(&charges[0]), violation);
+        }
+        let answer = answer.ok();
+        self.record(&charges, answer.as_ref(), leaves);
+        let Some(Ok(verdict)) = answer else { return };
+        if !verdict.is_admitted() {
+            return;
+        }
+        let at = verdict.decided_at();
+        let ids = || ReceiptId(rng.u128(..));
+        let receipts: Vec<_> = verdict.receipts(&charges, ids).collect();
+        for receipt in receipts {
+            let mut limits = inner.limits.iter();
+            let limit = limits.find(|limit| limit.versions[0].name() == receipt.policy.name());
+            let is_permit = receipt.policy.is_concurrency();
+            if is_permit || limit.is_some_and(|limit| limit.is_corrected) && rng.u8(..6) == 0 {
+                self.correct(receipt, at, rng).await;
+            }
+        }
+    }
+
+    /// Records the answer, and checks it against the server if the client decided.
+    fn record(
+        &self,
+        charges: &[Charge<'_>],
+        answer: Option<&Result<Verdict, StoreError>>,
+        leaves: bool,
+    ) {
+        let number = self.0.number;
+        let mut state = self.0.world.lock();
+        let told = match answer {
+            None => Told::MaybeCharged,
+            // The store itself failed before, and may have charged.
+            Some(Ok(verdict)) if verdict.source() == Source::Local => Told::MaybeCharged,
+            Some(Ok(verdict)) if verdict.is_admitted() => Told::Admitted,
+            Some(Ok(_)) => Told::Denied,
+            Some(Err(error)) if error.may_have_charged() => Told::MaybeCharged,
+            Some(Err(_)) => Told::NotCharged,
+        };
+        let text = charges.iter().map(|charge| Shown(charge).to_string());
+        let text = text.collect::<Vec<_>>().join(" ");
+        let outcome = match answer {
+            None => "left".to_owned(),
+            Some(Ok(verdict)) => {
+                let word = if verdict.is_admitted() { "admitted" } else { "denied" };
+                format!("{word} by {:?}", verdict.source())
+            }
+            Some(Err(error)) => error.to_string(),
+        };
+        state.note(format_args!("replica {number} {text}: {outcome}"));
+        match answer {
+            Some(Ok(verdict)) => {
+                let index = match verdict.source() {
+                    Source::Store => 0,
+                    Source::Cache => 1,
+                    Source::Lease => 2,
+                    Source::Local => 3,
+                };
+                state.history.counts.decided[index] += 1;
+            }
+            None if leaves => {}
+            _ if told == Told::NotCharged => state.history.counts.not_charged += 1,
+            _ => state.history.counts.maybe_charged += 1,
+        }
+        let Some(Ok(verdict)) = answer else {
+            for charge in charges {
+                state.history.told(place(charge), charge.cost.get(), told);
+            }
+            return;
+        };
+        let now = state.server.clock.now();
+        for (charge, decision) in charges.iter().zip(verdict.decisions()) {
+            let (place, units) = (place(charge), charge.cost.get());
+            match (verdict.source(), decision.outcome) {
+                (Source::Store, _) => {
+                    state.history.told(place.clone(), units, told);
+                    if verdict.is_admitted() {
+                        state.history.admit(place, verdict.decided_at(), units);
+                    }
+                }
+                (Source::Local, _) => {
+                    state.history.told(place.clone(), units, told);
+                    if verdict.is_admitted() {
+                        let at = verdict.decided_at();
+                        state.history.admit_locally(number, place, at, units);
+                    }
+                }
+                (Source::Lease, Outcome::Allow { charged_at, .. }) => {
+                    state.history.spent(place.clone(), charged_at, units, now);
+                    state.history.admit(place, now, units);
+                }
+                (Source::Cache, Outcome::Deny { retry_after })
+                    if !state.history.may_be_old(&place, number, TIMEOUT) =>
+                {
+                    let redis_key = self.0.store.name_of(charge.policy, charge.key);
+                    let end = redis_key.iter().position(|byte| *byte == b'}').expect("a subject");
+                    let key = Key::new(&redis_key[..=end]);
+                    let real = state.server.ask(charge.policy, &key, charge.cost);
+                    let passes = verdict.decided_at() + retry_after;
+                    let differs = real.retry_after().map(|wait| now + wait) != Some(passes);
+                    // "Numbers for leased policies can be old."
+                    if !real.denies() || differs && charge.policy.lease().is_none() {
+                        let violation = format!(
+                            "replica {number} remembers that {} passes at {passes:?}; at {now:?} \
+                             the server decides {real:?}",
+                            Shown(charge)
+                        );
+                        state.history.fail(place, violation);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Settles a receipt, and often renews a permit before. "A receipt settles once."
+    async fn correct(&self, mut receipt: Receipt, admitted: Timestamp, rng: &mut Rng) {
+        if receipt.source == Source::Local {
+            return;
+        }
+        let store = &self.0.store;
+        sleep(Duration::from_millis(rng.u64(..100))).await;
+        if receipt.policy.is_concurrency() && rng.bool() {
+            if let Ok(Some(renewed)) = store.renew(&receipt).await {
+                receipt = renewed;
+            }
+            sleep(Duration::from_millis(rng.u64(..100))).await;
+        }
+        let cost = receipt.charged.cost.get();
+        let actual = match rng.u8(..3) {
+            _ if receipt.policy.is_concurrency() => 0,
+            0 => cost + 1,
+            _ => rng.u64(..=cost),
+        };
+        let place = (receipt.policy.name().to_owned(), text(&receipt.key));
+        let (mut may_be_settled, mut is_settled) = (false, false);
+        for _ in 0..rng.u8(1..=2) {
+            let settled = store.settle(&receipt, Cost::new(actual)).await;
+            let mut state = self.0.world.lock();
+            state.history.counts.corrections += 1;
+            let name = receipt.policy.name();
+            state.note(format_args!(
+                "replica {} {name}/{} {cost}: settled at {actual}: {settled:?}",
+                self.0.number, place.1
+            ));
+            let is_repeated = matches!(settled, Ok(Settlement::Repeated));
+            if is_repeated && !may_be_settled {
+                let violation = format!(
+                    "a charge of {name} at {admitted:?} was already settled, by another receipt"
+                );
+                state.history.fail(place.clone(), violation);
+            }
+            // A refund can be smaller, because charges expire.
+            let fits = match settled {
+                Ok(Settlement::Returned { units }) => actual + units <= cost,
+                Ok(Settlement::Charged { units }) => actual == cost + units,
+                _ => true,
+            };
+            if !fits {
+                let violation = format!("{cost} units were settled at {actual}: {settled:?}");
+                state.history.fail(place.clone(), violation);
+            }
+            let counts =
+                matches!(settled, Ok(Settlement::Returned { .. } | Settlement::Charged { .. }));
+            if counts && is_settled && state.history.is_whole() {
+                let violation = format!("a charge of {name} was settled twice");
+                state.history.fail(place.clone(), violation);
+            }
+            is_settled |= settled.is_ok();
+            may_be_settled |= settled.map_or_else(|error| error.may_have_charged(), |_| true);
+        }
+    }
+
+    async fn reset(&self, rng: &mut Rng) {
+        let limits = &self.0.limits;
+        let limit = &limits[rng.usize(..limits.len())];
+        if !limit.is_corrected {
+            return;
+        }
+        let (policy, key) = (self.policy(limit), Key::new(KEYS[rng.usize(..KEYS.len())]));
+        let result = self.0.store.reset(&policy, &key).await;
+        let mut state = self.0.world.lock();
+        state.history.counts.corrections += 1;
+        let (name, key) = (policy.name(), text(&key));
+        state.note(format_args!("replica {} {name}/{key}: reset: {result:?}", self.0.number));
+    }
+}
+
+impl Limit {
+    /// Returns the limit and a local store's share, for a sliding window log.
+    pub(crate) fn as_log(&self) -> Option<Log> {
+        let policy = &self.versions[0];
+        let is_log = matches!(policy.algorithm(), Some(Algorithm::SlidingWindowLog { .. }));
+        is_log.then(|| Log {
+            name: policy.name().to_owned(),
+            limit: policy.capacity(),
+            share: policy.share(1, 2).expect("a share").capacity(),
+            window: policy.window().get(),
+        })
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, policy) in self.versions.iter().enumerate() {
+            let next = if index > 0 { ", then " } else { "" };
+            let (units, window) = (policy.capacity(), policy.window().get() / 1_000);
+            let algorithm = policy.algorithm();
+            write!(f, "{next}{}: {units} in {window} ms, {algorithm:?}", policy.name())?;
+            if let Some(lease) = policy.lease() {
+                write!(f, ", {lease:?}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cost(limit: &Limit, rng: &mut Rng) -> u64 {
+    match limit.group {
+        Group::Leased => rng.u64(1..=3),
+        Group::Plain | Group::Local => [1, 1, 1, 2, 5][rng.usize(..5)],
+    }
+}
+
+fn place(charge: &Charge<'_>) -> Place {
+    (charge.policy.name().to_owned(), text(charge.key))
+}
+
+fn text(key: &Key) -> String {
+    String::from_utf8_lossy(&key.as_bytes()).into_owned()
+}
+
+/// A charge in a trace.
+struct Shown<'a>(&'a Charge<'a>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, key, cost) = (self.0.policy.name(), text(self.0.key), self.0.cost.get());
+        write!(f, "{name}/{key} {cost}")
+    }
+}

@@ -1,0 +1,179 @@
+//! Derives a scenario from a seed, and runs it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tollgate_core::{Algorithm, LeakyMode, Lease, Policy, Quota, Refill, Resolution};
+
+use crate::Run;
+use crate::fault::Fault;
+use crate::history::{History, Place};
+use crate::network::Road;
+use crate::replica::{Group, Limit, Replica};
+use crate::server::Server;
+use crate::world::World;
+
+pub(crate) struct Scenario {
+    seed: u64,
+    rng: Rng,
+    limits: Arc<Vec<Limit>>,
+    replicas: usize,
+    latency: (u64, u64),
+    faults: Vec<(Duration, Fault)>,
+    lasts: Duration,
+}
+
+/// The time after the last fault in which the fleet has to recover.
+const RECOVERS: Duration = Duration::from_secs(5);
+/// The server's clock at the start, in microseconds.
+const START: u64 = 1_700_000_000_000_000;
+
+impl Scenario {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let replicas = if rng.u8(..10) == 0 { rng.usize(1..=20) } else { rng.usize(1..=4) };
+        let lasts = Duration::from_millis(rng.u64(500..2_500));
+        let latency = rng.u64(0..5);
+        let latency = (latency, latency + rng.u64(0..4));
+        // In runs without a fault, no request may fail.
+        let faults = if rng.u8(..5) == 0 { 0 } else { rng.usize(1..=4) };
+        let faults = (0..faults).map(|_| {
+            let at = Duration::from_millis(rng.u64(..lasts.as_millis() as u64));
+            (at, Fault::random(&mut rng, replicas))
+        });
+        let faults = faults.collect();
+        let limits = (0..rng.usize(2..=4)).map(|index| limit(&mut rng, index)).collect();
+        Self { seed, rng, limits: Arc::new(limits), replicas, latency, faults, lasts }
+    }
+
+    pub(crate) async fn run(mut self) -> Run {
+        let roads = (0..self.replicas).map(|_| Road::new(self.latency)).collect();
+        let shown = START + self.rng.u64(..1_000_000_000);
+        let server = Server::new(shown);
+        let (world, serving) = World::new(self.rng.u64(..), server, roads, History::default());
+        world.lock().note(format_args!(
+            "seed {}: {} replicas, latency {:?} ms",
+            self.seed, self.replicas, self.latency
+        ));
+        for limit in &*self.limits {
+            world.lock().note(format_args!("limit     {limit}"));
+        }
+        let asleep: Vec<_> = (0..self.replicas).map(|_| Arc::<AtomicU64>::default()).collect();
+        let mut replicas = Vec::new();
+        for (number, asleep) in asleep.iter().enumerate() {
+            let rng = self.rng.fork();
+            let limits = Arc::clone(&self.limits);
+            replicas.push(Replica::start(&world, number, limits, Arc::clone(asleep), rng));
+        }
+        for replica in &replicas {
+            replica.connected().await;
+        }
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for replica in &replicas {
+            for _ in 0..self.rng.usize(1..=2) {
+                tasks.spawn(replica.clone().requests(self.rng.fork(), start + self.lasts));
+            }
+        }
+        let has_faults = !self.faults.is_empty();
+        for (at, fault) in self.faults {
+            let (world, asleep) = (world.clone(), asleep.clone());
+            tasks.spawn(async move {
+                sleep_until(start + at).await;
+                fault.happen(&world, &asleep).await;
+            });
+        }
+        let copies = world.clone();
+        let copying = tokio::spawn(async move {
+            loop {
+                copies.lock().server.copy_data();
+                sleep(Duration::from_millis(700)).await;
+            }
+        });
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        copying.abort();
+        for replica in &replicas {
+            if timeout(RECOVERS, replica.recovers()).await.is_err() {
+                let number = replica.number();
+                let violation =
+                    format!("replica {number} has no decision {RECOVERS:?} after the last fault");
+                world.lock().history.fail(everywhere(), violation);
+            }
+        }
+        // Let blocked messages arrive.
+        sleep(Duration::from_secs(1)).await;
+        assert!(!serving.is_finished(), "the simulated server panicked");
+        finish(&world, self.seed, has_faults, &self.limits)
+    }
+}
+
+fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit]) -> Run {
+    let mut state = world.lock();
+    let counts = state.history.counts;
+    let failed = counts.not_charged + counts.maybe_charged;
+    // "Decisions are exact for any number of processes while a single Redis server works."
+    if !has_faults && failed > 0 {
+        let violation = format!("{failed} requests failed without a fault");
+        state.history.fail(everywhere(), violation);
+    }
+    let logs: Vec<_> = limits.iter().filter_map(Limit::as_log).collect();
+    state.history.check(&logs);
+    let (violation, trace) = (state.history.violation.take(), std::mem::take(&mut state.trace));
+    Run { seed, violation, trace, counts }
+}
+
+/// The place of a violation by the whole fleet.
+fn everywhere() -> Place {
+    Place::default()
+}
+
+fn limit(rng: &mut Rng, index: usize) -> Limit {
+    let group = match rng.u8(..4) {
+        0 => Group::Leased,
+        1 => Group::Local,
+        _ => Group::Plain,
+    };
+    let window = Duration::from_millis(rng.u64(300..4_000));
+    let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
+    let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+    let greedy = Algorithm::TokenBucket { refill: Refill::Greedy };
+    let fixed = Algorithm::FixedWindowCounter;
+    let counter = Algorithm::SlidingWindowCounter;
+    let algorithm = match group {
+        Group::Local => log,
+        Group::Leased => [log, greedy, fixed, counter, meter][rng.usize(..5)],
+        Group::Plain => {
+            let interval = Algorithm::TokenBucket { refill: Refill::Interval };
+            let concurrent = Algorithm::ConcurrentRequests;
+            [log, log, greedy, fixed, counter, meter, interval, concurrent][rng.usize(..8)]
+        }
+    };
+    let units = if group == Group::Leased { rng.u64(50..400) } else { rng.u64(2..30) };
+    let name = format!("{group:?}-{index}").to_lowercase();
+    let build = |units| {
+        let mut units = units;
+        loop {
+            let quota = Quota::new(units, window);
+            match Policy::new(&*name, quota, algorithm) {
+                Ok(policy) => return policy,
+                Err(error) => units = error.nearest_limit().unwrap_or(1),
+            }
+        }
+    };
+    let lease = Lease::of(1, rng.u32(2..6)).ttl(window.mul_f64(0.1 + 0.9 * rng.f64()));
+    let policy = build(units);
+    let versions = match group {
+        Group::Leased => vec![policy.with_lease(lease).expect("an algorithm with leases")],
+        Group::Plain if rng.u8(..4) == 0 => vec![policy, build(rng.u64(2..30))],
+        _ => vec![policy],
+    };
+    Limit { group, versions, is_corrected: rng.u8(..3) == 0 }
+}

@@ -1,0 +1,320 @@
+//! The simulated server. It decides with the rules of `tollgate-core`, and reads and writes
+//! the script's format. The twin tests prove that the script decides the same.
+
+mod clock;
+mod reply;
+mod request;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tollgate_core::{Charge, Cost, Decision, Key, Micros, Policy, Quota, Timestamp};
+use tollgate_redis::simulation::{Answer, Command, CommandError, Value};
+use tollgate_store_tests::reference::Reference;
+
+pub(crate) use self::clock::Clock;
+use self::reply::Reply;
+use self::request::{Call, Request, Sum};
+
+/// A key expires in the second that starts this many seconds after the second in which its state
+/// becomes fresh.
+const SLACK: u64 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) clock: Clock,
+    data: Data,
+    /// The data in a Redis replica or a file, which lags behind.
+    copy: Data,
+    pub(crate) condition: Condition,
+    pub(crate) knows_script: bool,
+    pub(crate) is_full: bool,
+    pub(crate) is_read_only: bool,
+    /// The number of starts. A connection ends when the process does.
+    pub(crate) starts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Works,
+    /// The process is stopped. Its input waits until it continues.
+    Paused,
+    Down,
+}
+
+/// The data with which a server starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    All,
+    /// The copy's data, which lacks the latest writes.
+    Copy,
+    Nothing,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Data {
+    reference: Reference,
+    /// When each key expires.
+    expiries: BTreeMap<(String, Vec<u8>), Timestamp>,
+}
+
+/// A change that the server made, under stored names.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Charged {
+        policy: String,
+        key: Key,
+        cost: u64,
+    },
+    /// A correction, a reset or returned units: a key may have units again.
+    Freed {
+        policy: String,
+        key: Key,
+    },
+    Granted {
+        policy: String,
+        key: Key,
+        id: u64,
+        units: u64,
+        until: Timestamp,
+    },
+    Returned {
+        policy: String,
+        key: Key,
+        id: u64,
+        used: u64,
+    },
+}
+
+/// The answer to a command, and the changes that it made.
+pub(crate) struct Done {
+    pub(crate) answer: Answer,
+    pub(crate) changes: Vec<Change>,
+    /// The server's time when it executed a call.
+    pub(crate) at: Option<Timestamp>,
+}
+
+impl Server {
+    /// Creates a server with its clock set to this number of microseconds.
+    pub(crate) fn new(shown: u64) -> Self {
+        Self {
+            clock: Clock::new(shown),
+            data: Data::default(),
+            copy: Data::default(),
+            condition: Condition::Works,
+            knows_script: false,
+            is_full: false,
+            is_read_only: false,
+            starts: 0,
+        }
+    }
+
+    /// Brings the copy up to date.
+    pub(crate) fn copy_data(&mut self) {
+        self.copy = self.data.clone();
+    }
+
+    pub(crate) fn start(&mut self, restart: Restart) {
+        self.data = match restart {
+            Restart::All => std::mem::take(&mut self.data),
+            Restart::Copy => self.copy.clone(),
+            Restart::Nothing => Data::default(),
+        };
+        self.knows_script = false;
+        self.starts += 1;
+        self.condition = Condition::Works;
+    }
+
+    /// Decides a request without charging it.
+    pub(crate) fn ask(&mut self, policy: &Policy, key: &Key, cost: Cost) -> Decision {
+        let charge = [Charge::new(policy, key, cost).dry()];
+        let verdict = self.data.reference.decide(&charge, self.clock.now());
+        verdict.decisions()[0]
+    }
+
+    pub(crate) fn execute(&mut self, command: &Command) -> Done {
+        let text = |text: &str| Value::Bytes(Bytes::copy_from_slice(text.as_bytes()));
+        let answer = match command.name {
+            "EVAL" | "EVALSHA" => return self.script(command),
+            "TIME" => {
+                let now = self.clock.read().as_micros();
+                let parts = [now / 1_000_000, now % 1_000_000];
+                Value::List(parts.map(|part| text(&part.to_string())).to_vec())
+            }
+            "INFO" => text("redis_version:7.4.0\r\ncluster_enabled:0\r\n"),
+            "CONFIG" => Value::List(vec![text("maxmemory-policy"), text("noeviction")]),
+            _ => Value::Null,
+        };
+        Done { answer: Ok(answer), changes: Vec::new(), at: None }
+    }
+
+    fn script(&mut self, command: &Command) -> Done {
+        let refuse = |text: &str| Done {
+            answer: Err(CommandError::Server(text.to_owned())),
+            changes: Vec::new(),
+            at: None,
+        };
+        if command.name == "EVAL" {
+            self.knows_script = true;
+        } else if !self.knows_script {
+            return refuse("NOSCRIPT No matching script. Please use EVAL.");
+        }
+        if self.is_read_only {
+            return refuse("READONLY You can't write against a read only replica.");
+        }
+        let count = std::str::from_utf8(&command.arguments[1]).ok().and_then(|it| it.parse().ok());
+        let (keys, arguments) = command.arguments[2..].split_at(count.expect("a number of keys"));
+        let call = Call::read(keys, &arguments[0], &arguments[1], &arguments[2]);
+        let now = self.clock.read();
+        if call.deadline.is_some_and(|deadline| now > deadline) {
+            let reply = Reply::late(call.nonce, now).into_bytes();
+            let answer = Ok(Value::Bytes(Bytes::from(reply)));
+            return Done { answer, changes: Vec::new(), at: None };
+        }
+        let mut reply = Reply::rows(call.nonce, now);
+        let mut changes = Vec::new();
+        for (count, request) in &call.requests {
+            self.request(*count, request, now, &mut reply, &mut changes);
+        }
+        // The next call has a later time.
+        self.data.reference.forget_resets();
+        let answer = Ok(Value::Bytes(Bytes::from(reply.into_bytes())));
+        Done { answer, changes, at: Some(now) }
+    }
+
+    fn request(
+        &mut self,
+        count: u64,
+        request: &Request,
+        now: Timestamp,
+        reply: &mut Reply,
+        changes: &mut Vec<Change>,
+    ) {
+        let is_full = self.is_full;
+        match request {
+            Request::Decide(sums) => {
+                for _ in 0..count {
+                    self.decide(sums, now, reply, changes);
+                }
+            }
+            Request::Lease { .. } | Request::Settle { .. } | Request::Renew(_) if is_full => {
+                reply.unmade();
+            }
+            Request::Settle { receipt, actual } => {
+                self.data.expire(receipt.policy.name(), &receipt.key, now);
+                reply.settlement(self.data.reference.settle(receipt, *actual, now));
+                self.data.written(&receipt.policy, &receipt.key, now);
+                changes.push(freed(receipt.policy.name(), &receipt.key));
+            }
+            Request::Renew(receipt) => {
+                self.data.expire(receipt.policy.name(), &receipt.key, now);
+                let renewed = self.data.reference.renew(receipt, now);
+                reply.renewal(renewed.map(|receipt| receipt.charged.charged_at));
+                self.data.written(&receipt.policy, &receipt.key, now);
+            }
+            Request::Reset { policy, key } => {
+                let any = any_policy(policy);
+                self.data.reference.reset(&any, key, now);
+                self.data.written(&any, key, now);
+                reply.reset();
+                changes.push(freed(policy, key));
+            }
+            Request::Lease { policy, key, units, ttl, tag, spent } => {
+                self.data.expire(policy.name(), key, now);
+                for &(id, used) in spent {
+                    if self.data.reference.knows_block(policy, key, id, now) {
+                        let (policy, key) = (policy.name().to_owned(), key.clone());
+                        changes.push(Change::Returned { policy, key, id, used });
+                    }
+                }
+                let id = now.as_micros() << 32 | tag;
+                let asked = (id, *units, *ttl);
+                let granted = self.data.reference.lease((policy, key), now, spent, asked);
+                self.data.written(policy, key, now);
+                if granted.units > 0 {
+                    let (policy, key) = (policy.name().to_owned(), key.clone());
+                    let until = now + granted.lasts;
+                    changes.push(Change::Granted { policy, key, id, units: granted.units, until });
+                }
+                reply.granted(&granted);
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        sums: &[Sum],
+        now: Timestamp,
+        reply: &mut Reply,
+        changes: &mut Vec<Change>,
+    ) {
+        for sum in sums {
+            self.data.expire(sum.policy.name(), &sum.key, now);
+        }
+        let charges = sums.iter().map(|sum| Charge {
+            policy: &sum.policy,
+            key: &sum.key,
+            cost: sum.cost,
+            enforce: sum.enforce,
+            dry: sum.dry,
+        });
+        let charges: Vec<_> = charges.collect();
+        let takes = |sum: &&Sum| !sum.dry && sum.cost > Cost::ZERO && !sum.policy.is_penalty();
+        if self.is_full && sums.iter().any(|sum| takes(&sum)) {
+            let mut unwritten = self.data.reference.clone();
+            let verdict = unwritten.decide(&charges, now);
+            if verdict.is_admitted() {
+                return reply.unmade();
+            }
+        }
+        let verdict = self.data.reference.decide(&charges, now);
+        let frozen = self.data.reference.frozen(&charges, &verdict, now);
+        reply.verdict(&verdict, &frozen);
+        for sum in sums {
+            self.data.written(&sum.policy, &sum.key, now);
+        }
+        if verdict.is_admitted() {
+            changes.extend(sums.iter().filter(takes).map(|sum| Change::Charged {
+                policy: sum.policy.name().to_owned(),
+                key: sum.key.clone(),
+                cost: sum.cost.get(),
+            }));
+        }
+    }
+}
+
+impl Data {
+    /// Drops an expired key.
+    fn expire(&mut self, policy: &str, key: &Key, now: Timestamp) {
+        let name = (policy.to_owned(), key.as_bytes().to_vec());
+        if self.expiries.get(&name).is_some_and(|at| now >= *at) {
+            self.expiries.remove(&name);
+            self.reference.drop_state(&any_policy(policy), key);
+        }
+    }
+
+    /// Sets the expiry of a key that may have been written.
+    fn written(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
+        let name = (policy.name().to_owned(), key.as_bytes().to_vec());
+        match self.reference.fresh_after(policy, key, now) {
+            Micros::ZERO => {
+                self.reference.drop_state(policy, key);
+                self.expiries.remove(&name);
+            }
+            after => {
+                let second = (now + after).as_micros() / 1_000_000 + SLACK;
+                self.expiries.insert(name, Timestamp::from_micros(second * 1_000_000));
+            }
+        }
+    }
+}
+
+fn freed(policy: &str, key: &Key) -> Change {
+    Change::Freed { policy: policy.to_owned(), key: key.clone() }
+}
+
+/// A policy with this name. States depend only on the name.
+fn any_policy(name: &str) -> Policy {
+    Policy::fixed_window_counter(name, Quota::per_second(1))
+        .expect("a policy that was built before")
+}

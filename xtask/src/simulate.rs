@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Stop after this number of minutes
     #[arg(long, allow_negative_numbers = true)]
     minutes: Option<u64>,
-    /// Seed known bugs, one at a time, and expect the simulator to find each within 2000 seeds
+    /// Seed known bugs, one at a time, and report which ones the simulator finds within 2000 seeds
     #[arg(long, conflicts_with_all = ["seeds", "seed", "minutes"])]
     mutants: bool,
 }

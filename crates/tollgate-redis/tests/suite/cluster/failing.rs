@@ -6,9 +6,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::store::BreakerState;
 use tollgate_core::{Cost, Key, Policy, StoreExt};
-use tollgate_redis::RedisStore;
+use tollgate_redis::{BreakerState, RedisStore};
 use tollgate_test_servers::{Cluster, until};
 
 use super::load::{Load, Tally};

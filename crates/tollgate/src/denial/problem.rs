@@ -22,7 +22,12 @@ impl Denial<'_> {
         json.display("type", self.reason.problem_type());
         json.display("title", self.reason.title());
         json.integer("status", self.status.as_u16());
-        json.text("detail", &self.detail());
+        // Only the name of a calendar may need escaping.
+        if self.calendar().is_some() {
+            json.text("detail", &self.detail());
+        } else {
+            json.display("detail", Detail(self));
+        }
         json.display("code", self.reason.code());
         if let Some(quota) = self.quota {
             json.integer("limit", quota.limit);
@@ -31,6 +36,7 @@ impl Denial<'_> {
                 json.integer("cost", cost.get());
             }
             match quota.span() {
+                Some(Span::Window(window)) => json.display("window", window),
                 Some(span) => json.text("window", &span.to_string()),
                 None => json.display("quota_unit", "concurrent-requests"),
             }

@@ -29,8 +29,7 @@ the added time: with headers against tower_governor with headers, without header
 tower_governor without. tower_governor sends two headers on an allowed response. Tollgate sends
 `RateLimit-Policy` and `RateLimit`, and three `X-RateLimit` headers if all are enabled. governor
 grants 10^9 units and regains a unit each nanosecond. Tollgate grants 1000 per second on a clock
-that reads the real clock, stands for 512 requests, so that `remaining` changes with each, and then
-advances by a second. Allocations are counted in a separate process. Metrics are a build-time
+that advances by a second after every 512 requests, so each request changes `remaining`. Allocations are counted in a separate process. Metrics are a build-time
 choice, so they are measured in a separate process beside their own bare router. tower_governor makes
 a new clock for each denial, which executes CPUID; in a virtual machine this traps and takes 30 µs.";
 

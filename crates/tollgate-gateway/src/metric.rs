@@ -1,8 +1,8 @@
-//! The metrics of the gateway, beside those of the library.
+//! The gateway's metrics, in addition to the library's.
 
 use tollgate::observe::{self, Metric};
 
-/// All metrics that the gateway serves, those of the library first.
+/// All metrics that the gateway serves, the library's first.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     observe::METRICS.iter().chain(METRICS)
 }

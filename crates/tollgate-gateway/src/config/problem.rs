@@ -1,4 +1,4 @@
-//! Problems of a configuration, each with its place and its cure.
+//! Configuration problems, each with a position and a cure.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct Problem {
     pub cure: String,
 }
 
-/// Collects problems, so that all of them are reported together.
+/// Collects problems, to report them together.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(RefCell<Found>);
 
@@ -47,7 +47,7 @@ struct Found {
 }
 
 impl Problems {
-    /// A file can be wrong in each of its characters.
+    /// A file can have a problem in every character.
     const MOST: usize = 100;
 
     pub(super) fn error(
@@ -152,7 +152,7 @@ impl Report {
             let lines = bytes.lines(&problem.place.span);
             let line = 1 + self.text[..lines.start].matches('\n').count();
             let span = bytes.of(problem.place.span.start)..bytes.of(problem.place.span.end);
-            // Only the first line of a section: the rest does not explain the problem.
+            // Show a section's first line only: the rest does not explain the problem.
             let end = self.text[span.start..].find('\n').map_or(span.end, |n| span.start + n);
             let span = span.start - lines.start..span.end.min(end).max(span.start) - lines.start;
             let level = match problem.severity {
@@ -203,7 +203,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Where the characters of a text begin: the parser counts characters, the renderer bytes.
+/// The byte offset of each character: the parser counts characters, the renderer bytes.
 struct ByteOffsets<'a> {
     text: &'a str,
     /// None where every character is a byte.
@@ -225,7 +225,7 @@ impl<'a> ByteOffsets<'a> {
         offset.unwrap_or(self.text.len()).min(self.text.len())
     }
 
-    /// The first line of a span, and the line before it for orientation.
+    /// The span's first line, and the line before it for orientation.
     fn lines(&self, span: &Span) -> Range<usize> {
         let start = self.of(span.start);
         let before = |at: usize| self.text[..at].rfind('\n');

@@ -1,4 +1,4 @@
-//! Flow control: how much of a body waits to be sent, for one stream and for one connection.
+//! Flow control: bounds the body bytes that wait to be sent, per stream and per connection.
 //!
 //! hyper and h2 take all that a body has while the other side grants a window, and they count
 //! payload only. Each frame costs some hundred bytes more, and a small chunk keeps the whole

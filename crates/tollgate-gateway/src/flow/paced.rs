@@ -83,7 +83,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                     }
                 }
                 if this.stream.is_none() && this.rest.len() <= PIECE && this.body.is_end_stream() {
-                    // That is all: nothing will have to wait behind it.
+                    // The body is complete, so nothing waits behind this piece.
                     return frame(Piece::free(mem::take(this.rest)));
                 }
             }
@@ -99,7 +99,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
             let most = match (*this.is_small, stream.share_is_used_up()) {
                 (true, false) => JOINED,
                 (true, true) => JOINED_WITHOUT_SHARE,
-                // Nothing to join, and the target can wait as well.
+                // There is nothing to join, and the target can wait too.
                 (false, _) => 0,
             };
             while this.end.is_none() && this.rest.is_empty() && this.joined.len() < most {
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that has all of this at once.
+    /// A body that has all of these chunks ready.
     struct Ready(VecDeque<Frame<Bytes>>);
 
     impl Ready {

@@ -15,7 +15,7 @@ task_local! {
     static STREAM: Arc<Stream>;
 }
 
-/// The pieces that wait on all streams of one connection. Clones share the count.
+/// Counts the pieces that wait on all streams of a connection. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share(Arc<AtomicUsize>);
 
@@ -55,7 +55,7 @@ impl Stream {
         STREAM.scope(self, task).await
     }
 
-    /// Completes when pieces wait and none of them was written for this time.
+    /// Completes when pieces have waited for this time and none was written.
     pub(crate) async fn stalls(&self, time: Duration) {
         loop {
             let now = Instant::now();
@@ -118,7 +118,7 @@ impl Stream {
     }
 }
 
-/// A part of a body. It counts as long as it exists.
+/// A piece of a body. It is counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Piece {
     data: Bytes,
@@ -159,7 +159,7 @@ impl Drop for Charge {
         waiting.bytes -= self.bytes;
         waiting.moved_at = Instant::now();
         let body = waiting.body.take();
-        // The task may run at once, on another thread.
+        // The task may run immediately, on another thread.
         drop(waiting);
         if let Some(body) = body {
             body.wake();
@@ -167,13 +167,13 @@ impl Drop for Charge {
     }
 }
 
-/// How much of one stream waits before its body stops.
+/// The bytes that may wait on a stream before its body pauses.
 const STREAM_BYTES: usize = 32 << 10;
 
-/// How much of one connection waits before each stream is down to one piece.
+/// The bytes that may wait on a connection. Above this, each stream has at most one piece.
 const CONNECTION_BYTES: usize = 128 << 10;
 
-/// The memory of a piece besides its bytes: the frame in the queue of h2, and its place in memory.
+/// A piece's memory besides its bytes: the frame in h2's queue, and its allocation.
 const PIECE_OVERHEAD: usize = 1 << 10;
 
 /// Smaller chunks are copied, because each may keep a buffer of some kilobytes.

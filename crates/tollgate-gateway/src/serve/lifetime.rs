@@ -1,4 +1,4 @@
-//! How long a connection lasts: until its end, one of its time limits, or the end of the gateway.
+//! Ends connections: when they close, exceed a time limit, or the gateway stops.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -117,7 +117,7 @@ impl<'a> Leaving<'a> {
         Self { draining, begins, is_woken: false, begun: false, over: false }
     }
 
-    /// Returns true once, when the gateway has begun to drain.
+    /// Returns true one time, when the gateway starts to drain.
     fn is_asked(&mut self, cx: &mut Context<'_>) -> bool {
         if self.begun {
             return false;
@@ -132,5 +132,5 @@ impl<'a> Leaving<'a> {
     }
 }
 
-/// How long a connection may still begin a request once it is no longer wanted.
+/// How long a draining connection may still start requests.
 pub(super) const LAST_CALL: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use crate::plan::RedisPlan;
 
 pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 
-/// Begins to connect, and waits for nothing. Must be called within a runtime.
+/// Starts to connect, without waiting. Must be called in a tokio runtime.
 pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
     let (numerator, denominator) = plan.local_share;
     let store = redis(plan)?.or_local(MemoryStore::new());

@@ -1,4 +1,4 @@
-//! The actual cost of a request, if it comes from the body of the response.
+//! Reads a request's actual cost from the response body.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -66,7 +66,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
         let prices = prices.clone();
         Box::pin(async move {
             let response = answer.await?;
-            // A tunnel has no body, so the estimated cost stays.
+            // A tunnel has no body, so the estimate remains charged.
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(response);
             }

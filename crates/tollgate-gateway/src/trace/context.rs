@@ -1,10 +1,10 @@
-//! The caller's trace of a request (W3C Trace Context, level 1).
+//! The caller's trace context (W3C Trace Context, level 1).
 
 use std::fmt;
 
 use http::header::{HeaderMap, HeaderName};
 
-/// The trace of a caller, and the span in that trace that has sent the request.
+/// The caller's trace, and the span that sent the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceParent {
     pub(crate) trace: TraceId,

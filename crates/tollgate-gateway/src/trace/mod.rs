@@ -1,4 +1,4 @@
-//! Traces: the trace of a request, and the gateway's spans in it.
+//! Request traces, and the gateway's spans in them.
 //!
 //! Without `tracing` in the configuration, the gateway adds no spans. It forwards the headers of a
 //! trace without changes, and its log lines have the number of the trace.
@@ -26,7 +26,7 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Starts the tracing of a plan.
+    /// Starts tracing as the plan configures it.
     pub fn new(plan: Option<&TracingPlan>) -> Result<Self, TracingError> {
         is_possible(plan)?;
         #[cfg(feature = "otlp")]
@@ -56,7 +56,7 @@ impl Tracing {
     }
 }
 
-/// Whether this build supports the tracing of a plan.
+/// Returns whether this build supports the plan's tracing.
 pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
     if cfg!(feature = "otlp") || plan.is_none() {
         return Ok(());

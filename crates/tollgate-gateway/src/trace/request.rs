@@ -1,4 +1,4 @@
-//! The span of a request: from its head to the end of its response.
+//! A request's span, from its head until its response ends.
 
 use http::{Request, Response};
 use tracing::Span;
@@ -9,7 +9,7 @@ use super::Export;
 use super::context::TraceParent;
 use super::{REQUEST, Tracing};
 
-/// A request, with or without a trace. Its span ends when this value is dropped.
+/// A request's span, if it is traced. The span ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Traced {
     log: Span,
@@ -39,13 +39,13 @@ impl Traced {
         work.instrument(self.log.clone())
     }
 
-    /// Does nothing, because a build without OTLP has no span for the response.
+    /// A no-op: builds without OTLP have no spans.
     #[cfg(not(feature = "otlp"))]
     #[expect(clippy::unused_self, reason = "there is no span to tell of it")]
     pub(crate) const fn answered<B>(&self, _: &Response<B>) {}
 }
 
-/// Does nothing, because a build without OTLP has no span for the route.
+/// A no-op: builds without OTLP have no spans.
 #[cfg(not(feature = "otlp"))]
 pub(crate) const fn note_route(_: &str) {}
 
@@ -184,9 +184,9 @@ mod spans {
 
     const OTHER: &str = "_OTHER";
 
-    /// The beginning of a path: thousands of spans may wait, and a path may be long.
+    /// Truncates a path: thousands of spans may wait, and a path may be long.
     fn path(path: &str) -> &str {
-        // A received path is ASCII, so every byte is a whole character.
+        // A received path is ASCII, so every byte is a character.
         path.get(..PATH).unwrap_or(path)
     }
 

@@ -60,6 +60,9 @@
 //! several keys in the slot (two policies of a key, or a settlement) waits until all its keys have
 //! moved, and fails uncharged if that takes longer than the timeout. Move slots with limits when
 //! there is little traffic.
+//!
+//! [`Key::GLOBAL`]: tollgate_core::Key::GLOBAL
+//! [`Store`]: tollgate_core::Store
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -176,7 +176,7 @@ local function store(...)
   if done.err:find('OOM', 1, true) then is_full = true else redis.call(...) end
 end
 
--- Sets the expiry of a key whose state is fresh at this instant.
+-- Sets the key's expiry, given the instant at which its state is fresh.
 local function expire(name, fresh_at)
   if is_full then return end
   redis.call('PEXPIREAT', name, format('%d000', floor(fresh_at / 1000000) + SLACK))

@@ -19,7 +19,7 @@ do
 end
 
 -- Whether now is outside the period that the caller sent with the form.
-local function is_elsewhen(rule)
+local function is_outside_periods(rule)
   return rule.calendar and (now < rule.start or now >= rule.stop)
 end
 
@@ -42,7 +42,7 @@ do
         local key, form, flags, cost
         key, form, flags, cost, from = struct.unpack('>I2I2BI7', requests, from)
         local entry, rule = named(key, form)
-        op.stale = op.stale or is_elsewhen(rule)
+        op.stale = op.stale or is_outside_periods(rule)
         op[i] = {
           key = key, entry = entry, rule = rule, enforce = flags % 4 == ENFORCED,
           dry = flags % 4 == DRY, subject = floor(flags / 4), cost = cost, state = false,
@@ -56,7 +56,7 @@ do
       local form, count
       op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', requests, from)
       op.entry, op.rule = named(op.key, form)
-      op.stale = is_elsewhen(op.rule)
+      op.stale = is_outside_periods(op.rule)
       op.tag, from = requests:sub(from, from + 3), from + 4
       count, from = struct.unpack('>B', requests, from)
       for i = 1, count do
@@ -70,7 +70,7 @@ do
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
         struct.unpack('>I2I2I2I7I7I7I7I7', requests, from)
       op.entry, op.rule = named(op.key, form)
-      op.stale = is_elsewhen(op.rule)
+      op.stale = is_outside_periods(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]
       op.receipt.is_receipt = true
     end

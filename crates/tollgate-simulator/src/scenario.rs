@@ -130,7 +130,7 @@ fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit]) -> Run {
     Run { seed, violation, trace, counts }
 }
 
-/// The place of a violation by the whole fleet.
+/// The place for violations that concern no single replica.
 fn everywhere() -> Place {
     Place::default()
 }

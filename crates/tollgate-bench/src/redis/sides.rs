@@ -28,7 +28,7 @@ impl Limits {
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
 
 /// A bucket that regains `rate` units per second. With one unit its keys live on after a request,
-/// like those of real quotas. With `CAPACITY` units they expire at once.
+/// like those of real quotas. With `CAPACITY` units they expire immediately.
 pub(crate) fn bucket(name: &str, rate: u64) -> Result<Policy, Failure> {
     Ok(Policy::token_bucket(name, Quota::per_second(rate).burst(CAPACITY))?)
 }

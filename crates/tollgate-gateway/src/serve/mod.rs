@@ -266,8 +266,8 @@ impl Bound {
         Ok(Self { public, admin, banner })
     }
 
-    /// Writes the whole banner in a single call, so that a reader who has the first line
-    /// usually has the others too. The gateway starts even if the write fails.
+    /// Writes the banner in a single call, so readers usually get all lines together. The gateway
+    /// starts even if the write fails.
     fn announce(&self) {
         let _ = io::stdout().write_all(self.banner.as_bytes());
     }

@@ -29,6 +29,7 @@ impl JsonMembers {
         let _ = write!(self.0, "\"{value}\"");
     }
 
+    /// Adds a list of at least one string.
     pub(super) fn texts(&mut self, name: &str, texts: &[&str]) {
         self.name(name);
         let mut before = '[';

@@ -70,7 +70,7 @@ impl<St: Store> Extras<St> {
         is_needed.then(|| Box::new(extras))
     }
 
-    /// Returns `None` if nothing is left to do for this request.
+    /// Returns `None` if this request needs no follow-up.
     #[inline(never)]
     pub(super) fn follow_up(
         &self,

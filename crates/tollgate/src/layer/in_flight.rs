@@ -71,7 +71,7 @@ impl<St: Store> LeaseRenewer<St> {
         }
         drop(register);
         if let Some(runtime) = starts {
-            // A runtime that shuts down drops the task at once, which takes the lock.
+            // A runtime that shuts down drops the task immediately, and the drop takes the lock.
             runtime.spawn(renew_all(RenewTask(Arc::downgrade(shared)), shared.every));
         }
         InFlight::until_dropped(InFlightGuard { shared: Arc::clone(shared), request })

@@ -1,7 +1,7 @@
-//! The access log: a line for each request, written by a thread of its own.
+//! The access log: a line for each request, written by a separate thread.
 //!
-//! No request waits for the file. Lines that find the queue full are dropped and counted. The
-//! file is opened again at SIGHUP, and within a second after it was moved.
+//! Requests never wait for the file. If the queue is full, the line is dropped and counted. The
+//! file is reopened on SIGHUP, and within a second after it was moved.
 
 use std::fmt::Write as _;
 use std::fs::{Metadata, OpenOptions};
@@ -37,7 +37,7 @@ struct Shared {
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before is to be written.
+    /// Asks for a reply when all earlier lines are written.
     Flush(Sender<()>),
 }
 
@@ -62,7 +62,7 @@ impl AccessLog {
         let writer = Writer { shared: Arc::clone(&shared), file, opened, looked: Instant::now() };
         let spawned = thread::Builder::new().name("access-log".to_owned());
         let spawned = spawned.spawn(move || writer.run(&lines));
-        spawned.map_err(|error| format!("cannot start the thread of the access log: {error}"))?;
+        spawned.map_err(|error| format!("cannot start the access log thread: {error}"))?;
         Ok(Self(Some(shared)))
     }
 
@@ -72,7 +72,7 @@ impl AccessLog {
         }
     }
 
-    /// Waits until the lines so far are written, but not for a file that takes none.
+    /// Waits until all queued lines are written, but not long, because the file may be stuck.
     pub(super) fn finish(&self) {
         let Some(shared) = &self.0 else { return };
         let (written, done) = mpsc::channel();
@@ -81,8 +81,8 @@ impl AccessLog {
         }
     }
 
-    /// Begins the line of a request as the client sent it. In a box, because most gateways have
-    /// no access log and each response carries the room for a line.
+    /// Starts a request's line, with the request as the client sent it. Boxed, because most
+    /// gateways have no access log and every response body has space for this option.
     pub(super) fn begin<B>(
         &self,
         request: &Request<B>,
@@ -92,7 +92,7 @@ impl AccessLog {
         let address = connection.peer.ip().to_canonical();
         let headers = request.headers();
         let forwarded = text(headers, &FORWARDED_FOR);
-        // By client, so that all requests of a client are there or none.
+        // Sampled by client, so the log contains either all of a client's requests or none.
         let sampled = shared.sampling.hash_one((address, &forwarded)) as f64 / u64::MAX as f64;
         if sampled >= shared.plan.sample {
             return None;
@@ -118,7 +118,7 @@ impl AccessLog {
     }
 }
 
-/// The line of a request under way. It is written when this is dropped.
+/// The log line of a request in progress, written on drop.
 #[derive(Debug)]
 pub(super) struct Entry {
     shared: Arc<Shared>,
@@ -137,12 +137,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes the outcome from the response. The first one counts.
+    /// Records the outcome. Only the first call counts.
     pub(super) fn answered<B>(&self, response: &Response<B>) {
         let extensions = response.extensions();
         let fault = extensions.get::<Fault>().map(|fault| Denied::new(fault.code(), &[]));
         let denied = extensions.get::<Denied>().cloned().or(fault);
-        // Forward auth has told the outcome of the question before.
+        // Forward auth records the original request's outcome before the answer to the proxy.
         let _ = self.outcome.set((response.status().as_u16(), denied));
     }
 
@@ -150,7 +150,7 @@ impl Entry {
         self.bytes += bytes;
     }
 
-    /// 499 is the code of nginx for a client that left before the response.
+    /// For a client that left before the response, 499 as in nginx.
     fn outcome(&self) -> (u16, Option<Denied>) {
         self.outcome.get().cloned().unwrap_or((499, None))
     }
@@ -187,7 +187,7 @@ impl Entry {
     }
 
     fn combined(&self, out: &mut String) {
-        // As 2026-11-22T20:53:00Z.
+        // For example 2026-11-22T20:53:00Z.
         let at = humantime::format_rfc3339_seconds(self.at).to_string();
         let month = at[5..7].parse::<usize>().ok().and_then(|month| MONTHS.get(month - 1));
         let (year, day, time) = (&at[..4], &at[8..10], &at[11..19]);
@@ -219,7 +219,7 @@ impl Drop for Entry {
     }
 }
 
-/// A field in quotes, as nginx escapes it.
+/// A quoted field, escaped like in nginx.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {
@@ -256,7 +256,7 @@ struct Writer {
     looked: Instant,
 }
 
-/// Tells apart files that have the same path one after the other.
+/// Distinguishes a new file at the same path from the old file.
 type Identity = (u64, u64);
 
 #[cfg(unix)]
@@ -280,7 +280,8 @@ fn open(path: Option<&Path>) -> io::Result<(Box<dyn Write + Send>, Option<Identi
 impl Writer {
     fn run(mut self, lines: &Receiver<Message>) {
         let mut batch = Vec::new();
-        // Its own sender is among the senders: the thread ends with the process.
+        // The writer owns a sender itself, so `recv` never fails and the thread runs as long as the
+        // process.
         while let Ok(first) = lines.recv() {
             let mut flushed = Vec::new();
             for message in std::iter::once(first).chain(lines.try_iter()) {
@@ -310,7 +311,7 @@ impl Writer {
         batch.clear();
     }
 
-    /// Opens the file again where that is due. Until that works, lines go to the file before.
+    /// Reopens the file if necessary. If that fails, writes to the old file until it works.
     fn look(&mut self) {
         let Some(path) = self.shared.plan.file.as_deref() else { return };
         let is_asked = self.shared.reopens.swap(false, Ordering::Relaxed);
@@ -321,7 +322,7 @@ impl Writer {
         if is_asked || path.metadata().ok().as_ref().map(identity) != self.opened {
             match open(Some(path)) {
                 Ok((file, opened)) => (self.file, self.opened) = (file, opened),
-                Err(error) => tracing::error!(%error, "cannot open the access log again"),
+                Err(error) => tracing::error!(%error, "cannot reopen the access log"),
             }
         }
     }

@@ -20,22 +20,22 @@ use crate::trace::Traced;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From the first byte of a request to the end of its head.
+    /// From a request's first byte to the end of its head.
     pub(super) head: Duration,
     /// Between two requests.
     pub(super) keep_alive: Duration,
-    /// Without a byte that moves, while a response is under way.
+    /// How long no byte may move while a response is being sent.
     pub(super) stall: Duration,
 }
 
-/// The activity of one connection. Times are milliseconds since it began.
+/// One connection's activity. Times are milliseconds since the connection was accepted.
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
     requests: AtomicUsize,
     responses: AtomicUsize,
     free_since: AtomicU64,
-    /// The first byte of a request whose head is not complete, or [`NEVER`].
+    /// The first byte of an incomplete request head, or [`NEVER`].
     head_since: AtomicU64,
     /// The last byte in either direction.
     moved_at: AtomicU64,
@@ -43,7 +43,7 @@ pub(super) struct Activity {
     is_h2: AtomicBool,
     /// The last request was answered before its body was read.
     leaves_unread: AtomicBool,
-    /// The last response is sent. Further bytes of the client are discarded.
+    /// The last response is sent. Bytes that the client still sends are discarded.
     lingers: AtomicBool,
 }
 
@@ -64,8 +64,8 @@ impl Activity {
         })
     }
 
-    /// The time at which the connection is closed if its activity does not change. `None` while a
-    /// request waits for its answer and while the connection lingers: both have their own limits.
+    /// When to close the connection if its activity does not change. `None` while a request waits
+    /// for its response or the connection lingers, because both have their own time limits.
     pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
         if self.lingers.load(Ordering::Relaxed) {
             return None;
@@ -88,7 +88,7 @@ impl Activity {
         self.head_since.load(Ordering::Relaxed) != NEVER
     }
 
-    /// The client may still be sending the body of the request that is being answered.
+    /// The client may still be sending the answered request's body.
     pub(super) fn leaves_unread(&self) {
         self.leaves_unread.store(true, Ordering::Relaxed);
     }
@@ -110,11 +110,11 @@ impl Activity {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
         if !is_read && !self.is_working() && self.is_in_head() && !self.is_h2() {
-            // The head is not valid, so hyper answers while the client may still be sending. HTTP/2
+            // The head is invalid, so hyper answers while the client may still be sending. HTTP/2
             // may write at any time.
             self.leaves_unread();
         }
-        // Only the first byte of a head counts. Otherwise one byte a minute would keep the connection
+        // Only a head's first byte counts. Otherwise one byte per minute would keep the connection
         // open.
         if is_read && !self.is_working() && !self.is_in_head() {
             self.head_since.store(now, Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl Drop for Working {
 }
 
 pin_project! {
-    /// A response body. When it ends, the request and its span end and the log line is written.
+    /// A response body. Its end finishes the request and its span, and writes the log line.
     #[derive(Debug)]
     pub(super) struct LoggedBody<B> {
         #[pin]
@@ -214,7 +214,7 @@ pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
     lingering: Option<Lingering>,
-    /// Counts the connection until its socket is closed, also after an upgrade.
+    /// Counts the connection until its socket is closed, even after an upgrade.
     _slot: Slot,
 }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn patience_depends_on_what_a_connection_does() {
+    async fn deadline_depends_on_activity() {
         let activity = Activity::new();
         let (mut client, ours) = duplex(64);
         let slot = Slots::new(1).take(Counted::default());
@@ -317,7 +317,7 @@ mod tests {
         for seconds in [10, 6, 2] {
             client.write_all(b"x").await.unwrap();
             ours.read_u8().await.unwrap();
-            assert_eq!(left(&activity), Some(seconds), "a byte of a head is no more patience");
+            assert_eq!(left(&activity), Some(seconds), "only the first byte counts");
             advance(Duration::from_secs(4)).await;
         }
         let working = Working::begin(&activity, false);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_of_http2_need_not_belong_to_a_request() {
+    async fn http2_bytes_may_belong_to_no_request() {
         let activity = Activity::new();
         drop(Working::begin(&activity, true));
         activity.moved(true);

@@ -28,8 +28,8 @@ use super::keys::KeySet;
 use super::listener;
 use crate::problem::problem;
 
-/// Serves the admin address while it is polled. With more than `most` connections, the oldest is
-/// closed: a new health check must not wait for idle connections.
+/// Serves the admin address while it is polled. Beyond `most` connections, the oldest is closed,
+/// because idle connections must not delay a new health check.
 pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     router: Router,
@@ -65,14 +65,14 @@ pub(super) async fn serve<St: Inspect>(
                 }
             };
             if let Err(error) = serve_connection(stream, answered).await {
-                tracing::debug!(%error, "a connection to the admin address ended early");
+                tracing::debug!(%error, "a connection to the admin address failed");
             }
         });
         open.push_back(served.abort_handle());
     }
 }
 
-/// Serves one connection to its end. A client that stops reading loses its connection.
+/// Serves one connection until it closes. A client that stops reading loses its connection.
 async fn serve_connection<F>(
     stream: TcpStream,
     answered: impl Fn(Request<Incoming>) -> F,
@@ -85,22 +85,22 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
-        // The buffer is small because unread answers waste memory.
+        // A small buffer, because unread answers waste memory.
         .max_buf_size(MOST_UNSENT)
         .serve_connection(TokioIo::new(pin!(stream)), service_fn(answered))
         .await
 }
 
-/// Limits the send buffer of the admin socket and of each of its connections.
+/// Limits the send buffer of the admin socket and its connections.
 ///
-/// By default the system buffers megabytes for a client that has stopped reading. Only then would
-/// the gateway detect that the client does not read.
+/// By default the system buffers megabytes for a client that has stopped reading, and the gateway
+/// would notice only when that buffer is full.
 pub(super) fn prepare(socket: &TcpSocket) -> io::Result<()> {
     socket.set_send_buffer_size(SENT_AHEAD)
 }
 
-/// The answer to a health check from any client and with any `Host`, because probes send only an
-/// address. The router answers all other paths and checks the client and the `Host`.
+/// Answers health checks from any client and with any `Host`, because probes know only an address.
+/// For all other paths, the router checks the client and the `Host`.
 fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     method: &Method,
@@ -117,8 +117,8 @@ fn answer<St: Inspect>(
     Some(known(gateway))
 }
 
-/// Whether this replica should get requests. It should even if keys of tokens are missing: the
-/// other replicas may lack them, too, and then no replica would serve requests.
+/// Whether this replica should receive requests. Missing key sets do not count: if the key server
+/// is down, no replica has the keys, and no replica would serve requests.
 fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     if gateway.leaving.initialized() {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
@@ -127,8 +127,8 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     if !app.key_sets().iter().all(|set| set.was_tried()) {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "fetching keys" }));
     }
-    // Only the number of missing sets, because any client can read this answer. `/config` lists
-    // the sets, and the router checks its clients.
+    // Only the number of missing sets, because any client can read this answer. `/config` lists the
+    // sets, and the router checks its clients.
     match app.key_sets().iter().filter(|set| set.state().fetched.is_none()).count() {
         0 => respond(StatusCode::OK, &json!({ "status": "ready" })),
         missing => {
@@ -188,12 +188,12 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time limit for an unread answer. The live page sends a line every second.
+/// How long an answer may remain unread. The live page sends a line every second.
 const UNREAD: Duration = Duration::from_secs(10);
 const MOST_UNSENT: usize = 16 << 10;
 
-/// The most bytes of an answer in the system's send buffer; Linux doubles this number. Enough to
-/// send metrics across a continent in a second or two.
+/// The maximum bytes of an answer in the system's send buffer; Linux doubles this number. This is
+/// enough to send metrics across a continent within a second or two.
 const SENT_AHEAD: u32 = 16 << 10;
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
 
     /// The paused clock does not advance while bytes move.
     #[tokio::test(start_paused = true)]
-    async fn whoever_stops_reading_loses_the_connection_and_held_little() {
+    async fn stalled_reader_is_disconnected() {
         let (_, listener) =
             super::super::bind("admin", ([127, 0, 0, 1], 0).into(), prepare).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -220,7 +220,7 @@ mod tests {
         let served = timeout(100 * UNREAD, serve_connection(stream, endless)).await;
         assert!(served.expect("it ends").is_err());
         assert!(started.elapsed() < 2 * UNREAD, "{:?}", started.elapsed());
-        // The client still gets the bytes that were already sent.
+        // The client still gets the bytes that were already sent, which must be few.
         let mut held = Vec::new();
         let _ = client.read_to_end(&mut held).await;
         assert!((LINE..1 << 18).contains(&held.len()), "{}", held.len());

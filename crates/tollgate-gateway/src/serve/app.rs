@@ -1,4 +1,4 @@
-//! Serves requests with one version of the configuration. A reload replaces the app as a whole.
+//! Serves requests with one version of the configuration. A reload replaces the entire app.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -55,7 +55,7 @@ pub(super) struct App<St> {
     room: WaitQueue,
 }
 
-/// A listener, by its address in the file. With port 0, the system chooses the port.
+/// A listener's address in the file, where port 0 lets the system choose the port.
 pub(super) type ListenerKey = (SocketAddr, Front);
 
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(super) struct ListenerSettings {
 
 #[derive(Clone)]
 pub(super) struct Persistent<St> {
-    /// The store has the counters, so they survive a reload.
+    /// The store contains the counters, so they survive a reload.
     pub(super) store: St,
     pub(super) files: Option<u64>,
     /// The same store, without its local fallback.
@@ -133,7 +133,7 @@ impl<St: Inspect> App<St> {
         let (routes, preflights) = (parts.routes()?, parts.preflights()?);
         let mut listeners = HashMap::new();
         for (listen, most) in plan.listen.iter().zip(most) {
-            // Read at every reload, so that new connections get a renewed certificate.
+            // Read at every reload, so new connections get a renewed certificate.
             let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
             let most_per_address = listen.max_connections_per_address;
@@ -188,8 +188,8 @@ impl<St: Inspect> App<St> {
         Patience {
             head: timeouts.request_header,
             keep_alive: timeouts.keep_alive,
-            // A silent upstream is given up after one idle time. So after two idle times, the
-            // reason for the stall is a client that does not read.
+            // The gateway gives up on a silent upstream after one idle time. So if a response
+            // stalls for two idle times, the client is not reading.
             stall: 2 * timeouts.upstream.body,
         }
     }
@@ -206,8 +206,8 @@ impl<St: Inspect> App<St> {
             })
             .await;
         if self.reserves {
-            // Clients never see the cost, even if this request reserved no units. A gateway without
-            // any reservation forwards the cost to a gateway in front of it.
+            // Clients never see the cost header, even if this request reserved no units. A gateway
+            // without any reservation forwards the header to a gateway in front of it.
             answer.headers_mut().remove(headers::COST);
             answer = answer.map(|body| body.hiding_cost());
         }
@@ -215,7 +215,7 @@ impl<St: Inspect> App<St> {
     }
 
     /// Decides one request: calls the service that `admitted` returns, or answers the request
-    /// itself. If `admitted` returns no service, the answer is that there is no route.
+    /// itself. If `admitted` returns no service, the answer is the one for a missing route.
     ///
     /// The service must always be ready, because no layer waits for it.
     pub(super) async fn decide<'a, B, S>(
@@ -238,7 +238,7 @@ impl<St: Inspect> App<St> {
         };
         let path = request.uri().path();
         if path == "*" {
-            return nothing();
+            return no_content();
         }
         let route = match self.plan.route(host.as_ref(), path) {
             Ok(route) => route.and_then(|route| self.routes.get(route)),
@@ -268,11 +268,11 @@ impl<St: Inspect> App<St> {
         response
     }
 
-    /// The limiter of a request, which finds its client in the extensions. `None` if the request is
-    /// not limited.
+    /// The limiter for a request, or `None` if the request is not limited. The limiter finds the
+    /// client in the extensions.
     ///
     /// # Errors
-    /// The response to a request that is refused before any limiter.
+    /// The response, if the request is rejected before any limiter.
     fn limiter<'a, B>(
         &'a self,
         route: &'a ReadyRoute<St>,
@@ -351,8 +351,8 @@ fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     head
 }
 
-/// Answers a request with a fault. If the host or the end of the request is unclear, the bytes
-/// that follow are unclear, too, so the connection is closed.
+/// Answers a request with a fault. If the request's host or its end is unclear, so are the bytes
+/// that follow, and the connection is closed.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
     let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
@@ -362,8 +362,8 @@ fn refuse(fault: Fault, version: Version) -> Response<Body> {
     response
 }
 
-/// The answer to OPTIONS of the whole server, which works as a ping.
-fn nothing() -> Response<Body> {
+/// The answer to `OPTIONS *`, which works as a ping.
+fn no_content() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response

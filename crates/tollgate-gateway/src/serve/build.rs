@@ -1,4 +1,4 @@
-//! Makes routes and limiters of a plan. Each kind of request has its own limiter.
+//! Builds the plan's routes and limiters. Each kind of request has its own limiter.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub(super) struct ReadyRoute<St> {
     pub(super) meter: Meter,
 }
 
-/// The limiter of each api of a route, and at the end the limiter of requests that match no api.
-/// `None` means no limit.
+/// The limiters of a route's apis, and last the limiter for requests that match no api. `None`
+/// means no limit.
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
 pub(super) struct Limiter<St> {
@@ -42,7 +42,7 @@ pub(super) struct Limiter<St> {
     pub(super) prices: Prices,
 }
 
-/// Limits CORS preflights by the address of the client.
+/// Limits CORS preflights by client address.
 pub(super) struct Preflight<St> {
     pub(super) limiter: Limiter<St>,
     source: ClientIp,
@@ -55,12 +55,12 @@ impl<St> Preflight<St> {
 }
 
 impl<St: Inspect> ReadyRoute<St> {
-    /// The limiter of requests that meet this api. `None` if there is no limit.
+    /// The limiter for requests that match this api. `None` if there is no limit.
     pub(super) fn limiter(&self, api: Option<usize>) -> Option<&Limiter<St>> {
         self.limiters.get(api.unwrap_or(self.plan.limits.apis.len()))?.as_ref()
     }
 
-    /// The layers of all kinds of requests, unless an earlier route has the same.
+    /// The layers for all kinds of requests, unless an earlier route has the same.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         let own = (!self.shares_limiters).then_some(&self.limiters);
         own.into_iter().flat_map(|own| own.iter().flatten()).map(|it| it.layer.handle())
@@ -79,10 +79,10 @@ pub(super) struct Parts<'a, St> {
 }
 
 impl<St: Inspect> Parts<'_, St> {
-    /// The routes of the plan, in their order.
+    /// The plan's routes, in order.
     ///
-    /// Routes with the same limits share their limiters. A limiter for each api of each of a
-    /// hundred routes would use too much memory.
+    /// Routes with the same limits share their limiters, because a hundred routes with a limiter
+    /// for each api would use too much memory.
     pub(super) fn routes(&self) -> Result<Vec<ReadyRoute<St>>, BuildError> {
         let mut ready: Vec<ReadyRoute<St>> = Vec::new();
         for route in &self.plan.routes {
@@ -124,7 +124,7 @@ impl<St: Inspect> Parts<'_, St> {
         limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
     }
 
-    /// The limiter of CORS preflights, unless they are charged or unlimited. Like all limiters, it
+    /// The limiter for CORS preflights, unless they are charged or unlimited. Like all limiters, it
     /// reads the client from the request's extensions.
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
@@ -139,7 +139,7 @@ impl<St: Inspect> Parts<'_, St> {
         let mut layer = RateLimitLayer::builder(store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
-            // `Plan::meets` finds the limiter of a preflight.
+            // `Plan::meets` finds a preflight's limiter.
             .exempt_preflights(false)
             .observer(self.observer)
             .endpoint(endpoint)
@@ -175,8 +175,8 @@ impl<St: Inspect> Parts<'_, St> {
         Tiers { names, identity: self.identity.clone() }
     }
 
-    /// One quota of a limit: for all clients, and for each tier. The limit is skipped for clients
-    /// without a quota.
+    /// One of a limit's quotas, for all clients and for each tier. Clients without a quota skip the
+    /// limit.
     fn limit(&self, plan: &LimitPlan, quota: &QuotaPlan) -> Result<Limit, BuildError> {
         let QuotaPlan { everybody, tiers } = quota;
         let any = everybody.iter().chain(tiers.iter().flatten()).next();
@@ -201,8 +201,9 @@ impl<St: Inspect> Parts<'_, St> {
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
         let mut policy = policy.clone();
         if policy.may_fall_back() && !self.store.has_local_fallback() {
-            // A store in memory has no outage, and the layer does not accept `Local` without a
-            // fallback. After a reload, the file may name a store that only the next start opens.
+            // A memory store has no outages, and the layer does not accept `Local` without a
+            // fallback. After a reload, the file may name a store that is only opened at the next
+            // start.
             policy = policy.with_on_store_error(OnStoreError::Open).with_shed(OnStoreError::Open);
         }
         match plan.whose {
@@ -236,7 +237,7 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<ClientIdentity>()?.tier
 }
 
-/// The closure returns the cost of every request.
+/// The costs, from the plan's table instead of a fixed list.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
     Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))
@@ -257,8 +258,8 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     }
 }
 
-/// Counts only responses with these statuses, if there is a list. A request with an unknown
-/// outcome counts as well.
+/// Counts only responses with these statuses, if there is a list. A request with an unknown outcome
+/// also counts.
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
     limit.count_only(move |response| {

@@ -1,4 +1,4 @@
-//! The client of a request, found once for all limits.
+//! A request's client, found once for all limits.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::values::value;
 use crate::files;
 use crate::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
-/// The client of a request, as an extension of the request. The limits of a route read it, so
+/// The client of a request, stored in the request's extensions. All of a route's limits read it, so
 /// `identity` is evaluated only once.
 #[derive(Clone)]
 pub(super) struct ClientIdentity {
@@ -24,7 +24,7 @@ pub(super) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// The client of one source, in no tier.
+    /// The client that one source finds, without a tier.
     pub(super) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
         Self { found: source.subject(head).map_err(Arc::new), tier: None }
     }
@@ -40,7 +40,7 @@ impl ClientIdentity {
         matches!(self.found, Ok(None))
     }
 
-    /// The reason, if the token of the client was not verified.
+    /// The reason, if the client's token was not verified.
     pub(super) fn too_many_refused(&self) -> Option<&TooManyRefused> {
         TooManyRefused::of(self.found.as_ref().err()?)
     }
@@ -49,13 +49,13 @@ impl ClientIdentity {
 #[derive(Clone)]
 pub(super) struct Identity {
     links: Arc<[Link]>,
-    /// The fetched key sets. They are kept up to date until the last clone is dropped.
+    /// The fetched key sets, refreshed until the last clone is dropped.
     pub(super) key_sets: Arc<[Arc<KeySet>]>,
 }
 
 struct Link {
     source: Box<dyn KeySource>,
-    /// The tier of all clients of this source, unless a claim determines it.
+    /// The tier for all clients from this source, unless a claim determines it.
     tier: Option<usize>,
     claim: Option<TierClaim>,
 }
@@ -83,7 +83,7 @@ impl Link {
 }
 
 impl Identity {
-    /// With `refused`, no token is verified for an address that sent too many refused tokens.
+    /// With `refused`, tokens from an address that sent too many refused tokens are not verified.
     pub(super) fn new(
         plan: &Plan,
         known: &KeySets,
@@ -119,8 +119,8 @@ impl Identity {
         Ok(Self { links: links.into(), key_sets: key_sets.into() })
     }
 
-    /// The tier of the client that an operator names. `None` for users, because only their token
-    /// has the tier.
+    /// The tier of a client that an operator names. `None` for users, because only their token
+    /// contains the tier.
     pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
         self.links.iter().find(|link| link.source.named(name).is_some())?.tier
     }
@@ -172,12 +172,12 @@ impl KeySource for Found {
     }
 }
 
-/// A key source with only the user of a request, even if an earlier source finds another client.
+/// A key source that finds only a request's user, even if an earlier source finds another client.
 pub(super) struct Users(pub(super) Identity);
 
 impl KeySource for Users {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        // The log names the user of a recorded request.
+        // In a replay, the log names the user.
         if let Some(ClientIdentity { found: Ok(Some(subject)), .. }) = head.extensions.get()
             && subject.kind == SubjectKind::User
         {
@@ -206,7 +206,7 @@ impl KeySource for Users {
     }
 }
 
-/// Adds a list of keys for each tier, so that the list of a key determines its tier.
+/// Adds a key list for each tier, so the list that contains a key determines its tier.
 fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
     let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
     tiers.sort_unstable();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_the_tier_by_its_name() {
+    fn claim_names_the_tier() {
         let token = |plan: serde_json::Value| {
             let claims = json!({ "sub": "ann", "exp": 4_000_000_000_u64, "plan": plan });
             let key = EncodingKey::from_secret(SECRET.as_bytes());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_the_tier_of_its_list() {
+    fn api_key_has_its_tier() {
         assert_eq!(tier_of("x-api-key", "foo"), (true, Some(1)));
         assert_eq!(tier_of("x-api-key", "bar"), (true, None));
         assert_eq!(tier_of("x-api-key", "baz"), (false, None));

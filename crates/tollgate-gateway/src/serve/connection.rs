@@ -1,4 +1,4 @@
-//! One connection of a client, from the first byte to the last.
+//! One client connection, from the first byte to the last.
 
 use std::convert::Infallible;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) async fn serve<St: Inspect>(
     let lifetime = &Lifetime { patience, slots, draining: &gateway.draining };
     let served = async {
         let stream = TcpStream::from_std(stream)?;
-        // Answers are written in few large pieces, so waiting for more only adds delay.
+        // Answers are written in a few large pieces, so waiting for more only adds delay.
         stream.set_nodelay(true)?;
         let mut client = Client { peer, slot, is_tls: settings.tls.is_some(), is_http1: false };
         match &settings.proxy_protocol {
@@ -65,7 +65,8 @@ pub(super) async fn serve<St: Inspect>(
                 let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
                 let stream = ProxiedStream::create_from_tokio(stream, config);
                 let stream = timeout(lifetime.patience.head, stream).await??;
-                // Without a client's address, the proxy connects for itself, for a health check.
+                // If the header has no client address, the proxy connects for itself, such as for a
+                // health check.
                 if let Some(addresses) = stream.proxy_header().proxied_address() {
                     client.peer = addresses.source;
                 }
@@ -77,7 +78,7 @@ pub(super) async fn serve<St: Inspect>(
         }
     };
     if let Err(error) = served.await {
-        tracing::debug!(%peer, %error, "a connection ended early");
+        tracing::debug!(%peer, %error, "a connection failed");
     }
 }
 
@@ -121,8 +122,7 @@ where
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
-        // Boxed, because a task always has the size of its largest future. The box is freed at the
-        // head of the response.
+        // Boxed, so the future's memory is freed at the response head, and not with the connection.
         Box::pin(answer(Arc::clone(&served), request, working, front))
     });
     let stream = TokioIo::new(stream);
@@ -134,7 +134,7 @@ where
         let stop = http1::UpgradeableConnection::graceful_shutdown;
         return lifetime.drive(serving, stop, &activity).await;
     }
-    // Boxed, because it has room for both versions, and most connections know theirs.
+    // Boxed, because it has room for both versions, and most connections negotiate theirs.
     Box::pin(async {
         let builder = builder(lifetime.patience, front);
         let serving = builder.serve_connection_with_upgrades(stream, service);
@@ -144,10 +144,10 @@ where
     .await
 }
 
-/// Whether the first bytes that arrive are of HTTP/1. `false` also if none arrive in time.
+/// Whether the first bytes belong to HTTP/1. Also `false` if none arrive within `LAST_CALL`.
 ///
-/// hyper can find out by itself, but then it reads the first bytes twice, and its buffer grows to
-/// double the size for as long as the connection lasts.
+/// hyper can detect the version itself, but then it reads the first bytes twice, and its buffer
+/// grows to double the size for the rest of the connection.
 async fn begins_as_http1(stream: &TcpStream) -> bool {
     let mut first = [0; PREFACE.len()];
     match timeout(LAST_CALL, stream.peek(&mut first)).await {
@@ -178,7 +178,7 @@ async fn answer<St: Inspect>(
                 let entry = log.begin(&request, connection);
                 (app.answer(request, connection, received).await, entry)
             }
-            // Boxed, so that forwarded requests do not need memory for these futures.
+            // Boxed, so forwarded requests need no memory for these futures.
             Front::ForwardAuth => {
                 Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
             }
@@ -208,8 +208,8 @@ async fn answer<St: Inspect>(
     Ok(response.map(|body| LoggedBody::new(Paced::response(body), working, traced, entry)))
 }
 
-/// Shuts a connection down that hyper hands over after its last response. hyper does so if the
-/// request had a header `Upgrade`, and otherwise shuts the connection down itself.
+/// Shuts down a connection that hyper hands over after its last response. hyper does so if the
+/// request had an `Upgrade` header, and otherwise shuts the connection down itself.
 async fn end(upgrade: OnUpgrade) {
     if let Ok(stream) = upgrade.await {
         let _ = TokioIo::new(stream).shutdown().await;
@@ -218,8 +218,8 @@ async fn end(upgrade: OnUpgrade) {
 
 struct Upload {
     received: Received,
-    /// Whether hyper may keep the connection although the body is not read. hyper discards the
-    /// bytes that have arrived, and closes the connection if the body is not complete.
+    /// Whether hyper may reuse the connection although the body was not read. hyper discards the
+    /// bytes that have arrived, and closes the connection if the body is incomplete.
     is_small: bool,
 }
 
@@ -264,44 +264,44 @@ struct Client {
 }
 
 impl Client {
-    /// Whether the address may have one more connection.
+    /// Whether the address may have another connection.
     fn has_room<St: Inspect>(
         &mut self,
         gateway: &Gateway<St>,
         settings: &ListenerSettings,
     ) -> bool {
         let address = self.peer.ip();
-        // A trusted proxy in front connects for all of its clients, so the limit per address would
-        // be wrong. On the other listeners every peer is such a proxy.
+        // A trusted proxy connects for all of its clients, so a limit per address would be wrong.
+        // On the other listeners, every peer is such a proxy.
         settings.front != Front::Proxy
             || gateway.app().plan.trusted_proxies.contains(address)
             || self.slot.belongs_to(address, settings.most_per_address)
     }
 }
 
-/// The first bytes of every connection of HTTP/2 (RFC 9113, section 3.4).
+/// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 64 * 1024;
 
-/// The most requests under way on one HTTP/2 connection.
+/// The maximum number of requests in flight on one HTTP/2 connection.
 const STREAMS: u32 = 100;
 
-/// The most bytes of one request's body that are buffered before the target reads them.
+/// How many bytes of a request body may be buffered before the target reads them.
 const UPLOAD_BYTES: u32 = 128 << 10;
 
-/// The same for all requests of a connection together.
+/// The same for all requests on a connection together.
 const UPLOADS_BYTES: u32 = 1 << 20;
 
-/// The most streams that a client may open and reset before the gateway has accepted them. More
-/// resets are an attack (CVE-2023-44487).
+/// How many streams a client may open and reset before the gateway has accepted them. More resets
+/// are an attack (CVE-2023-44487).
 const RESETS: usize = 32;
 
-/// The same for Envoy's connections. Envoy shares a connection between all clients, and resets a
-/// stream when a client aborts a request. Smaller heads bound the memory.
+/// The same for Envoy, which shares a connection between all clients and resets a stream when its
+/// client aborts. Smaller heads bound the memory.
 const SHARED_RESETS: usize = 4096;
 
 const SHARED_HEAD_BYTES: u32 = 16 << 10;
 
-/// A body of up to this size usually arrives at once, so hyper can discard it.
+/// A body up to this size usually arrives in one piece, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;

@@ -63,8 +63,8 @@ impl DenialResponse for Denials {
     }
 }
 
-/// The schemes of `Authorization` with which `identity` finds a client. Other headers have no
-/// registered scheme, so the challenge uses the name of the header.
+/// The `Authorization` schemes with which `identity` finds a client. Other headers have no
+/// registered scheme, so the challenge contains the header's name.
 fn challenge(plan: &Plan) -> HeaderValue {
     let schemes = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::User(_) => Some("Bearer"),
@@ -75,6 +75,6 @@ fn challenge(plan: &Plan) -> HeaderValue {
         IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });
     let schemes = schemes.collect::<Vec<_>>().join(", ");
-    // Names of headers and schemes are tokens, so they are valid header values.
+    // Header and scheme names are tokens, so they are valid header values.
     HeaderValue::try_from(schemes).unwrap_or(HeaderValue::from_static("Bearer"))
 }

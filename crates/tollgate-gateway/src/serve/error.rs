@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why a plan cannot be served. Not an [`Error`], so that `?` makes it of any error.
+/// Why a plan cannot be served. Does not implement [`Error`], so `?` can convert any error into it.
 #[derive(Clone, Debug)]
 pub(crate) struct BuildError(pub(crate) String);
 

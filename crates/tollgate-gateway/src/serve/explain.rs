@@ -1,4 +1,4 @@
-//! `tollgate explain`: the limits of a described request, and their decisions at this moment.
+//! `tollgate explain`: a described request's limits, and their decisions at this moment.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::check;
 use crate::plan::{Meeting, MissingClient, Plan, PlannedCharge, Route, StorePlan, Unlimited};
 use crate::proxy::path::normalise;
 
-/// A request in words.
+/// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Described {
     /// The method
@@ -68,7 +68,7 @@ impl Described {
     }
 }
 
-/// Describes the decision for the request, one sentence a line. The request is not charged.
+/// Describes the decision for the request, one sentence per line. The request is not charged.
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
     let path = described.path.split('?').next().unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    // The fetch of key sets needs a runtime.
+    // Fetching key sets needs a runtime.
     let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
     let is_preflight = RequestHead::of(&described.request(&path)?).is_preflight();
     let limits = &route.limits;
@@ -144,7 +144,6 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     Ok(())
 }
 
-/// Writes the last sentence.
 fn end(out: &mut String, sentence: &str) -> Result<(), String> {
     let _ = writeln!(out, "{sentence}");
     Ok(())
@@ -157,7 +156,7 @@ const COSTS: [u64; 4] = [1, 3, 5, 10];
 struct Met<'a> {
     charge: PlannedCharge<'a>,
     key: Key,
-    /// Whether a request beyond the quota passes with a header.
+    /// Whether a request beyond the quota is still allowed, marked by a header.
     soft: bool,
 }
 
@@ -191,7 +190,7 @@ impl Client {
                 client.ok_or("`identity` has no users: leave out `--user`")?
             }
         };
-        // For the lists, which have users as well.
+        // For the lists, which may contain users.
         request.extensions_mut().insert(client.clone());
         let lists = lists::lists(plan, &identity).map_err(|error| error.to_string())?;
         let listed =
@@ -240,7 +239,7 @@ fn limits<'a>(
                 Met { charge, key: key.clone(), soft }
             })),
             Ok(None) => {}
-            // The other limits are described nevertheless.
+            // Still describe the other limits.
             Err(MissingClient) => is_rejected = true,
         }
     }
@@ -263,7 +262,7 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
             continue;
         }
         if policy.is_concurrency() {
-            // A concurrency limit counts each request as one, at any cost.
+            // A concurrency limit counts one permit for each request, regardless of its cost.
             let (left, most) = (this.remaining, this.limit);
             let when = when(this, at);
             let name = policy.name();
@@ -292,7 +291,7 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     };
 }
 
-/// "now", "at 2026-11-22T00:00:00.000000Z", "never"
+/// Formats as "now", "at 2026-11-22T00:00:00.000000Z", "never" or "unknown".
 fn when(decision: &Decision, at: Timestamp) -> String {
     match decision.outcome {
         Outcome::Deny { retry_after } => format!("at {}", instant(at + retry_after)),

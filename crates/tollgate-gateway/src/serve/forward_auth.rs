@@ -1,14 +1,15 @@
-//! Decisions for proxies that ask over HTTP. Their headers describe the request of the client.
+//! Decides requests for proxies that send an HTTP subrequest, with headers that describe the
+//! original request.
 //!
 //! | path | proxies | method, path and query |
 //! |---|---|---|
 //! | `/forward-auth` | Traefik, Caddy, HAProxy | `X-Forwarded-Method`, `X-Forwarded-Uri` |
 //! | `/auth-request` | nginx | `X-Original-Method`, `X-Original-URI` |
-//! | `/ext-authz/…` | Envoy | those of the question |
+//! | `/ext-authz/…` | Envoy | the subrequest's own |
 //!
-//! The last address in `X-Forwarded-For` is the client of the proxy. With that address as the
-//! peer, the request is decided like one that came to the gateway itself: the addresses before
-//! the last count where `trustedProxies` lists the last.
+//! The last address in `X-Forwarded-For` is the proxy's client, which becomes the peer. Then the
+//! request is decided as if it had arrived at the gateway itself: earlier addresses count if
+//! `trustedProxies` contains the last address.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -29,7 +30,7 @@ use super::app::App;
 use crate::problem::problem;
 use crate::proxy::{Body, Connection};
 
-/// Answers a proxy that asks about the request of a client: 200, or the denial.
+/// Answers a proxy's subrequest with 200 or the denial.
 pub(super) async fn answer<St: Inspect, B>(
     app: &App<St>,
     asked: &Request<B>,
@@ -39,7 +40,7 @@ pub(super) async fn answer<St: Inspect, B>(
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
         static LOGGED: Once = Once::new();
-        LOGGED.call_once(|| tracing::warn!("{ip} asks for decisions and is not trusted"));
+        LOGGED.call_once(|| tracing::warn!("{ip} requests decisions but is not a trusted proxy"));
         let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
         return (problem(StatusCode::FORBIDDEN, "untrusted-proxy", &cure).map(Body::from), None);
     }
@@ -55,7 +56,7 @@ pub(super) async fn answer<St: Inspect, B>(
         entry.answered(&answer);
     }
     if asked.uri().path() == AUTH_REQUEST {
-        // nginx takes any other denial for an error of this service.
+        // nginx treats any other denial as an error of this service.
         let status = answer.status();
         answer.headers_mut().insert(STATUS, HeaderValue::from(status.as_u16()));
         if !status.is_success() && status != StatusCode::UNAUTHORIZED {
@@ -101,15 +102,15 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
         request.headers_mut().insert(HOST, host);
     }
     let peer = last_hop(request.headers_mut())?;
-    for name in OF_THE_QUESTION {
+    for name in SUBREQUEST_HEADERS {
         request.headers_mut().remove(name);
     }
     let connection = Connection::new(SocketAddr::new(peer, 0), false);
     Ok((request, connection.map_err(|_| "The address of the client is not valid.")?))
 }
 
-/// The value of a header that has to be there once: a proxy that adds its own to that of the
-/// client would let the client choose.
+/// The value of a header that must be set exactly once. If the proxy appended its value to the
+/// client's, the client could choose.
 fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String> {
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
@@ -121,7 +122,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String> {
     }
 }
 
-/// Takes the client of the proxy off the end of `X-Forwarded-For`.
+/// Removes the proxy's client from the end of `X-Forwarded-For`.
 fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
     let wrong = || "Let the proxy set `x-forwarded-for` to the address of its client.".to_owned();
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::to_str).collect();
@@ -162,8 +163,8 @@ const EXT_AUTHZ: &str = "/ext-authz/";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 
-/// These headers are about the question, and not about the request of the client.
-const OF_THE_QUESTION: [HeaderName; 12] = [
+/// These headers describe the subrequest, not the client's request.
+const SUBREQUEST_HEADERS: [HeaderName; 12] = [
     CONNECTION,
     CONTENT_LENGTH,
     EXPECT,

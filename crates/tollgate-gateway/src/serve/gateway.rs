@@ -1,5 +1,4 @@
-//! The running gateway: the current version of the configuration, and the result of the last
-//! reload.
+//! The running gateway: the current version of the configuration and the last reload's result.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,29 +18,29 @@ use crate::plan::Plan;
 
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,
-    /// The plan of the start. A reload cannot change some parts of it.
+    /// The plan at startup. A reload cannot change some parts of it.
     started: Plan,
     history: Mutex<History>,
     pub(super) persistent: Persistent<St>,
     pub(super) health: HealthServer<HealthService>,
-    /// Set when the gateway was asked to stop: it is not ready any more.
+    /// Set when the gateway receives a stop signal, so `/readyz` fails.
     pub(super) leaving: SetOnce<()>,
-    /// Set for the drain: no new connections are accepted, and the open connections are asked to
-    /// end.
+    /// Set when the drain starts: no new connections are accepted, and open connections are closed
+    /// after their requests.
     pub(super) draining: SetOnce<()>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// 1 for the configuration of the start, plus 1 for each successful reload.
+    /// 1 at startup, plus 1 for each successful reload.
     pub(super) version: u64,
     pub(super) loaded_at: SystemTime,
-    /// The plan in words, without secrets.
+    /// A description of the plan, without secrets.
     pub(super) words: String,
     /// The changes that only take effect at the next start.
     pub(super) waiting: Vec<&'static str>,
     pub(super) failures: u64,
-    /// The time and the reason of the last failed reload, if no later reload was successful.
+    /// When and why the last reload failed, unless a later one succeeded.
     pub(super) error: Option<(SystemTime, String)>,
 }
 
@@ -72,8 +71,8 @@ impl<St: Inspect> Gateway<St> {
         })
     }
 
-    /// The current version, to keep for a whole request: a reload does not change a request under
-    /// way.
+    /// The current version, to keep for an entire request: a reload does not affect requests in
+    /// flight.
     pub(super) fn app_to_keep(&self) -> Arc<App<St>> {
         self.app.load_full()
     }
@@ -86,10 +85,9 @@ impl<St: Inspect> Gateway<St> {
         self.history.lock().clone()
     }
 
-    /// Replaces the current version with a new one, or keeps the current version if the new one is
-    /// not valid. In both cases, returns the contents of the files that the new version names, as
-    /// they were before it read them: a missing file may be created later. Blocks, and must be
-    /// called within a runtime.
+    /// Replaces the current version, unless the new version is invalid. Returns the contents of the
+    /// files that the new version names, from before it read them, even if it is invalid: a missing
+    /// file may be created later. Blocks, and must be called within a runtime.
     pub(super) fn replace(&self, source: &Source) -> Contents {
         let before = self.app.load_full();
         let mut named = Contents::default();
@@ -98,7 +96,7 @@ impl<St: Inspect> Gateway<St> {
             named = Contents::of(files(source, &plan), &Contents::default());
             let app = App::new(plan, &self.persistent, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
-            // The earlier version serves until the keys of the new version are fetched.
+            // The old version serves requests until the new version's keys are fetched.
             Handle::current().block_on(app.key_sets_tried());
             Ok((app, words))
         });

@@ -5,7 +5,7 @@ use tollgate::key::{ApiKey, ClientIp, TrustedProxies, UnverifiedApiKey};
 use super::error::BuildError;
 use crate::plan::{ApiKeyPlace, ForwardingHeader, IdentitySource, Plan};
 
-/// The addresses of clients, as the first source of addresses in `identity` finds them.
+/// The client addresses, as the first address source in `identity` finds them.
 pub(super) fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
     for source in &plan.identity {
         if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {

@@ -1,4 +1,4 @@
-//! Key sets at URLs: fetched, kept, and fetched again.
+//! Key sets at URLs: fetched, stored and refreshed.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -53,7 +53,8 @@ pub(super) struct State {
 }
 
 impl KeySet {
-    /// Begins to fetch. Takes over the keys of `before`, a set with the same URL and other times.
+    /// Starts fetching. Takes over the keys from `before`, a set with the same URL but other
+    /// intervals.
     fn new(plan: &JwksPlan, before: Option<&Self>) -> Result<Self, BuildError> {
         let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
         let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
@@ -66,7 +67,7 @@ impl KeySet {
             Some(set) => (set.verifier.clone(), set.state()),
             None => (JwtVerifier::without_keys(), State::default()),
         };
-        // `Notify` keeps one call until the keeper waits, even after many calls.
+        // `Notify` stores one call until the keeper waits, even after many calls.
         let verifier = verifier.on_unknown_kid(move || asked.notify_one());
         for outcome in OUTCOMES {
             counter!(FETCHES, "outcome" => outcome).increment(0);
@@ -96,7 +97,7 @@ impl KeySet {
 
     pub(super) async fn tried(&self) {
         let mut state = self.state.clone();
-        // The keeper runs as long as the set, so this error does not happen.
+        // The keeper runs as long as the set exists, so this error cannot happen.
         let _ = state.wait_for(|state| state.tried_at.is_some()).await;
     }
 }
@@ -106,7 +107,7 @@ struct Keeper {
     uri: Uri,
     clients: Clients,
     verifier: JwtVerifier,
-    /// A token names a key that is not in the set.
+    /// Notified when a token names a key that is not in the set.
     wanted: Arc<Notify>,
     said: watch::Sender<State>,
 }
@@ -122,8 +123,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the set is too old or a key is missing, but at least for the shortest interval.
-    /// So clients with invented tokens cause at most one fetch in each interval.
+    /// Waits until the set is too old or a key is missing, but at least for the shortest interval,
+    /// so invented tokens cause at most one fetch per interval.
     async fn until_due(&self) {
         let (tried_at, failed) = {
             let state = self.said.borrow();
@@ -215,7 +216,7 @@ impl Keeper {
 
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    #[error("no whole answer within {0:?}")]
+    #[error("no complete answer within {0:?}")]
     Slow(Duration),
     #[error("the answer is larger than {} KiB, which is not a key set", MOST_BYTES >> 10)]
     TooLarge,
@@ -240,7 +241,7 @@ fn refused(answer: &Response<Incoming>) -> FetchError {
     FetchError::Redirect(location.map_or_else(String::new, |url| format!(" to {url:?}")))
 }
 
-/// An error with its causes. Errors of connections are unclear without their causes.
+/// An error with its causes, because connection errors are unclear without them.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -251,13 +252,13 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Each step has the limit of the whole fetch. The limit of the response is longer, so the limit of
-/// the fetch ends first.
+/// Each step may take as long as the entire fetch. The response timeout is longer, so the fetch
+/// always times out first.
 fn times(limit: Duration) -> Timeouts {
     Timeouts { connect: limit, response: 2 * limit, body: limit, tunnel: limit, pool: limit }
 }
 
-/// A limit on the answer of any server. A set has a few keys of at most two kilobytes each.
+/// Limits any server's answer. A set has a few keys of at most two kilobytes each.
 const MOST_BYTES: usize = 1 << 20;
 const NAME: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 const FETCHES: &str = "tollgate_jwks_fetches_total";

@@ -1,4 +1,4 @@
-//! Ends connections: when they close, exceed a time limit, or the gateway stops.
+//! Closes connections when they are done, exceed a time limit, or the gateway stops.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -20,7 +20,8 @@ pub(super) struct Lifetime<'a> {
 }
 
 impl Lifetime<'_> {
-    /// Serves a connection until its end. After `stop`, requests under way end and no more begin.
+    /// Serves a connection until it closes. After `stop`, requests in flight finish, but no new
+    /// requests start.
     pub(super) async fn drive<C, E>(
         &self,
         serving: C,
@@ -36,8 +37,8 @@ impl Lifetime<'_> {
         let mut look = std::pin::pin!(sleep_until(Instant::now() + self.patience.head));
         loop {
             let event = poll_fn(|cx| {
-                // First, so that a request that has arrived is read before the timer fires. On a
-                // busy machine both may be late.
+                // First, so a request that has arrived is read before the timer fires. On a busy
+                // machine both may be late.
                 if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
                     return Poll::Ready(Event::Ended(ended.map_err(io::Error::other)));
                 }
@@ -51,7 +52,7 @@ impl Lifetime<'_> {
                 Event::Asked => {
                     // HTTP/2 can announce which requests it will still answer. In HTTP/1, a request
                     // may already be on its way. So the next response has `Connection: close`, and
-                    // only connections without a further request stay open.
+                    // only connections without another request stay open.
                     if activity.is_h2() {
                         stop(serving.as_mut());
                     }
@@ -60,8 +61,8 @@ impl Lifetime<'_> {
                 Event::Look => {
                     let now = Instant::now();
                     let patience = self.patience_now(leaving.begun);
-                    // The protocol of a connection that was new at the beginning of the drain may
-                    // be known only now. In HTTP/2, no answer has `Connection: close`.
+                    // If the connection was new when the drain started, its protocol may only be
+                    // known now. HTTP/2 answers have no `Connection: close`.
                     if leaving.begun && activity.is_h2() || leaving.over {
                         stop(serving.as_mut());
                     }
@@ -74,8 +75,8 @@ impl Lifetime<'_> {
                             stop(serving.as_mut());
                             look.as_mut().reset(now + LAST_CALL);
                         }
-                        // A head may begin at any time, so the deadline is checked at least once in
-                        // the time limit of a head.
+                        // A head may start at any time, so check the deadline at least once within
+                        // a head's time limit.
                         deadline => {
                             let next = deadline.unwrap_or(now + patience.head);
                             let latest = if leaving.begun { LAST_CALL } else { patience.head };
@@ -87,8 +88,8 @@ impl Lifetime<'_> {
         }
     }
 
-    /// The time limits at this moment. Idle connections have less time if other clients wait for a
-    /// connection, or if the gateway drains.
+    /// The current time limits. Idle connections have less time if other clients wait for a
+    /// connection or the gateway drains.
     fn patience_now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
         let is_short = is_leaving || self.slots.is_full();
@@ -117,13 +118,13 @@ impl<'a> Leaving<'a> {
         Self { draining, begins, is_woken: false, begun: false, over: false }
     }
 
-    /// Returns true one time, when the gateway starts to drain.
+    /// Returns true a single time, when the gateway starts to drain.
     fn is_asked(&mut self, cx: &mut Context<'_>) -> bool {
         if self.begun {
             return false;
         }
         if !self.is_woken {
-            // Polled once: the waker of a task stays the same, and polling takes a lock.
+            // Polled only once, because a task's waker remains the same and polling takes a lock.
             self.is_woken = true;
             let _ = self.begins.as_mut().poll(cx);
         }

@@ -1,8 +1,8 @@
-//! The end of a connection whose client may still be sending.
+//! Closes a connection whose client may still be sending.
 //!
-//! To close a socket with unread bytes resets the connection, and the client's system throws away
-//! the bytes that the client has not read: the answer to an upload that was denied, for example.
-//! So only our side is closed first, and the rest of the client's is read and thrown away.
+//! Closing a socket with unread bytes resets the connection. The client's system then discards
+//! bytes that the client has not read, such as the answer to a denied upload. So the gateway first
+//! closes only its own side, and discards the rest of the client's bytes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[derive(Debug)]
 pub(super) struct Lingering {
     until: Instant,
-    /// Ends after `QUIET` without a byte, or at `until`.
+    /// Fires after `QUIET` without a byte, or at `until`.
     quiet: Pin<Box<Sleep>>,
     left: usize,
 }
@@ -48,11 +48,11 @@ impl Lingering {
     }
 }
 
-/// How long a client may send nothing that should read its answer.
+/// How long a client that should read its answer may send no bytes.
 const QUIET: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How much a client may go on sending. Many send all before they read a word.
+/// How much a client may still send. Many clients send everything before they read.
 const MOST_BYTES: usize = 64 << 20;
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_sends_nothing_more_is_not_waited_for() {
+    async fn finished_client_is_closed_immediately() {
         let (mut client, mut ours) = pair(false);
         let started = Instant::now();
         ours.shutdown().await.unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_client_goes_on_sending_is_read_until_it_is_done() {
+    async fn rest_of_an_upload_is_read() {
         let (mut client, mut ours) = pair(true);
         let closed = tokio::spawn(async move {
             ours.write_all(b"no").await.unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_never_ends_is_not_waited_for_in_vain() {
+    async fn lingering_is_bounded() {
         for (pause, expected) in [(60, QUIET), (4, LONGEST)] {
             let (mut client, mut ours) = pair(true);
             let started = Instant::now();

@@ -13,8 +13,8 @@ use super::gateway::Gateway;
 use super::slots::Slots;
 use super::workers::Workers;
 
-/// Accepts connections until the gateway drains. Connections in the backlog are then accepted,
-/// too, because for their clients the connection is already open.
+/// Accepts connections until the gateway drains, and then the connections in the backlog, because
+/// their clients already see an open connection.
 pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
@@ -31,7 +31,7 @@ pub(super) async fn accept<St: Inspect>(
         let serving = connection::serve(gateway, stream, peer, settings, slot);
         connections.spawn_on(serving, &worker.runtime);
     };
-    // A listener that the new configuration does not have keeps its old settings.
+    // A listener that is missing in the new configuration keeps its old settings.
     let changed = || gateway.app().listeners.get(&key).cloned();
     loop {
         let most = || changed().map_or(settings.most, |settings| settings.most);
@@ -58,10 +58,9 @@ pub(super) async fn accept<St: Inspect>(
     }
 }
 
-/// The connections in the backlog.
+/// The connections in the backlog, which the system would reset when the socket is closed.
 ///
-/// Reads from the system and not from tokio, because tokio's readiness may be out of date. The
-/// system would reset the remaining connections when the socket is closed.
+/// Calls the system instead of tokio, whose readiness may be out of date.
 fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
     let listener = listener.into_std();
     std::iter::from_fn(move || {
@@ -72,7 +71,7 @@ fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr
                 Err(error) if is_gone(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) => {
-                    tracing::error!(%error, "connections that waited are lost");
+                    tracing::error!(%error, "connections in the backlog are lost");
                     return None;
                 }
             }
@@ -87,13 +86,13 @@ fn without_blocking(
     Ok((stream, peer))
 }
 
-/// Pauses after a failed accept, unless the client had only disconnected. If the system is out of
+/// Pauses after a failed accept, unless only the client had disconnected. If the system is out of
 /// resources, an immediate retry would only waste processor time.
 pub(super) async fn rest(error: &io::Error) {
     if is_gone(error) {
         return;
     }
-    tracing::error!(%error, "cannot take a connection; raise the limit of open files (ulimit -n)");
+    tracing::error!(%error, "cannot accept a connection; raise the limit of open files (ulimit -n)");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_has_just_come_is_taken() {
+    async fn backlog_is_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());

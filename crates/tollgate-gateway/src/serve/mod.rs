@@ -72,13 +72,13 @@ use crate::trace::Tracing;
 #[error("{message}")]
 pub struct Failure {
     message: String,
-    /// The exit code: 2 if a configuration is not valid, otherwise 1.
+    /// The exit code: 2 if a configuration is invalid, otherwise 1.
     pub code: u8,
 }
 
 impl Failure {
     fn new(message: &str, code: u8) -> Self {
-        // A message with its own place already begins with `error: `. The caller adds the prefix.
+        // A message with its own location already starts with `error: `, which the caller adds.
         Self { message: message.strip_prefix("error: ").unwrap_or(message).to_owned(), code }
     }
 }
@@ -89,7 +89,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
-    // Before the store is made, because earlier counts would be lost.
+    // Before the store is created, because earlier counts would be lost.
     let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
     let spans = tracing.clone();
     let served = match &loaded.plan.store {
@@ -108,7 +108,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
             })
         }
     };
-    // The remaining tasks have no more work to finish.
+    // The remaining tasks have no work to finish.
     runtime.shutdown_timeout(Duration::ZERO);
     tracing.finish();
     served.map_err(|error| Failure::new(&error, 1))
@@ -126,7 +126,7 @@ async fn serve<St: Inspect>(
     let observer = Observer::new();
     let failures = Failures::default();
     let summary = Summary::new(observer.clone(), failures.clone());
-    // The number of processors, or the value of TOKIO_WORKER_THREADS.
+    // The number of processors, unless TOKIO_WORKER_THREADS is set.
     let count = Handle::current().metrics().num_workers();
     let workers =
         Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
@@ -155,7 +155,7 @@ async fn serve<St: Inspect>(
     let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
-    // Before the addresses are announced, because their reader may send a signal at once.
+    // Before the addresses are announced, because a reader may immediately send a signal.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
     let (reload, ask) = Reload::new(Arc::clone(&gateway), source);
     tokio::spawn(reload.run());
@@ -173,8 +173,8 @@ async fn serve<St: Inspect>(
         let (connections, workers) = (connections.clone(), Arc::clone(&workers));
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
-            // Clients wait in the backlog until the first fetch of keys has ended. Without keys,
-            // their tokens would not identify them.
+            // Clients wait in the backlog until the first fetch of keys has finished, because their
+            // tokens cannot be verified before that.
             let first = gateway.app_to_keep();
             tokio::select! {
                 _ = gateway.draining.wait() => {}
@@ -194,17 +194,17 @@ async fn serve<St: Inspect>(
         }
     };
     let Timeouts { drain: patience, drain_delay: delay, .. } = gateway.app().plan.timeouts;
-    // They were not set before.
+    // This is the only call, so it succeeds.
     let _ = gateway.leaving.set(());
-    // A person at a terminal routes no requests by `/readyz`.
+    // A person at a terminal does not route requests by `/readyz`.
     if signal == Signal::Terminate && !delay.is_zero() {
-        tracing::info!(?delay, "not ready any more: new connections are accepted for the delay");
+        tracing::info!(?delay, "no longer ready, but still accepting connections during the delay");
         tokio::select! {
             () = sleep(delay) => {}
             () = asked_again(&mut signals) => {}
         }
     }
-    tracing::info!(?patience, "stopping: requests under way are answered first");
+    tracing::info!(?patience, "stopping after the requests in flight");
     let _ = gateway.draining.set(());
     let drained = async {
         listeners.close();
@@ -218,7 +218,7 @@ async fn serve<St: Inspect>(
         drained = timeout(patience, drained) => drained.is_ok(),
         () = asked_again(&mut signals) => false,
     };
-    // Write the rest of both logs before the program ends.
+    // Write the rest of both logs before the program exits.
     access_log.finish();
     summary.tell();
     if stopped {
@@ -231,12 +231,12 @@ async fn serve<St: Inspect>(
         "stopped with connections open"
     );
     tunnels.cut.cancel();
-    // Time for tasks to close their connections.
+    // Give tasks time to close their connections.
     sleep(Duration::from_millis(50)).await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Completes at a further stop signal, which ends the delay or the drain early.
+/// Completes on another stop signal, which cuts the delay or the drain short.
 async fn asked_again(signals: &mut Signals) {
     while signals.next().await == Signal::Reload {}
 }
@@ -289,8 +289,8 @@ fn listen(
     prepare: impl FnOnce(&TcpSocket) -> io::Result<()>,
 ) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Without it, the port would be in use for a while after an earlier process has ended. On
-    // Windows the option has another meaning: two processes may listen at once.
+    // Otherwise the port would remain in use for a while after the previous process has exited. On
+    // Windows, the option would let two processes listen at the same time.
     if cfg!(unix) {
         socket.set_reuseaddr(true)?;
     }
@@ -299,11 +299,13 @@ fn listen(
     socket.listen(BACKLOG)
 }
 
-/// The most connections in the backlog. A client that finds the backlog full tries again after a
-/// second. After a restart, all clients of a proxy connect at once. The system has its own limit.
+/// How many connections the backlog may contain; the system has its own limit. If the backlog is
+/// full, a client retries after a second. After a restart, all of a proxy's clients connect at the
+/// same time.
 const BACKLOG: u32 = 1024;
 
-/// The name in `Via`. It is unique to this process, so no other gateway takes it for its own.
+/// The name in `Via`. It is unique to this process, so other gateways do not mistake it for their
+/// own.
 fn name() -> String {
     // The system seeds each process differently.
     format!("tollgate-{:08x}", RandomState::new().build_hasher().finish() as u32)

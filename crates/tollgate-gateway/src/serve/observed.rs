@@ -1,4 +1,4 @@
-//! Views for operators: the admin router of `tollgate` over all current limits, and metrics.
+//! Views for operators: the admin router over all current limits, and metrics.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -23,13 +23,13 @@ use crate::metric;
 use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
-/// Settings that only the environment has, because secrets do not belong into the file.
+/// Settings that only environment variables can set, because secrets do not belong in the file.
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
 const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 
-/// Installs the recorder of metrics. Call this before the limits are made, because each limit
-/// registers its metrics when it is made.
+/// Installs the metrics recorder. Call this before limits are created, because each limit registers
+/// its metrics then.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
     for metric in metric::all().filter(|metric| !metric.buckets.is_empty()) {
@@ -52,7 +52,7 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
 pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let token = variable(TOKEN);
-    // On other addresses, any client can connect and send any `Host`, also an allowed one.
+    // On other addresses, any client can connect and send any `Host`, even an allowed one.
     let is_ours = address.ip().to_canonical().is_loopback();
     if token.is_none() && !is_ours {
         tracing::warn!(
@@ -60,7 +60,8 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
              and /readyz are answered there; `openssl rand -hex 32` makes a token"
         );
     }
-    // Without a token, a random token that no client can guess. Loopback shows numbers without it.
+    // Without a token, use a random token that no client can guess. Loopback shows numbers without
+    // it.
     let mut admin = Admin::builder().token(token.unwrap_or_else(unknown));
     if !is_ours {
         admin = admin.numbers_need_token();
@@ -113,7 +114,7 @@ pub(super) fn router<St: Inspect>(
     router.map_err(|error| error.to_string())
 }
 
-/// Aggregates measured times. Otherwise single times would pile up while metrics are not read.
+/// Aggregates measured times, which would otherwise pile up while nobody reads the metrics.
 pub(super) async fn keep_small(metrics: PrometheusHandle) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -132,7 +133,7 @@ fn describe(history: &History) {
 
 /// Which servers get requests. A server counts as up if any route sends requests to it.
 ///
-/// A recorder of its own, because a recorder would keep servers that a reload has removed.
+/// Not in the global recorder, which would retain servers that a reload has removed.
 fn servers<St: Inspect>(app: &App<St>) -> String {
     let mut servers: BTreeMap<_, bool> = BTreeMap::new();
     for (server, is_up) in app.servers() {
@@ -148,7 +149,7 @@ fn servers<St: Inspect>(app: &App<St>) -> String {
     recorder.handle().render()
 }
 
-/// Publishes the counts of spans. All counts are zero if tracing is off.
+/// Publishes the span counts, which are zero if tracing is off.
 fn count_spans(spans: Spans) {
     let Spans { exported, dropped, failed } = spans;
     for (outcome, spans) in [("exported", exported), ("dropped", dropped), ("failed", failed)] {

@@ -42,7 +42,7 @@ pub(super) async fn answer<St: Inspect>(
     let longest = app.plan.timeouts.upstream.response;
     let answered = timeout(deadline.map_or(longest, |it| it.min(longest)), answered).await;
     let answered = answered.map(|answered| answered.unwrap_or_else(|never| match never {}));
-    let late = |_| Status::deadline_exceeded("there was no decision in time").into_http();
+    let late = |_| Status::deadline_exceeded("no decision before the deadline").into_http();
     answered.unwrap_or_else(late).map(Body::from)
 }
 

@@ -27,7 +27,7 @@ pub(super) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
     on_store_error: OnStoreError,
-    /// Whether all rules only watch.
+    /// Whether all rules are in shadow mode.
     shadow: bool,
     /// For each domain: the answers `ok`, `over_limit` and `error`.
     answers: HashMap<String, [Counter; 3]>,
@@ -41,18 +41,18 @@ struct Met<'a> {
     rule: Cow<'a, Rule>,
     key: Key,
     hits: Hits,
-    /// Whether the descriptor only watches.
+    /// Whether the descriptor is in shadow mode.
     shadow: bool,
 }
 
-/// The effect of a descriptor on its quota.
+/// A descriptor's effect on its quota.
 #[derive(Clone, Copy)]
 enum Hits {
-    /// The request passes if the quota has these units, and is then charged.
+    /// The request is charged if the quota has these units, and otherwise denied.
     Request(Cost),
-    /// The descriptor has its own `hits_addend`. When a stream is done, Envoy reports the used units
-    /// in this field (`apply_on_stream_done`). A denial could not undo the use, so the charge may
-    /// exceed the limit. 0 only checks the quota.
+    /// The units that Envoy reports in the descriptor's own `hits_addend` when a stream is done
+    /// (`apply_on_stream_done`). A denial could not undo the use, so the charge may exceed the
+    /// limit. 0 only checks the quota.
     Report(Cost),
 }
 

@@ -1,7 +1,8 @@
-//! Decides a line of an access log by the same plan as a request to `serve`: route, identity,
-//! lists, tier, limits and costs.
+//! Decides a logged request by the same plan as `serve`: route, identity, lists, tier, limits and
+//! costs.
 //!
-//! A log lacks some information about requests. [`ASSUMPTIONS`] lists what the replay assumes.
+//! A log lacks some information about requests. [`ASSUMPTIONS`] lists what the replay assumes
+//! instead.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +33,7 @@ use crate::plan::{
 use crate::proxy::entrance::{check_method, is_host_and_port};
 use crate::proxy::path::normalise;
 
-/// The replay assumes these things, because logs do not have them.
+/// The replay's assumptions about information that logs lack.
 pub(crate) const ASSUMPTIONS: [&str; 9] = [
     "the address in the log is that of the connection; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
@@ -46,7 +47,7 @@ pub(crate) const ASSUMPTIONS: [&str; 9] = [
     "no client repeats a request because it was denied",
 ];
 
-/// In reports, the route of lines without a request.
+/// The route in reports for lines without a request.
 pub(crate) const NOT_HTTP: &str = "(not HTTP)";
 
 pub(crate) struct Recorded {
@@ -54,18 +55,18 @@ pub(crate) struct Recorded {
     identity: Identity,
     lists: Option<AccessLists>,
     has_users: bool,
-    /// The one request that is made of every line in turn.
+    /// A single request, reused for every line.
     request: Request<()>,
     replay: Replay,
     hide: Option<RandomState>,
-    /// Requests without a client, for which limits of clients have no key.
+    /// Requests without a client, for which client limits have no key.
     pub(crate) without_client: u64,
-    /// Requests that have `X-Forwarded-For`, although their peer counts as the client.
+    /// Requests with `X-Forwarded-For` although their peer counts as the client.
     pub(crate) not_forwarded: u64,
     peer: ClientIp,
     /// How many bits of IPv4 and IPv6 addresses count.
     prefixes: (u8, u8),
-    /// Key sets begin to be fetched where there is a runtime. This one never runs them.
+    /// Key sets start to fetch if there is a runtime. This runtime never runs them.
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -81,7 +82,7 @@ enum Met<'a> {
 }
 
 impl Recorded {
-    /// `hide` is the secret of the hashes that replace the names of clients.
+    /// `hide` is the secret of the hashes that replace client names.
     pub(crate) fn new(
         plan: Plan,
         bounds: Bounds,
@@ -104,7 +105,7 @@ impl Recorded {
         let peer = peer.map_err(|error| error.to_string())?;
         let bounds = Bounds { waiting: plan.waiting.0, ..bounds };
         let mut request = Request::new(());
-        // Only lines without an address have this peer. It keeps the other lists in force.
+        // Only lines without an address have this peer, with which the other lists still work.
         request.extensions_mut().insert(UnixPeer);
         Ok(Self {
             has_users: plan.identity.iter().any(is_user),
@@ -167,7 +168,7 @@ impl Recorded {
         self.replay.resolved()
     }
 
-    /// Names the client, and describes the request in words.
+    /// Names the client, and describes the request.
     pub(crate) fn in_words(&mut self, record: &Record<'_>) -> (String, String) {
         let found = self.describe(record);
         let subject = found.subject().ok().flatten();
@@ -180,8 +181,8 @@ impl Recorded {
         (client, request)
     }
 
-    /// Returns the client and the path if the request is charged to limits. Only such requests show
-    /// which limits fit.
+    /// Returns the client and the path if limits charge the request. Only such requests show which
+    /// limits fit.
     pub(crate) fn charged<'r>(
         &'r mut self,
         record: &'r Record<'r>,
@@ -239,7 +240,7 @@ impl Recorded {
     }
 }
 
-/// The limits that a recorded request meets.
+/// The limits that a recorded request matches.
 fn met<'a>(
     plan: &'a Plan,
     lists: Option<&AccessLists>,
@@ -250,7 +251,7 @@ fn met<'a>(
         return Met::Free(NOT_HTTP);
     }
     let (host, path) = parts(record);
-    // `serve` refuses these requests before any limit, see `admit`.
+    // `serve` rejects these requests before any limit, see `admit`.
     if check_method(head.method).is_err() {
         return Met::Free("(bad method)");
     }
@@ -269,7 +270,7 @@ fn met<'a>(
     let is_preflight = *head.method == Method::OPTIONS;
     match plan.meets(&route.limits, listed, head.method, &path, is_preflight) {
         Ok(Meeting::Limits { api }) => Met::Limited { route, api, path },
-        // The limit for preflights is per minute and address, and too high to matter in a report.
+        // The preflight limit is per minute and address, and too high to matter in a report.
         Ok(Meeting::Unlimited(_) | Meeting::Preflight(_)) => Met::Free(&route.name),
         Ok(Meeting::Blocked) => Met::Forbidden(&route.name),
         Err(_) => Met::Free("(bad path)"),
@@ -288,7 +289,7 @@ fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
     }
 }
 
-/// The charges of a recorded request to one limit.
+/// A recorded request's charges to one limit.
 fn append<'a>(
     asks: &mut SmallVec<[Ask<'a>; 4]>,
     limit: &'a LimitPlan,
@@ -305,7 +306,7 @@ fn append<'a>(
     let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
     for PlannedCharge { policy, cost, enforce } in limit.charges(tier, cost) {
         let (waits, actual) = if policy.is_penalty() {
-            // One unit more than was charged is a strike.
+            // Charging one more unit than reserved counts as a strike.
             (None, is_strike.then_some(Cost::new(2)))
         } else if policy.is_concurrency() {
             (waits, None)
@@ -336,13 +337,13 @@ fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
     }
 }
 
-/// A request without a status is one whose outcome is not known.
+/// False for a request without a status, because its outcome is unknown.
 fn contain(statuses: &[Statuses], status: u16) -> bool {
     let status = StatusCode::from_u16(status);
     status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
 }
 
-/// A client as reports name it: by the subject that is charged, which is not always the peer.
+/// A client's name in reports: the subject that is charged, which is not always the peer.
 struct Name<'a> {
     subject: Option<&'a Subject>,
     record: &'a Record<'a>,
@@ -360,7 +361,8 @@ impl fmt::Display for Name<'_> {
         match (subject.kind, self.record.user) {
             (SubjectKind::Ip, _) if write_network(&key, self.prefixes, f)? => Ok(()),
             (SubjectKind::User, Some(user)) => write!(f, "user:{}", Visible(user)),
-            // As operators see it elsewhere: the key has only a hash of the secret.
+            // In the same form as for operators elsewhere: the key only contains a hash of the
+            // secret.
             _ => {
                 write!(f, "{kind}:")?;
                 key.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -369,7 +371,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes the address or network in a key of `ClientIp`. Returns `false` for a key that is a hash.
+/// Writes the address or network in a `ClientIp` key. Returns `false` if the key is a hash.
 fn write_network(
     key: &[u8],
     (v4, v6): (u8, u8),

@@ -7,15 +7,15 @@ use crate::plan::RedisPlan;
 
 pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 
-/// Starts to connect, without waiting. Must be called in a tokio runtime.
+/// Starts to connect without waiting. Must be called in a tokio runtime.
 pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
     let (numerator, denominator) = plan.local_share;
     let store = redis(plan)?.or_local(MemoryStore::new());
     store.with_share(numerator, denominator).map_err(|error| error.to_string())
 }
 
-/// Returns unspent leases, so that other gateways need not wait until they expire. Each
-/// call to Redis has its deadline.
+/// Returns unspent leases, so other gateways need not wait until they expire. Each call to Redis
+/// has its own deadline.
 pub(super) async fn return_leases(store: &Shared) {
     store.get_ref().return_leases().await;
 }

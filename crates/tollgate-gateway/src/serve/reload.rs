@@ -15,7 +15,8 @@ pub(super) struct Reload<St> {
     gateway: Arc<Gateway<St>>,
     source: Source,
     asked: Arc<Notify>,
-    /// The contents of the last attempt's files, read before the attempt. Also set after a failure.
+    /// The contents of the files that the last attempt named, read before it. Also set if it
+    /// failed.
     tried: Contents,
     seen: Contents,
 }
@@ -39,8 +40,8 @@ impl<St: Inspect> Reload<St> {
         (reload, ask)
     }
 
-    /// Reloads when the files change or `Ask` requests it. It needs a runtime with several
-    /// threads, because a hanging file system must not block other tasks.
+    /// Reloads when the files change or `Ask` requests it. Needs a multi-threaded runtime, because
+    /// a hanging file system must not block other tasks.
     pub(super) async fn run(mut self) {
         loop {
             let is_asked = timeout(INTERVAL, self.asked.notified()).await.is_ok();
@@ -80,8 +81,8 @@ impl<St: Inspect> Reload<St> {
     }
 }
 
-/// The contents when they no longer change: a file is written in several steps. Files that always
-/// change delay a reload by a second at most.
+/// Waits until the contents no longer change, because a file may be written in several steps. Files
+/// that always change delay a reload by at most a second.
 async fn settled(mut now: Contents, mut look: impl FnMut() -> Contents) -> Contents {
     for _ in 0..MOST_LOOKS {
         sleep(SETTLED).await;
@@ -96,7 +97,7 @@ async fn settled(mut now: Contents, mut look: impl FnMut() -> Contents) -> Conte
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Changes that follow within this time belong together.
+/// Changes within this interval belong together.
 const SETTLED: Duration = Duration::from_millis(100);
 const MOST_LOOKS: usize = 10;
 
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_whole_when_the_files_stay_the_same_or_after_a_second() {
+    async fn waits_until_changes_settle() {
         let folder = tempfile::TempDir::new().unwrap();
         let file = folder.path().join("file");
         for (steps, most) in [(3, 4), (usize::MAX, MOST_LOOKS)] {

@@ -1,4 +1,4 @@
-//! How many connections there are and may be, in all and of one address.
+//! Counts and limits connections, in total and per address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -38,8 +38,8 @@ impl Slots {
         }))
     }
 
-    /// Waits until there may be another connection. `most` is called again and again, because a
-    /// reload may change the number.
+    /// Waits until another connection is allowed. `most` is called repeatedly, because a reload may
+    /// change the number.
     pub(super) async fn free(&self, most: impl Fn() -> usize) {
         self.0.most.store(most(), Ordering::Relaxed);
         if !self.is_full() {
@@ -49,11 +49,11 @@ impl Slots {
         if self.0.full.is_due() {
             let most = self.0.most.load(Ordering::Relaxed);
             tracing::warn!(
-                "{most} connections are open, as many as `maxConnections` allows: others wait"
+                "{most} connections are open, as many as `maxConnections` allows: further connections wait"
             );
         }
         while self.is_full() {
-            // The outcome is in the numbers.
+            // The loop checks the counts, whether notified or not.
             let _ = timeout(AGAIN, self.0.freed.notified()).await;
             self.0.most.store(most(), Ordering::Relaxed);
         }
@@ -82,8 +82,8 @@ impl Slot {
         &self.slots
     }
 
-    /// Counts the connection for the address of its client. Returns false if the address has `most`
-    /// connections already: the connection has to be closed then.
+    /// Counts the connection for its client's address. Returns false if the address already has
+    /// `most` connections, and the connection must then be closed.
     pub(super) fn belongs_to(&mut self, client: IpAddr, most: usize) -> bool {
         let address = network(client);
         let mut addresses = self.slots.0.addresses.lock();
@@ -123,7 +123,7 @@ impl Drop for Slot {
     }
 }
 
-/// The address or the network whose connections are counted together: a client with IPv6 has at
+/// The address or network for which connections are counted, because a client with IPv6 has at
 /// least 2^64 addresses.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
@@ -132,7 +132,7 @@ fn network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// A warning that is repeated rarely: a flood of connections must not flood the log.
+/// A warning that is repeated rarely, because a flood of connections must not flood the log.
 #[derive(Debug, Default)]
 struct Warning(Mutex<Option<Instant>>);
 
@@ -152,12 +152,12 @@ pub(super) const CONNECTIONS: &str = "tollgate_gateway_connections";
 pub(super) const FULL: &str = "tollgate_gateway_full_total";
 pub(super) const REFUSED: &str = "tollgate_gateway_refused_total";
 
-/// How long another `maxConnections` may go unnoticed.
+/// How long a changed `maxConnections` may go unnoticed.
 const AGAIN: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Lets this process open as many files as the system allows, and returns how many; `None` without
-/// a bound. The limit that a process begins with is meant for programs that wait with `select`.
+/// Raises this process's limit of open files to the system's maximum, and returns it; `None` if
+/// there is no limit. The default limit is meant for programs that wait with `select`.
 #[cfg(unix)]
 pub(super) fn open_files() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_waits_until_another_ends_or_more_are_allowed() {
+    async fn connections_wait_for_a_free_slot() {
         let slots = Slots::new(3);
         let taken: Vec<_> = (0..2).map(|_| slots.take(Counted::default())).collect();
         slots.free(|| 3).await;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_and_ipv6_counts_by_network() {
+    fn connections_are_limited_per_network() {
         let slots = Slots::new(100);
         let take = || slots.take(Counted::default());
         for (first, same, other) in [

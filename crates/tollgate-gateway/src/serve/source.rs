@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::plan::Plan;
 
-/// A plan, and its description without secrets.
+/// A plan and its description, without secrets.
 #[derive(Debug)]
 pub struct Loaded {
     pub plan: Plan,
@@ -21,7 +21,7 @@ pub type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 
 #[derive(Clone)]
 pub struct Source {
-    /// The file, unless it came on stdin, which cannot be read again.
+    /// The file, or `None` for stdin, which cannot be read again.
     pub file: Option<PathBuf>,
     pub load: Load,
 }
@@ -32,12 +32,12 @@ impl fmt::Debug for Source {
     }
 }
 
-/// The file of the configuration, and the files that it names.
+/// The configuration file and the files that it names.
 pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     source.file.iter().chain(&plan.files).cloned().collect()
 }
 
-/// A fingerprint of the contents of files, to detect changes.
+/// Fingerprints of files, to detect changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents(HashMap<PathBuf, Held>);
 
@@ -90,7 +90,7 @@ impl Contents {
     }
 }
 
-/// Two changes within this time may have the same modification time.
+/// Two changes within this interval may have the same modification time.
 const SAME_TIME: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_noticed_until_it_was_taken_in() {
+    fn changes_are_noticed_until_added() {
         let folder = tempfile::TempDir::new().unwrap();
         let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
         fs::write(&one, "1").unwrap();
@@ -108,7 +108,7 @@ mod tests {
         let mut seen = of(std::slice::from_ref(&one), &Contents::default());
         let files = [one.clone(), other.clone()];
         assert!(!seen.differ_from(&of(&files, &seen)));
-        // The file changes while a new plan with a further file is being loaded.
+        // The file changes while a new plan with another file is being loaded.
         fs::write(&one, "2").unwrap();
         seen.add(of(&files, &seen));
         assert!(seen.differ_from(&of(&files, &seen)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_metadata_stays_is_not_read_again() {
+    fn unchanged_metadata_avoids_reading() {
         let folder = tempfile::TempDir::new().unwrap();
         let file = folder.path().join("file");
         let write = |text: &str, age: Duration| {

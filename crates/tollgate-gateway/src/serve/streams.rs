@@ -1,7 +1,8 @@
 //! Closes HTTP/2 streams whose client stops reading the response.
 //!
-//! A connection timeout does not catch such a client: it can stall on some responses and still read
-//! others, so the connection never looks idle. Each stream therefore has its own time limit.
+//! A connection timeout does not catch such a client, because it can stall on some responses and
+//! still read other responses, so the connection never looks idle. Each stream therefore has its
+//! own time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +26,15 @@ where
     fn execute(&self, serving: F) {
         let stall = self.stall;
         let stream = Stream::new(self.share.clone());
-        // Each layer of futures around it would have room for another one.
+        // Boxed here, because each layer of futures around it would otherwise reserve its size
+        // again.
         let serving = Box::pin(serving);
         tokio::spawn(Arc::clone(&stream).serve(async move {
             tokio::select! {
                 biased;
                 () = serving => {}
                 () = stream.stalls(stall) => {
-                    tracing::debug!(?stall, "a stream ended whose client did not read it");
+                    tracing::debug!(?stall, "reset a stream because its client did not read it");
                 }
             }
         }));

@@ -21,8 +21,8 @@ pub(super) struct Summary {
     failures: Failures,
     unknown: Arc<AtomicU64>,
     not_verified: Arc<AtomicU64>,
-    /// For each policy of the Rate Limit Service: denied requests, and requests that a shadow rule
-    /// would have denied.
+    /// Denied requests and requests that a shadow rule would have denied, for each policy of the
+    /// Rate Limit Service.
     rate_limits: Arc<Mutex<BTreeMap<String, [u64; 2]>>>,
     told: Arc<Mutex<Told>>,
 }
@@ -49,10 +49,10 @@ impl Summary {
         self.unknown.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that a policy of the Rate Limit Service has denied, or would have.
+    /// Counts a request that a Rate Limit Service policy denied or would have denied.
     pub(super) fn rate_limit(&self, policy: &str, is_enforced: bool) {
         let mut policies = self.rate_limits.lock();
-        // Overrides of requests have the names of the rules, so there are seven for each domain.
+        // Requests' own limits have the rules' names, so there are at most seven for each domain.
         let counts = match policies.get_mut(policy) {
             Some(counts) => counts,
             None => policies.entry(policy.to_owned()).or_default(),
@@ -145,7 +145,7 @@ fn seconds(passed: Duration) -> f64 {
     passed.as_secs_f64().round().max(1.0)
 }
 
-/// Short enough for an operator who watches the log, and long enough to keep the log small.
+/// Short enough for an operator watching the log, and long enough to keep the log small.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_new_is_told_once() {
+    async fn only_changes_are_logged() {
         let observer = Observer::new();
         let policy =
             |name, limit| Policy::sliding_window_log(name, Quota::per_hour(limit)).unwrap();

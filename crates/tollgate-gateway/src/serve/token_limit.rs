@@ -1,7 +1,7 @@
-//! Limits how many tokens of a client address may fail verification.
+//! Limits how many of an address's tokens may fail verification.
 //!
-//! Verifying a signature takes more processor time than a denial, and the user's limits are known
-//! only afterwards. Without this limit, clients with invented tokens could use all processors.
+//! Verifying a signature takes more processor time than a denial, and a user's limits only apply
+//! afterwards. Without this limit, clients with invented tokens could use all processors.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) const NAME: &str = "refused-tokens";
 pub(super) struct Addresses(MemoryStore);
 
 impl Default for Addresses {
-    /// Further addresses share an overflow entry, so a flood of addresses takes bounded memory.
+    /// Beyond this number, addresses share an overflow entry, so a flood takes bounded memory.
     fn default() -> Self {
         Self(MemoryStore::builder().max_keys(100_000).build())
     }
@@ -50,7 +50,7 @@ impl TokenLimit {
         Ok(Self { addresses: addresses.clone(), policy, source })
     }
 
-    /// How long the client has to wait until another token is verified.
+    /// How long the client must wait until another token is verified.
     fn wait(&self, head: &RequestHead<'_>) -> Option<Micros> {
         let verdict = self.decide(head, |key| {
             self.addresses.0.foresee(&self.policy, key, &[Cost::ONE]).into_inner()
@@ -62,7 +62,7 @@ impl TokenLimit {
         self.decide(head, |key| self.addresses.0.charge(&self.policy, key, Cost::ONE).into_inner());
     }
 
-    /// `None` if the request has no address. Every request of a listener has an address.
+    /// `None` if the request has no address, which never happens behind a listener.
     fn decide(
         &self,
         head: &RequestHead<'_>,
@@ -73,7 +73,7 @@ impl TokenLimit {
     }
 }
 
-/// Key source: the user of a token, if the client's address may have a token verified.
+/// Key source: a token's user, if the client's address may have another token verified.
 #[derive(Clone)]
 pub(super) struct TokenUser {
     pub(super) user: JwtUser,
@@ -119,15 +119,15 @@ impl KeySource for TokenUser {
     }
 }
 
-/// The token was not verified because too many tokens of its address were refused.
+/// The token was not verified because too many tokens from its address were refused.
 #[derive(Debug, thiserror::Error)]
-#[error("too many tokens of this address were refused")]
+#[error("too many tokens from this address were refused")]
 pub(super) struct TooManyRefused {
     wait: Micros,
 }
 
 impl TooManyRefused {
-    /// Finds this reason in an error of a key source, also in a shared error.
+    /// Finds this reason in a key source's error, even in a shared one.
     pub(super) fn of(error: &KeyError) -> Option<&Self> {
         let KeyError::Other(error) = error else { return None };
         match error.downcast_ref::<Arc<KeyError>>() {

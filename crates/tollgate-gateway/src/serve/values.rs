@@ -1,4 +1,4 @@
-//! Clients by a value of the request: a header, a cookie or a query parameter.
+//! Identifies clients by a value in the request: a header, cookie or query parameter.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use tollgate::key::{KeySource, RequestHead, from_fn};
 
 use crate::plan::{ValuePlace, ValuePlan};
 
-/// The source of `plan`. A value that is there twice names no client: the service could read the
-/// other one.
+/// The key source for `plan`. A value that occurs twice names no client, because the service might
+/// read the other value.
 pub(super) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
     let ValuePlan { place, proxies } = plan.clone();
     from_fn(move |head: &RequestHead<'_>| {
@@ -22,7 +22,7 @@ pub(super) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
             }
         }
         let value = find(&place, head).filter(|value| (1..=MOST).contains(&value.len()))?;
-        // With the name, so that the values of two sources do not share their quotas.
+        // Includes the name, so values from different places do not share a quota.
         Some([place.to_string().as_bytes(), b"=", &value].concat())
     })
 }
@@ -52,7 +52,7 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &[u8]) -> impl Iterator<Item = &'a 
     })
 }
 
-/// The values of a parameter. Services decode names and values, so that all spellings count.
+/// All values of a parameter. Services decode names and values, so each spelling counts.
 fn parameters<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
     query.split('&').filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// The key of a request, if it names a client.
+    /// The request's key, if it names a client.
     fn key(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Option<Key> {
         let mut request = Request::builder().uri(uri);
         for (name, value) in headers {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_parameter_is_one_client_and_two_values_are_none() {
+    fn parameter_spellings_name_one_client() {
         let key = |uri| key(ValuePlace::Query("key".to_owned()), uri, &[]);
         let one = key("/?key=a%20b").unwrap();
         for uri in ["/?key=a+b", "/?x=1&key=a%20b&", "/?%6bey=%61%20b"] {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_found_among_others() {
+    fn finds_one_of_several_cookies() {
         let key = |line| key(ValuePlace::Cookie("id".to_owned()), "/", &[("cookie", line)]);
         let one = key("id=a").unwrap();
         for line in ["x=1; id=a", "id=a;y=2", "xid=b; id=a; idx=c"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_of_different_places_are_different_clients() {
+    fn places_do_not_share_clients() {
         let headers = [("x-id", "a"), ("cookie", "id=a")];
         let places = [
             ValuePlace::Header(http::HeaderName::from_static("x-id")),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_proxies_are_believed() {
+    fn only_trusted_proxies_name_clients() {
         let place = ValuePlace::Header(http::HeaderName::from_static("x-user"));
         let proxies = Some(TrustedProxies::parse(["10.0.0.0/8"]).unwrap());
         let source = value(&ValuePlan { place, proxies });

@@ -1,8 +1,8 @@
-//! The threads that serve requests, each with a runtime of its own.
+//! The threads that serve requests, each with its own runtime.
 //!
-//! A connection stays on one thread with all that its requests need. Each new connection goes to the
-//! thread that has the fewest, so that a few connections keep all threads busy. Everything else runs
-//! beside them: listeners, reloads, the admin address and the store.
+//! A connection and everything its requests need stay on one thread. New connections are assigned
+//! to the thread with the fewest connections, so even a few connections keep all threads busy.
+//! Listeners, reloads, the admin address and the store run beside them.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::proxy::become_worker;
 
-/// The threads. They end when this is dropped.
+/// The threads, which exit when this is dropped.
 #[derive(Debug)]
 pub(super) struct Workers(Vec<Worker>);
 
@@ -24,8 +24,8 @@ pub(super) struct Worker {
     _end: oneshot::Sender<()>,
 }
 
-/// A connection of a worker. It counts until this is dropped: a tunnel lasts longer than the task
-/// that has served its request.
+/// Counts a worker's connection until this is dropped, because a tunnel outlives the task that
+/// served its request.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     _worker: Arc<()>,
@@ -36,7 +36,6 @@ impl Workers {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The worker with the fewest connections.
     pub(super) fn least_busy(&self) -> Option<&Worker> {
         self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.connections))
     }
@@ -66,7 +65,7 @@ mod tests {
     use crate::serve::slots::Slots;
 
     #[tokio::test]
-    async fn a_tunnel_counts_for_its_worker_when_the_task_of_its_request_has_ended() {
+    async fn tunnel_outlives_its_requests_task() {
         let (workers, slots) = (Workers::start(2).unwrap(), Slots::new(9));
         let first = workers.least_busy().unwrap();
         let slot = slots.take(first.count());

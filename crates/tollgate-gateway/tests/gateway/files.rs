@@ -84,7 +84,7 @@ async fn incomplete_requests_do_not_exhaust_files() {
     }
     let files = gateway.open_files();
     assert!(files < FILES, "{files} files are open");
-    assert!(!gateway.log().contains("cannot take a connection"), "{}", gateway.log());
+    assert!(!gateway.log().contains("cannot accept a connection"), "{}", gateway.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -199,7 +199,7 @@ async fn invalid_key_set_is_reported_but_not_used() {
         (Reply::Status(500), "500 Internal Server Error"),
         (Reply::Keys(secret.to_owned()), "no usable key"),
         (Reply::Redirect("/moved"), "a redirect to \"/moved\", which is not followed"),
-        (Reply::Hang, "no whole answer within 300ms"),
+        (Reply::Hang, "no complete answer within 300ms"),
     ] {
         issuer.set_reply(reply.clone());
         let told = async || {

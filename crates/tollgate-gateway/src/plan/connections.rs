@@ -1,10 +1,10 @@
-//! The division of the files that the process may open among its connections.
+//! Divides the files that the process may open between its connections.
 
 use std::collections::HashSet;
 
 use super::Plan;
 
-/// The most connections of each kind. All of them together fit into what the process may open.
+/// The maximum number of connections of each kind, which together fit into the limit on open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
     pub clients: Vec<usize>,
@@ -15,8 +15,8 @@ pub struct Connections {
 /// The process may open fewer files than the configuration needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this process may open {has} files, which is enough for {fits} connections of clients, and the \
-     configuration asks for {asked} (`maxConnections` of all listeners): raise the limit of open \
+    "this process may open {has} files, which is enough for {fits} client connections, but the \
+     configuration needs {asked} (`maxConnections` of all listeners): raise the limit on open \
      files to {needs} (`ulimit -Hn`), or lower `maxConnections`"
 )]
 pub struct TooFewFiles {
@@ -27,10 +27,10 @@ pub struct TooFewFiles {
 }
 
 impl Plan {
-    /// Divides the files that the process may open; `None` is any number.
+    /// Divides the files that the process may open; `None` means unlimited.
     ///
-    /// Each connection of a client may need a connection to a target. Some files remain for
-    /// everything else, so that clients cannot stop health checks, reloads or the store.
+    /// Each client connection may need a connection to a target. Some files remain for everything
+    /// else, so clients cannot stop health checks, reloads or the store.
     pub fn connections(&self, files: Option<u64>) -> Result<Connections, TooFewFiles> {
         let has = files.unwrap_or(u64::MAX);
         let admin = ADMIN.min(has / 8);
@@ -64,11 +64,11 @@ impl Plan {
     }
 }
 
-/// For a listener without a number of its own, and for a target.
+/// For a target, and for a listener without its own limit.
 const MOST: u64 = 20_000;
 const ADMIN: u64 = 64;
 
-/// For the store, the log, the files of the configuration, name look-ups and the runtime.
+/// For the store, the log, configuration files, name lookups and the runtime.
 const RESERVED: u64 = 64;
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn without_numbers_clients_and_targets_share_what_is_left() {
+    fn default_limits_share_the_files() {
         let plan = plan("");
         for (files, clients, per_target, admin) in [
             (None, 20_000, 20_000, 64),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_refused_with_numbers_that_do() {
+    fn error_names_limits_that_fit() {
         let plan = plan("  listen: {address: '0.0.0.0:80', maxConnections: 400}\n");
         let error = plan.connections(Some(300)).unwrap_err();
         assert_eq!((error.fits, error.asked, error.needs), (99, 400, 928));
@@ -128,7 +128,7 @@ mod tests {
             match plan.connections(Some(files)) {
                 Ok(found) => {
                     let clients: usize = found.clients.iter().sum();
-                    // With the target of the requests that no route takes.
+                    // Plus the default target, for requests that match no route.
                     let upstreams = found.per_target * (targets as usize + 1);
                     prop_assert!((clients + upstreams + found.admin) as u64 + RESERVED <= files);
                     prop_assert!(upstreams > 0 && found.clients.iter().all(|it| *it > 0));

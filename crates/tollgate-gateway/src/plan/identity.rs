@@ -14,7 +14,7 @@ pub enum IdentitySource {
     Value(ValuePlan),
     Ip {
         trusted_proxies: TrustedProxies,
-        /// Which header; `None` is the peer, whatever the headers say.
+        /// The header with the client's address; `None` means the peer, regardless of headers.
         header: Option<ForwardingHeader>,
         /// How many bits of an IPv4 address count.
         v4_prefix: u8,
@@ -26,7 +26,7 @@ pub enum IdentitySource {
 #[derive(Clone, Debug)]
 pub struct ValuePlan {
     pub place: ValuePlace,
-    /// The proxies that verify the value. Without them, clients can write any value.
+    /// The proxies that verify the value. Without this list, clients can write any value.
     pub proxies: Option<TrustedProxies>,
 }
 
@@ -60,12 +60,12 @@ pub enum ForwardingHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtPlan {
     pub keys: KeyOrigin,
-    /// `iss`, if it is checked.
+    /// The required `iss`, if any.
     pub issuer: Option<String>,
-    /// `aud`, any of these, if it is checked.
+    /// The accepted values of `aud`; empty if it is not checked.
     pub audiences: Vec<String>,
     pub tier_claim: Option<String>,
-    /// How many tokens of an address may fail verification per minute.
+    /// How many tokens from an address may fail verification per minute.
     pub max_refused: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ pub struct JwksPlan {
 }
 
 impl JwksPlan {
-    /// The URL without its query, which may hold a secret.
+    /// The URL without its query, which may contain a secret.
     pub fn shown_url(&self) -> &str {
         self.url.split('?').next().unwrap_or_default()
     }
@@ -113,7 +113,7 @@ pub enum ApiKeyPlace {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeyEntry {
-    /// Its SHA-256, in hex.
+    /// The key's SHA-256, in hex.
     pub sha256: String,
     pub tier: Option<usize>,
 }

@@ -9,8 +9,8 @@ use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
 use crate::proxy::path::{PathFault, in_all_readings, other_readings};
 
-/// The limits of a route. A request meets all of `global`, `client` and the first of
-/// `apis` that matches, all or none. Routes that inherit a limit share its quota.
+/// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
+/// these charge the request or none does. Routes that inherit a limit share its quota.
 #[derive(Clone, Debug, Default)]
 pub struct RouteLimits {
     pub global: Option<Arc<LimitPlan>>,
@@ -27,11 +27,10 @@ impl RouteLimits {
         self.global.iter().chain(&self.client).map(Arc::as_ref)
     }
 
-    /// The api that a request to a path in normal form meets: the first that matches it, in any
-    /// of its readings.
+    /// The first api that matches a request to a normalized path, in any of the path's readings.
     ///
     /// # Errors
-    /// Two readings meet different apis.
+    /// Two readings match different apis.
     pub fn api(&self, method: &Method, path: &str) -> Result<Option<usize>, PathFault> {
         in_all_readings(path, |path| {
             let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
@@ -44,7 +43,7 @@ impl RouteLimits {
         apis.map(|api| self.everywhere().chain(api).collect())
     }
 
-    /// Whether all of them are the same limits, inherited from the same place.
+    /// Whether both contain the same limits, inherited from the same place.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         let same = |one: &Option<Arc<LimitPlan>>, other: &Option<Arc<LimitPlan>>| match (one, other)
         {
@@ -77,11 +76,11 @@ pub struct LimitPlan {
     /// Whether the rate limit headers leave its policies out.
     pub hide_headers: bool,
     pub excess: OnExceeded,
-    /// Which responses count; all without it.
+    /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
     /// The correction of an estimated charge.
     pub reserve: Option<ReservePlan>,
-    /// How many requests may be in flight at once, if that is limited: the same in each tier.
+    /// How many requests may be in flight, if that is limited. Each tier has the same limit.
     pub in_flight: Option<Policy>,
     pub penalty: Option<PenaltyPlan>,
 }
@@ -89,17 +88,17 @@ pub struct LimitPlan {
 #[derive(Clone, Debug)]
 pub struct PenaltyPlan {
     pub policy: Policy,
-    /// Which responses are strikes; without them denials are.
+    /// Which responses are strikes; by default denials are.
     pub failures: Option<Vec<Statuses>>,
 }
 
 /// A quota, which may be different in each tier.
 #[derive(Clone, Debug)]
 pub struct QuotaPlan {
-    /// The policy of clients without a tier, if they have this quota.
+    /// The policy for clients without a tier, if they have this quota.
     pub everybody: Option<Policy>,
-    /// The policy in each tier, with the same name, if the tier has this quota. Empty if the quota is
-    /// the same in all tiers.
+    /// Each tier's policy, with the same name, if the tier has this quota. Empty if all tiers have
+    /// the same quota.
     pub tiers: Vec<Option<Policy>>,
 }
 
@@ -117,7 +116,7 @@ impl QuotaPlan {
 }
 
 impl LimitPlan {
-    /// The first quota of clients without a tier.
+    /// The first quota for clients without a tier.
     pub fn policy(&self) -> Option<&Policy> {
         self.quotas.first()?.everybody.as_ref()
     }
@@ -126,7 +125,7 @@ impl LimitPlan {
         self.quotas.iter().filter_map(move |quota| quota.policy_in(tier))
     }
 
-    /// Whether it can deny requests: it neither only watches nor only annotates.
+    /// Whether it can deny requests, which limits that only shadow or annotate cannot.
     pub fn enforces(&self) -> bool {
         self.enforce && self.excess != OnExceeded::Annotate
     }
@@ -135,7 +134,7 @@ impl LimitPlan {
         self.any().and_then(Policy::on_store_error).unwrap_or_default()
     }
 
-    /// Its failure policy for requests that are shed, if that differs.
+    /// The failure policy for requests that are shed, if it differs.
     pub fn shed(&self) -> Option<OnStoreError> {
         let shed = self.any().and_then(Policy::shed);
         shed.filter(|shed| *shed != self.on_store_error())
@@ -145,7 +144,7 @@ impl LimitPlan {
         self.any().is_some_and(Policy::may_fall_back)
     }
 
-    /// Any of its policies: all fail alike.
+    /// Any of its policies, because all have the same failure policy.
     fn any(&self) -> Option<&Policy> {
         let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);
         // A limit may have quotas only in tiers.
@@ -153,12 +152,12 @@ impl LimitPlan {
         quotas.chain(&self.in_flight).chain(penalty).next()
     }
 
-    /// Whether units of its quota are spent without asking the store.
+    /// Whether its quota is leased, so units are spent without calling the store.
     pub fn is_leased(&self) -> bool {
         self.policy().is_some_and(|policy| policy.lease().is_some())
     }
 
-    /// The policies of all quotas, with the policies of the tiers.
+    /// The policies of all quotas and all tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.quotas.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()))
     }
@@ -171,12 +170,12 @@ pub enum Whose {
     Client,
 }
 
-/// The costs of requests: the first path rule that matches, else the method, else `other`.
+/// The costs of requests: the first path rule that matches, otherwise the method, otherwise
+/// `other`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostTable {
     pub paths: Vec<CostRule>,
-    /// By method. GET covers HEAD, and each of SEARCH and QUERY the other, unless both stand
-    /// here.
+    /// By method. GET covers HEAD, and SEARCH and QUERY cover each other unless both are listed.
     pub methods: Vec<(Method, Cost)>,
     pub other: Cost,
 }
@@ -189,12 +188,12 @@ pub struct CostRule {
 }
 
 impl CostTable {
-    /// The same for every request.
+    /// The same cost for every request.
     pub const fn flat(cost: Cost) -> Self {
         Self { paths: Vec::new(), methods: Vec::new(), other: cost }
     }
 
-    /// The costs of [`Costs::by_method`](tollgate::Costs::by_method).
+    /// The costs from [`Costs::by_method`](tollgate::Costs::by_method).
     pub fn by_method() -> Self {
         let costs = tollgate::Costs::by_method();
         let cost = |method: &Method| {
@@ -209,8 +208,8 @@ impl CostTable {
         Self { paths: Vec::new(), methods, other: cost(&Method::OPTIONS) }
     }
 
-    /// The cost of a request to a path in normal form. If the path has several readings, the
-    /// highest of their costs.
+    /// The cost of a request to a normalized path. If the path has several readings, the highest
+    /// cost counts.
     pub fn of(&self, method: &Method, path: &str) -> Cost {
         if self.paths.is_empty() && self.methods.is_empty() {
             return self.other;
@@ -242,8 +241,8 @@ impl CostTable {
         cost.unwrap_or(self.other)
     }
 
-    /// The highest cost of these requests, as far as methods and paths tell, and in words which
-    /// requests have it.
+    /// The highest cost that these methods and paths can have, and a description of the requests
+    /// that have it.
     pub fn highest(&self, methods: &Methods, path: &PathMatch) -> (Cost, String) {
         let is_met = |(index, rule): (usize, &CostRule)| {
             let meet = rule.path.covers(path) || path.covers(&rule.path);

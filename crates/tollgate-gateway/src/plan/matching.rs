@@ -3,7 +3,7 @@ use std::fmt;
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// The methods of a rule. GET covers HEAD, and an empty list means all.
+/// A rule's methods. GET covers HEAD, and an empty list means all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Methods(Vec<Method>);
 
@@ -20,7 +20,7 @@ impl Methods {
         self.0.iter()
     }
 
-    /// Whether the method is one of these, in any case. In HTTP, `post` and `POST` are different
+    /// Whether the method is in the list, ignoring case. In HTTP, `post` and `POST` are different
     /// methods, but some services treat them alike.
     pub fn contain(&self, method: &Method) -> bool {
         let has = |method: &str| self.0.iter().any(|own| is_same(own.as_str(), method));
@@ -57,15 +57,15 @@ impl fmt::Display for Methods {
     }
 }
 
-/// The paths of a rule. Only the normal form of a path is matched, without query and host.
+/// A rule's paths. Only the normalized path is matched, without query and host.
 #[derive(Clone, Debug)]
 pub enum PathMatch {
     Any,
     Plain(String),
-    /// This and everything below: `/static` holds for `/static`, `/static/` and
-    /// `/static/a`, not for `/statics`.
+    /// This path and everything below it: `/static` matches `/static`, `/static/` and `/static/a`,
+    /// but not `/statics`.
     Below(String),
-    /// A match of a regular expression; anchor it with `^` and `$`.
+    /// A regular expression; anchor it with `^` and `$`.
     Regex(Regex),
 }
 
@@ -74,7 +74,7 @@ pub enum PathMatch {
 pub struct PathMatchError(#[from] pub(crate) regex::Error);
 
 impl PathMatch {
-    /// A regular expression. It is matched in linear time, whatever it says.
+    /// A regular expression, always matched in linear time.
     pub fn regex(expression: &str) -> Result<Self, PathMatchError> {
         let mut builder = RegexBuilder::new(expression);
         builder.size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
@@ -103,7 +103,7 @@ impl PathMatch {
     }
 }
 
-/// The most memory of a compiled expression; `\d{100}` needs about 30 KiB.
+/// The maximum memory for a compiled expression; `\d{100}` needs about 30 KiB.
 const REGEX_BYTES: usize = 256 << 10;
 
 impl PartialEq for PathMatch {

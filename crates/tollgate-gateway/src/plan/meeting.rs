@@ -1,4 +1,5 @@
-//! The limits that a request meets. `serve`, `replay` and `explain` all decide here, so they agree.
+//! The limits that apply to a request. `serve`, `replay` and `explain` all decide here, so they
+//! agree.
 
 use std::sync::LazyLock;
 
@@ -12,14 +13,14 @@ use tollgate::policy::Cost;
 use super::{LimitPlan, Plan, Preflights, RouteLimits, Whose};
 use crate::proxy::path::PathFault;
 
-/// The limits that a request meets on its route.
+/// The limits that apply to a request on its route.
 #[derive(Clone, Copy, Debug)]
 pub enum Meeting<'p> {
     /// The client is on the blocklist, so the request gets 403.
     Blocked,
     /// No limit applies.
     Unlimited(Unlimited),
-    /// A CORS preflight, which meets only this limit.
+    /// A CORS preflight, to which only this limit applies.
     Preflight(&'p LimitPlan),
     /// The route's `global` and `client`, and the api with this index.
     Limits { api: Option<usize> },
@@ -47,7 +48,7 @@ impl Plan {
     /// so the caller looks up the client in both lists first.
     ///
     /// # Errors
-    /// Two readings of the path meet different apis.
+    /// Two readings of the path match different apis.
     pub fn meets(
         &self,
         limits: &RouteLimits,
@@ -73,8 +74,8 @@ impl Plan {
         })
     }
 
-    /// The key under which a limit counts a request. `None` if the limit does not apply, because
-    /// the request has no client.
+    /// The key under which a limit counts a request. `None` if the limit does not apply because the
+    /// request has no client.
     ///
     /// # Errors
     /// The request is rejected, because it has no client.
@@ -104,7 +105,7 @@ pub struct PlannedCharge<'p> {
 }
 
 impl LimitPlan {
-    /// A request's charges, if it has this cost and its client is in this tier.
+    /// A request's charges, given its cost and its client's tier.
     pub fn charges(
         &self,
         tier: Option<usize>,
@@ -132,7 +133,7 @@ mod tests {
     use crate::config::{Source, read};
 
     #[test]
-    fn lists_precede_exemptions_and_exemptions_precede_limits() {
+    fn lists_precede_exemptions() {
         let yaml = "rateLimiter:
   target: http://localhost
   exempt: [/healthz, /login]
@@ -156,7 +157,7 @@ mod tests {
             (Listed::Neither, "/login", false, "Exempt"),
             (Listed::Neither, "/search", false, "Some(1)"),
             (Listed::Neither, "/search", true, Preflights::NAME),
-            // Preflights are limited only where other requests are limited.
+            // Preflights are only limited if other requests are limited.
             (Listed::Neither, "/", true, "NoLimit"),
         ] {
             assert_eq!(meets(listed, path, is_preflight), expected, "{path}");

@@ -54,38 +54,38 @@ use crate::proxy::path::{Ambiguous, PathFault, in_all_readings};
 pub struct Plan {
     /// Where clients and other proxies connect; at least one.
     pub listen: Vec<Listen>,
-    /// The proxies that may ask for decisions over HTTP.
+    /// The proxies that may request decisions over HTTP.
     pub forward_auth: TrustedProxies,
-    /// Where health, state and metrics are served, never on a public listener.
+    /// The address for health, state and metrics, which a public listener never serves.
     pub admin: SocketAddr,
-    /// Admin addresses of other gateways. The live page shows their streams, and their pages may read
-    /// the stream of this gateway.
+    /// Admin addresses of other gateways. The live page shows their streams, and their pages may
+    /// read this gateway's stream.
     pub admin_peers: Vec<String>,
     pub rate_limits: Option<RateLimitsPlan>,
     pub timeouts: Timeouts,
     pub max_tunnels: usize,
-    /// The proxies whose `X-Forwarded-*` and `Forwarded` are trusted and passed on. Other headers
+    /// The proxies that may set `X-Forwarded-*` and `Forwarded`. From other peers, these headers
     /// are replaced.
     pub trusted_proxies: TrustedProxies,
     pub ambiguous: Ambiguous,
-    /// Where requests go; the first that matches.
+    /// The routes; the first match counts.
     pub routes: Vec<Route>,
-    /// Requests that pass without asking the store.
+    /// Paths that are allowed without calling the store.
     pub exempt: Vec<PathMatch>,
     pub preflights: Preflights,
     /// The paths of gRPC services.
     pub grpc: Arc<[PathMatch]>,
-    /// The sources of a client; the first that finds one counts.
+    /// The sources that may identify a client; the first that finds a client counts.
     pub identity: Vec<IdentitySource>,
     /// The action for requests without a client.
     pub on_missing_key: OnMissingKey,
     pub missing_key_status: StatusCode,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
-    /// The blocklist. It goes before the allowlist.
+    /// The blocklist, which precedes the allowlist.
     pub deny: SubjectsPlan,
     pub allow: SubjectsPlan,
-    /// The most waiting requests, and the most bytes of them.
+    /// The maximum number of waiting requests, and of their bytes.
     pub waiting: (usize, usize),
     pub store: StorePlan,
     pub headers: HeaderOptions,
@@ -93,24 +93,22 @@ pub struct Plan {
     pub log: LogPlan,
     pub access_log: Option<AccessLogPlan>,
     pub tracing: Option<TracingPlan>,
-    /// All files that the configuration names. A change of their contents causes a reload.
+    /// All files that the configuration names. A change to their contents causes a reload.
     pub files: Vec<PathBuf>,
 }
 
-/// Returns whether a path in normal form belongs to a declared gRPC service. An ambiguous path never
-/// does.
+/// Whether a normalized path belongs to a declared gRPC service. Ambiguous paths never do.
 pub fn is_grpc(services: &[PathMatch], path: &str) -> bool {
     services.iter().any(|service| service.matches(path)) && !Paths::is_ambiguous(path)
 }
 
 impl Plan {
-    /// The route that a request to a path in normal form takes: the first that matches it, in any
-    /// of its readings.
+    /// The first route that matches a request to a normalized path, in any of the path's readings.
     ///
     /// # Errors
-    /// Two readings take different routes.
+    /// Two readings match different routes.
     pub fn route(&self, host: Option<&Authority>, path: &str) -> Result<Option<usize>, PathFault> {
-        // Computed only if a route names a host. Most configurations have no such route.
+        // Computed only if a route names a host, because most configurations have no such route.
         let host = LazyCell::new(|| host.map(|host| host.host().trim_end_matches('.')));
         in_all_readings(path, |path| {
             self.routes.iter().position(|route| {
@@ -121,8 +119,8 @@ impl Plan {
         })
     }
 
-    /// Whether requests to a path in normal form are not limited. A path that servers read in
-    /// different ways is never exempt, as in the layer.
+    /// Whether requests to a normalized path are not limited. As in the layer, a path that servers
+    /// may read in different ways is never exempt.
     pub fn is_exempt(&self, path: &str) -> bool {
         self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
     }

@@ -6,7 +6,7 @@ use super::LimitPlan;
 /// only the client's address.
 #[derive(Clone, Debug)]
 pub enum Preflights {
-    /// They use no quota, and this policy limits each address.
+    /// They use no quota, but this policy limits each address.
     Limited(Arc<LimitPlan>),
     /// They are limited like other requests.
     Charged,

@@ -14,7 +14,7 @@ pub struct RateLimitsPlan {
     pub files: Vec<PathBuf>,
     /// The answer while the store cannot decide.
     pub on_store_error: OnStoreError,
-    /// Whether all rules only watch.
+    /// Whether all rules are in shadow mode.
     pub shadow: bool,
 }
 
@@ -27,9 +27,9 @@ pub struct RateLimitDomain {
 #[derive(Clone, Debug)]
 pub struct Descriptor {
     pub key: String,
-    /// The value of the entry, in which `*` is any text; `None` is any value.
+    /// The entry's value, in which `*` matches any text; `None` matches any value.
     pub value: Option<String>,
-    /// The limit of requests whose descriptor ends here.
+    /// The rule for requests with a descriptor that ends here.
     pub rule: Option<Rule>,
     /// Whether all values that a pattern matches share one quota.
     pub shares: bool,
@@ -39,12 +39,12 @@ pub struct Descriptor {
 #[derive(Clone, Debug, Default)]
 pub struct Rule {
     pub name: String,
-    /// The names of rules that do not hold where this one does.
+    /// The names of rules that do not apply if this rule does.
     pub replaces: Vec<String>,
     pub shadow: bool,
     /// Whether the rule denies a request only together with all other rules of this kind.
     pub quota: bool,
-    /// The number that it allows; `None` is any.
+    /// The number of requests that it allows; `None` means unlimited.
     pub allowed: Option<Allowed>,
 }
 
@@ -52,17 +52,17 @@ pub struct Rule {
 pub struct Allowed {
     pub requests: u32,
     pub unit: Unit,
-    /// The policy; `None` where the number is 0.
+    /// The policy; `None` if the number is 0.
     pub policy: Option<Policy>,
-    /// The same count without a limit, for hits that are charged also beyond it.
+    /// The same counter without a limit, for hits that are charged even beyond the limit.
     pub counted: Policy,
 }
 
 impl Allowed {
-    /// Allows this number in each window of a domain.
+    /// Allows this number of requests in each window.
     ///
     /// All rules with the same domain and unit share the policy's name, because the key contains
-    /// the whole descriptor. So a rule and a request's own limit share a count.
+    /// the entire descriptor. So a rule and a request's own limit share a counter.
     pub fn new(domain: &str, requests: u32, unit: Unit) -> Result<Self, PolicyError> {
         let name = format!("{domain}/{}", unit.name());
         let policy =
@@ -72,13 +72,13 @@ impl Allowed {
         Ok(Self { requests, unit, policy: (requests > 0).then_some(policy), counted })
     }
 
-    /// The name of the policy: the domain and the unit.
+    /// The policy's name: the domain and the unit.
     pub fn name(&self) -> &str {
         self.counted.name()
     }
 
-    /// The used units by a decision of `counted`, and the limit. During an outage of the store the
-    /// decision is about a share of the limit.
+    /// The used units according to a decision by `counted`, and the limit. During a store outage,
+    /// the decision and the limit cover only a share.
     pub fn counted_by(&self, decision: &Decision) -> (u64, u64) {
         let limit = u128::from(self.requests) * u128::from(decision.limit);
         let limit = (limit / u128::from(Policy::MAX_LIMIT)).max(1);
@@ -94,7 +94,7 @@ impl Allowed {
     }
 }
 
-/// A unit of time, as a number of seconds. Windows begin at multiples of it since 1970.
+/// A unit of time, as a number of seconds. Windows start at multiples of the unit since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum Unit {
@@ -133,9 +133,9 @@ impl Unit {
 pub type RateLimitDomains = HashMap<String, RateLimitDomain>;
 
 impl RateLimitDomain {
-    /// The rule of a descriptor and the key of its quota. A rule holds only for descriptors with
-    /// as many entries as it has levels. On each level the exact value comes first, then
-    /// patterns in the order of the file, then the key without a value.
+    /// A descriptor's rule and the key of its quota. A rule only matches descriptors with as many
+    /// entries as the rule has levels. On each level the exact value has precedence, then patterns
+    /// in the order of the file, then the key without a value.
     pub fn find(&self, entries: &[(&str, &str)]) -> Option<(&Rule, Key)> {
         let mut level = &self.descriptors;
         let mut key = Vec::new();
@@ -161,7 +161,7 @@ pub fn descriptor_key(entries: &[(&str, &str)]) -> Key {
     Key::new(key)
 }
 
-/// The lengths are part of the key: no text in an entry can look like another entry.
+/// The lengths are part of the key, so no entry's text can look like another entry.
 fn append(key: &mut Vec<u8>, name: &str, value: &str, is_shared: bool) {
     key.push(u8::from(is_shared));
     for text in [name, value] {
@@ -170,14 +170,14 @@ fn append(key: &mut Vec<u8>, name: &str, value: &str, is_shared: bool) {
     }
 }
 
-/// Whether a text matches a pattern in which each `*` is any text.
+/// Whether a text matches a pattern in which each `*` matches any text.
 fn is_match(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(last) = parts.next_back() else { return pattern == text };
     let rest = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
     let rest = rest.and_then(|rest| {
-        // The first place is the best: it leaves the most for the parts after it.
+        // The first match is best, because it leaves the most text for the remaining parts.
         parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest))
     });
     rest.is_some()
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_any_text() {
+    fn star_matches_any_text() {
         for (pattern, text, expected) in [
             ("a", "a", true),
             ("a", "ab", false),

@@ -1,11 +1,10 @@
 use std::fmt;
 
-/// A text that is never printed: it reads `[redacted]` wherever it is formatted.
+/// A secret text, which is formatted as `[redacted]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `text` to itself.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -11,14 +11,14 @@ use crate::proxy::{self, Upstream};
 pub struct Listen {
     pub addr: SocketAddr,
     pub front: Front,
-    /// The certificate, if it speaks TLS.
+    /// The certificate, if the listener uses TLS.
     pub tls: Option<TlsFiles>,
-    /// The balancers that must send a PROXY protocol header. Other connections are refused.
+    /// The balancers that must send a PROXY protocol header. Other peers are rejected.
     pub proxy_protocol: Option<TrustedProxies>,
-    /// The most connections at a time; others wait until one ends. `None`: as many as fit.
+    /// The maximum number of connections; further clients wait. `None` means as many as fit.
     pub max_connections: Option<usize>,
-    /// The most connections of one address, or of one IPv6 network; further ones are closed. Without
-    /// a number, a part of all.
+    /// The maximum number of connections from one address or IPv6 network; further connections are
+    /// closed. `None` means a fraction of all connections.
     pub max_connections_per_address: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Front {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The chain, the server's own certificate first.
+    /// The chain, starting with the server's own certificate.
     pub certificate: PathBuf,
     pub key: PathBuf,
     /// Certificate authorities, if clients must have a certificate.
@@ -52,24 +52,24 @@ pub struct TlsFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     pub upstream: proxy::Timeouts,
-    /// From the first byte of a request to the end of its head.
+    /// From a request's first byte to the end of its head.
     pub request_header: Duration,
-    /// Between two requests of a client's connection.
+    /// Between two requests on a client's connection.
     pub keep_alive: Duration,
-    /// From SIGTERM, after which the gateway is not ready, until listeners close.
+    /// From SIGTERM, after which the gateway is not ready, until the listeners close.
     pub drain_delay: Duration,
-    /// From then until connections are cut.
+    /// From then until open connections are aborted.
     pub drain: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub struct Route {
     pub name: String,
-    /// Only requests to this host, without port, in lower case; `None` is any.
+    /// Only requests to this host, without a port and in lowercase; `None` means any host.
     pub host: Option<String>,
     /// Only requests to these paths.
     pub path: PathMatch,
-    /// Where they go. Without a target, other proxies ask for decisions about them.
+    /// Where requests are forwarded. Without a target, other proxies request decisions.
     pub target: Option<Upstream>,
     pub limits: RouteLimits,
 }

@@ -15,13 +15,13 @@ pub struct ReservePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleBy {
     Header,
-    /// The same field among the trailers of its body.
+    /// The same field in the body's trailers.
     Trailer,
-    /// The length of the body: one unit for each block of this many bytes.
+    /// The length of the body: one unit for each block with this many bytes.
     Bytes(u64),
 }
 
-/// One status, or all that begin with the same digit.
+/// One status, or all with the same first digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statuses {
     One(u16),
@@ -37,7 +37,7 @@ impl Statuses {
     }
 }
 
-/// `401`, or `2xx`.
+/// Parses `401` or `2xx`.
 impl FromStr for Statuses {
     type Err = ();
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_or_a_class_of_them_is_told_from_anything_else() {
+    fn parses_statuses_and_classes() {
         let contain = |text: &str, status: u16| {
             let statuses: Statuses = text.parse().unwrap();
             assert_eq!(statuses.to_string(), text);

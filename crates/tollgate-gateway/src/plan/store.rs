@@ -12,7 +12,7 @@ impl StorePlan {
     /// The default memory store, limited to a million keys and 256 MiB.
     pub const MEMORY: Self = Self::Memory { max_keys: 1_000_000, max_bytes: 256 << 20 };
 
-    /// Whether keys of different clients may be on different servers.
+    /// Whether different clients' keys may be on different servers.
     pub const fn is_cluster(&self) -> bool {
         matches!(self, Self::Redis(RedisPlan { topology: Topology::Cluster, .. }))
     }
@@ -20,19 +20,19 @@ impl StorePlan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisPlan {
-    /// `redis://…`, `rediss://…` or `redis+unix://…`; it may hold a password.
+    /// `redis://…`, `rediss://…` or `redis+unix://…`; may contain a password.
     pub url: Secret,
     pub timeout: Duration,
     pub topology: Topology,
-    /// The key under which identities are hashed, the same on all replicas.
+    /// The key with which identities are hashed, the same on all replicas.
     pub key_secret: Option<Secret>,
-    /// The part of each quota that a policy with `onStoreError: local` grants while Redis
-    /// is down: numerator and denominator.
+    /// The share of each quota that a policy with `onStoreError: local` grants while Redis is down:
+    /// numerator and denominator.
     pub local_share: (u32, u32),
 }
 
 impl RedisPlan {
-    /// The URL with the topology in it, as the store takes it; it may hold a password.
+    /// The URL including the topology, in the store's format; may contain a password.
     pub fn full_url(&self) -> String {
         let url = self.url.reveal();
         let marked = |mark: &str| match url.split_once("://") {

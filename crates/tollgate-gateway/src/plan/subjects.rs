@@ -3,7 +3,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectsPlan {
     pub addresses: Vec<String>,
-    /// The SHA-256 of API keys, in hex.
+    /// The API keys' SHA-256, in hex.
     pub api_keys: Vec<String>,
     /// Users, with or without their issuer.
     pub users: Vec<String>,

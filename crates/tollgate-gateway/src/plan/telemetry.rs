@@ -13,10 +13,10 @@ pub struct LogPlan {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// A line for people
+    /// One line of text
     #[default]
     Text,
-    /// An object in each line
+    /// One JSON object per line
     Json,
 }
 
@@ -30,23 +30,22 @@ impl Default for LogPlan {
 pub struct AccessLogPlan {
     pub file: Option<PathBuf>,
     pub format: AccessLogFormat,
-    /// The part of the clients whose requests are logged, from 0 to 1.
+    /// The fraction of clients for which requests are logged, from 0 to 1.
     pub sample: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLogFormat {
     Combined,
-    /// An object in each line.
     Json,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracingPlan {
     pub endpoint: Uri,
-    /// The part of traces begun here that is sent, from 0 to 1.
+    /// The fraction of traces that are sent if they start here, from 0 to 1.
     pub sample: f64,
-    /// Header fields for the collector, marked as sensitive: no value is ever printed.
+    /// Header fields for the collector, marked as sensitive so their values are never printed.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub service_name: String,
     pub timeout: Duration,

@@ -37,7 +37,7 @@ struct Shared {
 
 enum Message {
     Line(Vec<u8>),
-    /// Asks for a reply when all earlier lines are written.
+    /// Replies when all earlier lines are written.
     Flush(Sender<()>),
 }
 
@@ -92,7 +92,7 @@ impl AccessLog {
         let address = connection.peer.ip().to_canonical();
         let headers = request.headers();
         let forwarded = text(headers, &FORWARDED_FOR);
-        // Sampled by client, so the log contains either all of a client's requests or none.
+        // Sampled by client, so the log contains either all requests from a client or none.
         let sampled = shared.sampling.hash_one((address, &forwarded)) as f64 / u64::MAX as f64;
         if sampled >= shared.plan.sample {
             return None;
@@ -118,7 +118,7 @@ impl AccessLog {
     }
 }
 
-/// The log line of a request in progress, written on drop.
+/// A request's log line, written on drop.
 #[derive(Debug)]
 pub(super) struct Entry {
     shared: Arc<Shared>,

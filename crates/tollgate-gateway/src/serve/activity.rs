@@ -1,4 +1,4 @@
-//! The activity of a connection. It separates idle connections from connections with work.
+//! Tracks a connection's activity, to separate idle connections from connections with work.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::trace::Traced;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From a request's first byte to the end of its head.
+    /// From the request's first byte to the end of its head.
     pub(super) head: Duration,
     /// Between two requests.
     pub(super) keep_alive: Duration,

@@ -33,7 +33,7 @@ pub(super) struct ReadyRoute<St> {
     pub(super) meter: Meter,
 }
 
-/// The limiters of a route's apis, and last the limiter for requests that match no api. `None`
+/// The limiters for a route's apis, and last the limiter for requests that match no api. `None`
 /// means no limit.
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
@@ -237,7 +237,7 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<ClientIdentity>()?.tier
 }
 
-/// The costs, from the plan's table instead of a fixed list.
+/// The costs, taken from the plan's table.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
     Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))

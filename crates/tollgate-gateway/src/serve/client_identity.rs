@@ -15,8 +15,8 @@ use super::values::value;
 use crate::files;
 use crate::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
-/// The client of a request, stored in the request's extensions. All of a route's limits read it, so
-/// `identity` is evaluated only once.
+/// The request's client, stored in its extensions. All of a route's limits read it, so `identity`
+/// is evaluated only once.
 #[derive(Clone)]
 pub(super) struct ClientIdentity {
     found: Result<Option<Subject>, Arc<KeyError>>,
@@ -119,7 +119,7 @@ impl Identity {
         Ok(Self { links: links.into(), key_sets: key_sets.into() })
     }
 
-    /// The tier of a client that an operator names. `None` for users, because only their token
+    /// The tier for a client that an operator names. `None` for users, because only their token
     /// contains the tier.
     pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
         self.links.iter().find(|link| link.source.named(name).is_some())?.tier

@@ -271,8 +271,8 @@ impl Client {
         settings: &ListenerSettings,
     ) -> bool {
         let address = self.peer.ip();
-        // A trusted proxy connects for all of its clients, so a limit per address would be wrong.
-        // On the other listeners, every peer is such a proxy.
+        // A trusted proxy connects for all its clients, so a limit per address would be wrong. On
+        // the other listeners, every peer is such a proxy.
         settings.front != Front::Proxy
             || gateway.app().plan.trusted_proxies.contains(address)
             || self.slot.belongs_to(address, settings.most_per_address)

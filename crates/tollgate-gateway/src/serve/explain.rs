@@ -26,7 +26,7 @@ pub struct Described {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
-    /// The path, as a client would send it
+    /// The path as a client would send it
     #[arg(long, default_value = "/")]
     path: String,
     /// The host of the request
@@ -38,7 +38,7 @@ pub struct Described {
     /// A header, for example `X-API-Key: …`; may be repeated
     #[arg(long, value_name = "FIELD: VALUE", value_parser = field)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// The user, in place of a token
+    /// The user, instead of a token
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// The tier of that user
@@ -226,7 +226,7 @@ fn limits<'a>(
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
         if limit.policy().is_some() && limit.quotas_in(client.tier).next().is_none() {
-            let _ = writeln!(out, "    which does not hold in this tier");
+            let _ = writeln!(out, "    which does not apply in this tier");
         }
         let cost = limit.costs.of(&described.method, path);
         for policy in limit.quotas_in(client.tier) {

@@ -44,7 +44,7 @@ pub(super) async fn accept<St: Inspect>(
                 listener.accept().await
             } => accepted,
         };
-        // The stream moves to the runtime of a worker.
+        // The stream moves to a worker's runtime.
         match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => {
                 settings = changed().unwrap_or(settings);
@@ -60,7 +60,7 @@ pub(super) async fn accept<St: Inspect>(
 
 /// The connections in the backlog, which the system would reset when the socket is closed.
 ///
-/// Calls the system instead of tokio, whose readiness may be out of date.
+/// Calls the system instead of tokio, because tokio's readiness may be out of date.
 fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
     let listener = listener.into_std();
     std::iter::from_fn(move || {
@@ -92,7 +92,7 @@ pub(super) async fn rest(error: &io::Error) {
     if is_gone(error) {
         return;
     }
-    tracing::error!(%error, "cannot accept a connection; raise the limit of open files (ulimit -n)");
+    tracing::error!(%error, "cannot accept a connection; raise the limit on open files (ulimit -n)");
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

@@ -103,7 +103,7 @@ impl<St: Inspect> RateLimits<St> {
         Ok(Some(Self { store, domains, on_store_error, shadow, answers, summary }))
     }
 
-    /// Whether requests are decided: by the store, or without it.
+    /// Whether requests can be decided, with or without the store.
     pub(super) fn can_answer(&self) -> bool {
         self.on_store_error != OnStoreError::Closed || self.store.inspect().is_available
     }
@@ -386,8 +386,8 @@ fn denials<'a>(
 /// `rate_limits`.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// The maximum hits of a report. The number exceeds every limit, and all reports of a request
-/// together still fit into `Allowed::counted`.
+/// The maximum hits in a report. It exceeds every limit, and all reports in a request together
+/// still fit into `Allowed::counted`.
 const MAX_HITS: u64 = u32::MAX as u64 + 1;
 
 /// A second in microseconds.
@@ -411,7 +411,7 @@ fn header(key: &str, value: &str) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
 }
 
-/// A unit in messages. That of limits in requests has the same numbers.
+/// A unit in messages. The unit of limits in requests has the same numbers.
 const fn wire(unit: Unit) -> rate_limit::Unit {
     match unit {
         Unit::Second => rate_limit::Unit::Second,

@@ -35,13 +35,14 @@ use crate::proxy::path::normalise;
 
 /// The replay's assumptions about information that logs lack.
 pub(crate) const ASSUMPTIONS: [&str; 9] = [
-    "the address in the log is that of the connection; forwarding headers count if the log has them",
+    "the address in the log is the connection's; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
      verified as of today",
-    "a line without a host matches only routes without one",
+    "a line without a host matches only routes without hosts",
     "an OPTIONS request is a CORS preflight",
-    "a response without a duration is over at once",
-    "a status is known when the response is over; without one, or with 499, the charge is final",
+    "a response without a duration finishes immediately",
+    "a status is known when the response finishes; without a status, or with 499, the charge is \
+     final",
     "costs that responses state in a header or a trailer are not corrected",
     "only the number of waiting requests is limited, not their bytes",
     "no client repeats a request because it was denied",

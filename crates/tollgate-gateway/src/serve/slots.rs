@@ -49,7 +49,8 @@ impl Slots {
         if self.0.full.is_due() {
             let most = self.0.most.load(Ordering::Relaxed);
             tracing::warn!(
-                "{most} connections are open, as many as `maxConnections` allows: further connections wait"
+                "{most} connections are open, as many as `maxConnections` allows: further \
+                 connections wait"
             );
         }
         while self.is_full() {

@@ -11,8 +11,8 @@ use hyper::rt::Executor;
 
 use crate::flow::{Share, Stream};
 
-/// Runs each stream of a connection in its own task. If the client reads nothing for `stall`, the
-/// task drops the stream and h2 resets it.
+/// Runs each of a connection's streams in its own task. If the client reads no bytes for `stall`,
+/// the task drops the stream and h2 resets it.
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     pub(super) stall: Duration,

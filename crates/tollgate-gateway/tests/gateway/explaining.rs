@@ -103,7 +103,7 @@ counts for its api_key, in tier pro
     assert!(said.ends_with("is answered with 403: a list denies it\n"), "{said}");
     let free = TIERS.replace("{pro: {limit: 1000, windowSeconds: 3600}}", "{pro: unlimited}");
     let said = explained(&free, &["--dry", "--header", "X-API-Key: foo"]).unwrap();
-    assert!(said.ends_with("does not hold in this tier\n  no limit applies\n"), "{said}");
+    assert!(said.ends_with("does not apply in this tier\n  no limit applies\n"), "{said}");
     let known = TIERS.replace("[apiKey, ip]", "apiKey\n  onMissingKey: {deny: 401}");
     let said = explained(&known, &["--dry"]).unwrap();
     assert!(said.contains("has no client: it gets 401 where a limit is per"), "{said}");

@@ -137,10 +137,9 @@ async fn connection_limit_beyond_open_files_is_rejected() {
         let listen = format!("listen: {{address: '127.0.0.1:0', maxConnections: {most}}}\n");
         format!("{listen}{}", upstream.target())
     };
-    const WHY: &str = "this process may open 300 files, which is enough for 99 connections of \
-                       clients, and the configuration asks for 400 (`maxConnections` of all \
-                       listeners): raise the limit of open files to 928 (`ulimit -Hn`), or lower \
-                       `maxConnections`";
+    const WHY: &str = "this process may open 300 files, which is enough for 99 client connections, \
+                       but the configuration needs 400 (`maxConnections` of all listeners): raise \
+                       the limit on open files to 928 (`ulimit -Hn`), or lower `maxConnections`";
     let folder = tempfile::TempDir::new().unwrap();
     std::fs::write(folder.path().join("limits.yaml"), whole(&lines(400))).unwrap();
     let output = Command::new("bash")

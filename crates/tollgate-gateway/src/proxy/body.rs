@@ -1,4 +1,4 @@
-//! Bodies pass through piece by piece, at the speed of the slower side.
+//! Bodies are forwarded piece by piece, at the slower side's speed.
 
 use std::fmt;
 use std::pin::Pin;
@@ -21,8 +21,8 @@ pin_project! {
     pub struct Body {
         #[pin]
         kind: tollgate::body::Body<Timed<RawBody, Responder>>,
-        // These three are dropped before the last frame is returned: the client may read the end
-        // before hyper drops the body.
+        // These three are dropped before the last frame is returned, because the client may read
+        // the end before hyper drops the body.
         watch: Option<Box<dyn Watch>>,
         in_flight: Option<InFlight>,
         request: Option<Release>,
@@ -32,8 +32,8 @@ pin_project! {
     }
 }
 
-/// A limiter around the proxy returns the same body. The end of that body ends the request's
-/// permit.
+/// A limiter around the proxy returns the same body, which holds the request's permits until it
+/// ends.
 impl HoldPermits for Body {
     fn full(data: Bytes) -> Self {
         data.into()
@@ -45,7 +45,7 @@ impl HoldPermits for Body {
     }
 }
 
-/// Reads a body while it passes. Dropped at the end of the body, or when the client stops reading.
+/// Reads a body as it is forwarded. Dropped when the body is complete or the client stops reading.
 pub(crate) trait Watch: fmt::Debug + Send {
     fn data(&mut self, data: &Bytes);
 
@@ -62,7 +62,7 @@ impl Body {
         self
     }
 
-    /// Drops the trailer that states the cost of the request.
+    /// Drops the trailer with the request's cost.
     pub(crate) const fn hiding_cost(mut self) -> Self {
         self.hides_cost = true;
         self
@@ -76,7 +76,7 @@ impl Body {
         Self::new(tollgate::body::Body::inner(body))
     }
 
-    /// The body of a response. At its end, the body of its request is dropped.
+    /// A response body. When it is complete, the request's body is dropped.
     pub(super) fn releasing(mut self, request: Option<Release>) -> Self {
         self.request = request;
         self

@@ -2,17 +2,17 @@ use std::time::Duration;
 
 use super::fields::MOST_FIELDS;
 
-/// Why a body ended early.
+/// Why a body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    #[error("no piece of the body came for {0:?}")]
+    #[error("no piece of the body arrived for {0:?}")]
     Idle(Duration),
     #[error(transparent)]
     Broken(#[from] hyper::Error),
-    #[error("the response ended before the body of the request")]
+    #[error("the response finished before the request body")]
     Unwanted,
     #[error("the body is too large")]
     TooLarge,
-    #[error("more than {MOST_FIELDS} trailers came")]
+    #[error("the body has more than {MOST_FIELDS} trailers")]
     Trailers,
 }

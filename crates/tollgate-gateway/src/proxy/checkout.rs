@@ -1,4 +1,4 @@
-//! A connection that is checked out of the pool for a request.
+//! A connection that a request has checked out of the pool.
 
 use std::error::Error;
 use std::pin::{Pin, pin};
@@ -19,20 +19,20 @@ use super::upload::{Received, Upload};
 
 #[derive(Debug)]
 pub(crate) struct Checkout {
-    /// In a box, because it moves with the body of the response.
+    /// Boxed, because it moves with the response body.
     connection: Box<PooledConnection>,
     pool: Arc<dyn ConnectionPool>,
-    /// The time limit of the response.
+    /// The response timeout.
     limit: Duration,
-    /// Whether it has carried other requests, so that the upstream may be closing it now.
+    /// Whether it has served other requests, so the upstream may be closing it now.
     is_reused: bool,
-    /// Where servers share requests by what they have to do.
+    /// Set if the servers are chosen by their number of requests in flight.
     busy: Option<Busy>,
     /// Whether the client has sent the entire request body, if there is a body.
     received: Option<Received>,
 }
 
-/// Counts a request that is under way at a server.
+/// Counts a request in flight at a server.
 #[derive(Debug)]
 pub(super) struct Busy(Arc<AtomicUsize>);
 
@@ -51,7 +51,8 @@ impl Drop for Busy {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// The upstream has as many connections as it may have, and none became free in time.
+    /// The upstream has its maximum number of connections, and none was released before the
+    /// timeout.
     #[error("all connections to the upstream are in use")]
     Full,
     #[error("no connection within {0:?}")]
@@ -69,7 +70,7 @@ pub(crate) enum SendError {
 
 pub(super) struct Unanswered {
     pub(super) error: SendError,
-    /// The request, if not a byte of it was sent.
+    /// The request, if no byte was sent.
     pub(super) unsent: Option<Request<Sent>>,
 }
 
@@ -87,7 +88,7 @@ impl Checkout {
         self.is_reused
     }
 
-    /// Counts as a request under way until the response ends.
+    /// Counts as a request in flight until the response is complete.
     pub(super) fn counting(&mut self, busy: Option<Busy>) {
         self.busy = busy;
     }
@@ -96,14 +97,13 @@ impl Checkout {
         self.busy.take()
     }
 
-    /// Whether the upstream had begun to answer the request that failed.
+    /// Whether the upstream had started to answer the failed request.
     pub(super) fn has_begun(&self) -> bool {
         // Over HTTP/2, the last bytes may belong to another request.
         matches!(self.connection.sender, RequestSender::Http1(_)) && self.connection.begun.get()
     }
 
-    /// Sends a request. The time limit of the response begins now, and again with each piece of
-    /// `upload`.
+    /// Sends a request. The response timeout starts now, and again with each piece of `upload`.
     pub(super) async fn send(
         &mut self,
         request: Request<Sent>,
@@ -135,8 +135,8 @@ impl Checkout {
         }
     }
 
-    /// Waits until the connection is ready for another request. If the client read the end of the
-    /// response earlier, its next request could find an empty pool.
+    /// Waits until the connection is ready for another request. If the client could read the end of
+    /// the response earlier, its next request might find an empty pool.
     pub(super) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // The upstream responded early, and the client may still send for a long time.
         let is_sending = self.received.as_ref().is_some_and(|received| !received.is_whole());
@@ -157,7 +157,8 @@ impl Checkout {
         }
     }
 
-    /// Returns the connection to the pool. Otherwise it closes when the checkout is dropped.
+    /// Returns the connection to the pool, if it is usable. Otherwise it closes when the checkout
+    /// is dropped.
     pub(super) fn release(mut self) {
         let RequestSender::Http1(sender) = &mut self.connection.sender else { return };
         if sender.is_ready() {
@@ -190,8 +191,8 @@ impl SendError {
         }
     }
 
-    /// Whether new requests must not use an HTTP/2 connection: it may be dead, or the server is
-    /// closing it.
+    /// Whether new requests must not use an HTTP/2 connection, because it may be dead or the server
+    /// is closing it.
     fn ends_connection(&self) -> bool {
         match self {
             Self::Silence(_) => true,

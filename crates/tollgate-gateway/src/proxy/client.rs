@@ -18,7 +18,7 @@ use super::settings::{Endpoint, Protocol, Servers, Timeouts};
 /// Connections to all upstreams, and their health. Clones share both.
 ///
 /// Both survive a reload, unless it changes a timeout. Otherwise each reload would open new
-/// connections, leave the idle connections to their timeouts, and send requests to dead servers.
+/// connections, leave the idle ones to their timeouts, and send requests to dead servers.
 #[derive(Clone, Debug)]
 pub struct Clients(Arc<ClientsInner>);
 
@@ -35,7 +35,7 @@ struct ClientsInner {
 #[derive(Debug)]
 struct Permits {
     per_target: usize,
-    /// For each server: its connections of all schemes and protocols.
+    /// The connections to each server, over all schemes and protocols.
     of: HashMap<String, Arc<Semaphore>>,
 }
 
@@ -70,8 +70,8 @@ impl Clients {
         Ok(Some(self.clone()))
     }
 
-    /// Changes the maximum of connections per upstream. Connections over a lower maximum remain
-    /// open until they close. Needs a runtime, which waits for them.
+    /// Changes the maximum number of connections per upstream. Connections above a lower maximum
+    /// stay open until they close, and a task on the current runtime waits for them.
     pub fn bound(&self, per_target: usize) {
         let per_target = per_target.min(Semaphore::MAX_PERMITS);
         let mut permits = self.0.permits.lock();
@@ -102,7 +102,7 @@ impl Clients {
     ) -> Result<Arc<Pool>, http::Error> {
         let inner = &*self.0;
         let mut pools = inner.pools.lock();
-        // The other pools have lost their last route.
+        // The other pools have no routes any more.
         pools.retain(|_, pool| Arc::strong_count(pool) > 1);
         let key = (endpoint.clone(), protocol);
         if let Some(pool) = pools.get(&key) {
@@ -152,7 +152,7 @@ impl Clients {
         Ok(group)
     }
 
-    /// Sends a request without a body over HTTP/1 to the server in its URI. The connection ends
+    /// Sends a request without a body over HTTP/1 to the server in its URI. The connection closes
     /// with the checkout.
     pub(crate) async fn get(
         &self,

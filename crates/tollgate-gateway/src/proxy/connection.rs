@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 use super::sent::Sent;
 use super::socket::Begun;
 
-/// An idle connection, or a stream of an HTTP/2 connection.
+/// An idle connection, or a stream on an HTTP/2 connection.
 #[derive(Debug)]
 pub(super) struct PooledConnection {
     pub(super) sender: RequestSender,
@@ -57,8 +57,8 @@ impl PooledConnection {
 #[derive(Debug)]
 pub(super) struct Streams {
     pool: Weak<dyn ConnectionPool>,
-    /// The server's limit. It is 1 until the server sends its settings: the first request waits
-    /// for them inside h2.
+    /// The server's limit. It is 1 until the server sends its settings, for which the first request
+    /// waits inside h2.
     most: AtomicUsize,
     is_known: Notify,
     in_use: Mutex<InUse>,
@@ -71,7 +71,7 @@ pub(super) struct Streams {
 #[derive(Debug, Default)]
 struct InUse {
     count: usize,
-    /// The connection, while all streams are in use. Otherwise the pool has it.
+    /// The connection while all streams are in use. Otherwise it is in the pool.
     full: Option<Box<PooledConnection>>,
 }
 
@@ -108,7 +108,7 @@ impl Streams {
         }
     }
 
-    /// Completes [`known`](Self::known), because a closed connection receives no settings.
+    /// Also completes [`known`](Self::known), because a closed connection receives no settings.
     pub(super) fn close(&self) {
         self.retire();
         self.is_known.notify_one();
@@ -158,8 +158,8 @@ impl Streams {
         Some(Stream(Arc::clone(self)))
     }
 
-    /// Returns the connection, unless all streams are in use. Then the first stream to end returns
-    /// the connection to the pool.
+    /// Returns the connection unless all streams are in use. In that case, the first stream to
+    /// finish returns the connection to the pool.
     pub(super) fn park(&self, kept: Box<PooledConnection>) -> Option<Box<PooledConnection>> {
         let mut in_use = self.in_use.lock();
         if in_use.count < self.most.load(Ordering::Relaxed) {

@@ -47,7 +47,7 @@ impl Connectors {
         })
     }
 
-    /// Whether certificates of servers are verified.
+    /// Whether server certificates are verified.
     pub(super) const fn has_tls(&self) -> bool {
         self.tls
     }
@@ -67,7 +67,7 @@ impl Connectors {
     }
 }
 
-/// The TLS settings of a client. Without `trusting`, the client trusts no certificate.
+/// A client's TLS settings. Without `trusting`, the client trusts no certificate.
 pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     let provider = rustls::crypto::ring::default_provider();
     let builder = ClientConfig::builder_with_provider(provider.into())
@@ -84,7 +84,7 @@ pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
 fn tcp(unacknowledged: Option<Duration>) -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
-    // A request is sent in few large pieces, so waiting for more of them only adds delay.
+    // A request is sent in a few large pieces, so waiting for more only adds delay.
     connector.set_nodelay(true);
     // Detects dead servers on idle connections within 30 seconds.
     connector.set_keepalive(Some(Duration::from_secs(15)));

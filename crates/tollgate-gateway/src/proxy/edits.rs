@@ -1,4 +1,4 @@
-//! Changes of the configuration to headers.
+//! Configured changes to headers.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 use super::fields::is_spelling;
 use super::hop;
 
-/// Fields of a header that are removed and set, in this order.
+/// Header fields that are removed and set, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
     set: Vec<(HeaderName, HeaderValue)>,
@@ -16,19 +16,19 @@ pub struct Edits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    #[error("the header says where a message ends or is about one connection")]
+    #[error("the header describes the message length or the connection")]
     Framing,
-    #[error("the header `Host` has a key of its own: `preserveHost`")]
+    #[error("the header `Host` has its own key: `preserveHost`")]
     Host,
-    /// Without it, a request could go round in a loop.
-    #[error("the gateway finds loops by this header")]
+    /// Otherwise a request could loop forever.
+    #[error("the gateway detects loops with this header")]
     Via,
 }
 
 impl Edits {
     pub fn set(&mut self, name: HeaderName, mut value: HeaderValue) -> Result<(), EditError> {
         check(&name)?;
-        // It may be a password.
+        // The value may be a password.
         value.set_sensitive(true);
         self.set.push((name, value));
         Ok(())
@@ -49,8 +49,8 @@ impl Edits {
         headers.extend(self.set.iter().cloned());
     }
 
-    /// Removes the fields that are removed or set, whatever their spelling: a service that reads
-    /// `_` as `-` would otherwise find the value of the client.
+    /// Removes the fields that are removed or set, in every spelling. Otherwise a service that
+    /// reads `_` as `-` would find the client's value.
     pub(super) fn clear(&self, headers: &mut HeaderMap) {
         if self.is_empty() {
             return;
@@ -65,7 +65,7 @@ impl Edits {
     }
 }
 
-/// The names alone: a value may be a password.
+/// Only the names, because a value may be a password.
 impl fmt::Display for Edits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = self.set.iter().map(|(name, _)| ("set", name));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_set_has_one_value_and_one_spelling() {
+    fn set_replaces_all_values_and_spellings() {
         let mut edits = Edits::default();
         edits.set(HeaderName::from_static("x-role"), HeaderValue::from_static("none")).unwrap();
         edits.remove(HeaderName::from_static("x-gone")).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_frame_messages_cannot_be_edited() {
+    fn framing_headers_cannot_be_edited() {
         for (name, error) in [
             ("content-length", EditError::Framing),
             ("content_length", EditError::Framing),

@@ -1,4 +1,4 @@
-//! Brings each request into one unambiguous form, before routes and limits read it.
+//! Normalizes each request before routes and limits read it.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::path::{Ambiguous, PathFault, normalise};
 use super::upload::Received;
 use super::{Connection, hop};
 
-/// Brings a request into the one form that routes, limits and the upstream see.
+/// Brings a request into the form that routes, limits and the upstream see.
 ///
-/// Afterwards the URI is a normal path with the query of the client, or `*` for OPTIONS of the
-/// whole server. There is exactly one `Host`, which is a valid authority: the host that the client
-/// asked for. Only a request of HTTP/1.0 may have no `Host`.
+/// Afterwards the URI is a normalized path with the client's query, or `*` for a server-wide
+/// OPTIONS. There is exactly one `Host`, which is a valid authority and the host that the client
+/// requested. Only an HTTP/1.0 request may have no `Host`.
 ///
 /// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
-/// `Transfer-Encoding` that does not end in `chunked`, line feeds in a header. If a message has
-/// both a length and a `Transfer-Encoding`, hyper has dropped the length.
+/// `Transfer-Encoding` without `chunked` at the end, line feeds in a header. If a message has both
+/// a length and a `Transfer-Encoding`, hyper has dropped the length.
 pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meaning, Fault> {
     check_method(request.method())?;
     let host = set_host(request)?;
@@ -49,17 +49,17 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meanin
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// The host that the client asks for. Only a request of HTTP/1.0 may have none.
+    /// The host that the client requested. Only an HTTP/1.0 request may have none.
     pub host: Option<Authority>,
     pub upgrade: Option<HeaderValue>,
 }
 
-/// Everything besides the head of a request. For limiters this is the body of the request, which
-/// they do not read.
+/// Everything besides a request's head. To limiters this is the request body, which they do not
+/// read.
 #[derive(Debug)]
 pub struct Admitted<B = Incoming> {
     pub(crate) body: B,
-    /// Set when the whole body has been received. `None` if the request has no body.
+    /// Set when the entire body has been received. `None` if the request has no body.
     pub(crate) received: Option<Received>,
     pub(crate) connection: Arc<Connection>,
     pub(crate) host: Option<Authority>,
@@ -71,7 +71,7 @@ pub(crate) fn check_method(method: &Method) -> Result<(), Fault> {
     if method.as_str().eq_ignore_ascii_case("CONNECT") {
         return Err(Fault::Connect);
     }
-    // The service would return the headers that the gateway and the proxies in front have added.
+    // The service would return the headers that the gateway and other proxies have added.
     if method.as_str().eq_ignore_ascii_case("TRACE") {
         return Err(Fault::Trace);
     }
@@ -111,11 +111,11 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
     Ok(Some(host))
 }
 
-/// Whether an authority is a name or an address with at most a port. A user, a zone of an address
-/// and lists of hosts have another meaning to some services.
+/// Whether an authority is only a name or an address, and possibly a port. Some services give a
+/// user, an address zone or a list of hosts another meaning.
 pub(crate) fn is_host_and_port(authority: &Authority) -> bool {
     let text = authority.as_str();
-    // The colons of an IPv6 address are in brackets.
+    // An IPv6 address has its colons in brackets.
     let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
     let (host, port) = match text[address_end..].find(':') {
         Some(colon) => (&text[..address_end + colon], &text[address_end + colon + 1..]),
@@ -137,7 +137,7 @@ pub(crate) fn is_host_and_port(authority: &Authority) -> bool {
 fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
     let uri = request.uri();
     if uri.authority().is_some() && uri.scheme().is_none() {
-        // Only CONNECT has a target that is a host alone.
+        // Only CONNECT has a target without a path.
         return Err(PathFault::NotAbsolute.into());
     }
     if uri.path() == "*" && request.method() == Method::OPTIONS {
@@ -168,17 +168,17 @@ fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     if is_number && lines.next().is_none() { Ok(()) } else { Err(Fault::Framing) }
 }
 
-/// Whether a body follows, according to these two headers of HTTP/1.
+/// Whether a body follows, according to these two HTTP/1 headers.
 ///
-/// Some services ignore both headers in a request for an upgrade. They would read the body as a
-/// second request, which no limit has counted.
+/// Some services ignore both headers in an upgrade request. They would read the body as a second
+/// request, which no limit has counted.
 fn has_body(headers: &HeaderMap) -> bool {
     let is_zero = |length: &HeaderValue| length.as_bytes().iter().all(|digit| *digit == b'0');
     headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).iter().all(is_zero)
 }
 
-/// The gateway itself answers `100-continue` when it starts to read the body, so the upstream need
-/// not. A denied request is answered before its body is read.
+/// Removes `Expect`, because the gateway itself answers `100-continue` when it starts to read the
+/// body. A denied request is answered before that.
 fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
     let Entry::Occupied(lines) = headers.entry(EXPECT) else { return Ok(()) };
     let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
@@ -189,7 +189,7 @@ fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
     Ok(())
 }
 
-/// HTTP/2 may send one header for each cookie; HTTP/1 may not (RFC 9113 §8.2.3).
+/// HTTP/2 may send one header for each cookie, but HTTP/1 may not (RFC 9113 §8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_host_and_a_normal_path() {
+    fn host_and_path_are_normalized() {
         for (version, uri, hosts, host, path) in [
             (Version::HTTP_11, "/a", &["b.c:1"][..], "b.c:1", "/a"),
             (Version::HTTP_11, "/a//%62;x?q=%2F&;", &["b"], "b", "/a/b?q=%2F&;"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_host_or_several_is_refused() {
+    fn invalid_hosts_are_rejected() {
         for (version, uri, hosts) in [
             (Version::HTTP_11, "/", &[][..]),
             (Version::HTTP_11, "/", &["a", "a"]),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_one_meaning_is_refused() {
+    fn ambiguous_requests_are_rejected() {
         let host = ("host", "a");
         for (lines, fault) in [
             (&[host, ("content-length", "5"), ("content-length", "5")][..], Fault::Framing),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_has_no_body() {
+    fn upgrades_have_no_body() {
         let asked = [("host", "a"), ("connection", "upgrade"), ("upgrade", "websocket")];
         for (version, field, is_refused) in [
             (Version::HTTP_11, ("content-length", "1"), true),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_one_line_and_the_expectation_is_met_here() {
+    fn joins_cookies_and_removes_expect() {
         let mut request = request(
             Version::HTTP_2,
             "https://a/",

@@ -1,4 +1,4 @@
-//! Failures of upstreams in the log: a few lines each, however many requests fail.
+//! Logs upstream failures with few lines, no matter how many requests fail.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Writes failures of upstreams to the log. Clones share the state.
+/// Logs upstream failures. Clones share the state.
 ///
-/// There is a line when an upstream begins to fail, a line when it answers again, and with every
-/// [`tell`](Self::tell) a count of the failures since the last line. An upstream that comes and
-/// goes begins to fail at most once in ten seconds. In between, its failures are only counted.
+/// There is a line when an upstream starts to fail, another when it answers again, and with every
+/// [`tell`](Self::tell) a count of the failures since the last line. A flapping upstream logs its
+/// start at most once in ten seconds. Further failures are only counted.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     upstreams: Arc<Mutex<HashMap<String, Arc<Health>>>>,
@@ -23,8 +23,7 @@ pub struct Failures {
 #[derive(Debug)]
 pub(super) struct Health {
     upstream: String,
-    /// Whether the last change in the log is that it fails. Each response reads this without the
-    /// lock.
+    /// Whether the last logged change is a failure. Each response reads this without the lock.
     fails: AtomicBool,
     told: Mutex<Told>,
 }
@@ -36,7 +35,7 @@ struct Told {
 }
 
 impl Failures {
-    /// The state of an upstream. All routes to this upstream share it.
+    /// An upstream's state, which all its routes share.
     pub(super) fn of(&self, upstream: &str) -> Arc<Health> {
         let mut upstreams = self.upstreams.lock();
         let health = upstreams.entry(upstream.to_owned()).or_insert_with_key(|upstream| {
@@ -53,7 +52,7 @@ impl Failures {
                 let seconds = passed.as_secs_f64().round().max(1.0);
                 tracing::warn!(%upstream, "{} failed in the last {seconds} s", Counts(&counts));
             }
-            // No route leads to the others any more.
+            // The other upstreams have no routes any more.
             Arc::strong_count(health) > 1
         });
     }
@@ -95,7 +94,7 @@ impl Health {
     }
 }
 
-/// `9700 more requests (upstream-timeout 3, upstream-unreachable 9697)`
+/// Formats as `9700 more requests (upstream-timeout 3, upstream-unreachable 9697)`.
 struct Counts<'a>(&'a BTreeMap<&'static str, u64>);
 
 impl fmt::Display for Counts<'_> {
@@ -119,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what is logged.
+    /// Collects the log.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upstream_begins_to_fail_at_most_once_in_ten_seconds() {
+    async fn flapping_upstream_logs_few_lines() {
         let log = Log::default();
         let lines = tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false);
         let _log = tracing::subscriber::set_default(lines.with_writer(log.clone()).finish());
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_is_forgotten_when_no_route_leads_there() {
+    fn unused_upstreams_are_forgotten() {
         let failures = Failures::default();
         let health = failures.of("a:1");
         let same = failures.of("a:1");

@@ -1,4 +1,4 @@
-//! Why the gateway answers a request itself, instead of an upstream.
+//! Why the gateway answers a request instead of an upstream.
 
 use std::error::Error;
 
@@ -13,18 +13,18 @@ use crate::problem::problem;
 
 /// The reason why no upstream answered a request.
 ///
-/// Clients read the answer, so addresses and causes go only to the log.
+/// Clients read the answer, so addresses and causes only appear in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error(transparent)]
     Path(#[from] PathFault),
-    #[error("the request must name one host, in one way")]
+    #[error("the request must name exactly one valid host")]
     Host,
-    #[error("the length of the body is given in more than one way")]
+    #[error("the request has an invalid or ambiguous body length")]
     Framing,
-    #[error("the only transfer coding that is understood is `chunked`")]
+    #[error("the only supported transfer coding is `chunked`")]
     Coding,
-    #[error("this gateway forwards requests and opens no tunnels")]
+    #[error("this gateway does not support CONNECT")]
     Connect,
     /// The service would return the headers that proxies have added.
     #[error("this gateway does not answer TRACE")]
@@ -32,20 +32,20 @@ pub enum Fault {
     #[error("the request has more than {MOST_FIELDS} header fields or trailers")]
     Fields,
     /// Some services would read the body as a second request.
-    #[error("a request that asks to change the protocol may have no body")]
+    #[error("an upgrade request must not have a body")]
     Upgrade,
-    #[error("the only expectation that is met is `100-continue`")]
+    #[error("the only supported expectation is `100-continue`")]
     Expectation,
-    #[error("the body of the request is too large")]
+    #[error("the request body is too large")]
     TooLarge,
-    #[error("the body of the request did not come in time")]
+    #[error("the request body did not arrive before the timeout")]
     SlowClient,
-    /// The client's body broke off. The client is usually gone and does not read the answer.
-    #[error("the body of the request broke off")]
+    /// The client is usually gone and does not read the answer.
+    #[error("the request body is incomplete")]
     BrokenClient,
-    #[error("no route leads from this host and path to a service")]
+    #[error("no route matches this host and path")]
     NoRoute,
-    #[error("the request has passed this gateway before: its target leads back to it")]
+    #[error("the request loops: its target leads back to this gateway")]
     Loop,
     #[error("too many upgraded connections are open; try again later")]
     Crowded,
@@ -55,11 +55,11 @@ pub enum Fault {
     Refused,
     #[error("the service behind the gateway cannot be reached")]
     Unreachable,
-    #[error("the service behind the gateway gave no valid answer")]
+    #[error("the service behind the gateway sent an invalid response")]
     BadAnswer,
-    #[error("the service behind the gateway could not be reached in time")]
+    #[error("the connection to the service behind the gateway timed out")]
     ConnectTimeout,
-    #[error("the service behind the gateway did not answer in time")]
+    #[error("the service behind the gateway did not answer before the timeout")]
     AnswerTimeout,
 }
 
@@ -68,7 +68,7 @@ impl Fault {
         self.status_and_code().0
     }
 
-    /// For programs.
+    /// The code for programs.
     pub const fn code(self) -> &'static str {
         self.status_and_code().1
     }

@@ -1,4 +1,4 @@
-//! One request to one upstream and back.
+//! Forwards one request to an upstream, and returns its response.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -40,11 +40,11 @@ pub struct Forward {
     rules: RequestRules,
     host: Host,
     response_headers: Edits,
-    /// Whether the request target over HTTP/1 differs from the target of the client.
+    /// Whether the HTTP/1 request target differs from the client's target.
     changes_target: bool,
 }
 
-/// A response that is under way.
+/// A pending response.
 pub(crate) type Answering<'a> =
     Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send + 'a>>;
 
@@ -92,7 +92,7 @@ impl Forward {
         if let Some(release) = release {
             release.answered();
         }
-        // The version of the upstream's connection is not the version of the client's connection.
+        // The upstream connection's version is not the client connection's version.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(response, checkout, member, upgrade.take());
@@ -103,7 +103,7 @@ impl Forward {
                 let what = "the answer has a transfer coding other than `chunked`";
                 return Err(self.invalid(member, what));
             }
-            // If both are there, the encoding counts (RFC 9112 §6.3). A client that trusted the
+            // If both headers exist, the encoding counts (RFC 9112 §6.3). A client that trusted the
             // length would read the rest of this answer as the next answer.
             headers.remove(CONTENT_LENGTH);
         }
@@ -126,7 +126,7 @@ impl Forward {
         }))
     }
 
-    /// The path at the servers, if it differs from the path of the client.
+    /// The path at the servers, if it differs from the client's path.
     fn path(&self, sent: &Uri, base: &str) -> Result<Option<PathAndQuery>, Fault> {
         let path = sent.path_and_query().map_or("/", PathAndQuery::as_str);
         let path = match &self.rules.strip_prefix {
@@ -239,7 +239,7 @@ impl Forward {
         }
     }
 
-    /// Adds the request's entire body to a copy of its head, if the gateway still has it.
+    /// Adds the entire request body to a copy of the head, if the gateway still has it.
     fn with_body(
         &self,
         mut again: Request<Sent>,
@@ -272,7 +272,7 @@ impl Forward {
         fault
     }
 
-    /// An answer that cannot be passed on.
+    /// An answer that cannot be forwarded.
     fn invalid(&self, member: &Member, why: &str) -> Fault {
         member.health.failed(Fault::BadAnswer.code(), &why, None);
         self.group.failed(member);
@@ -286,7 +286,7 @@ impl Forward {
         member: &Member,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Body>, Fault> {
-        let what = "the answer is a change of protocol that was not asked for";
+        let what = "the answer upgrades to a protocol that the client did not request";
         let unasked = || self.invalid(member, what);
         let Upgrade { protocols, client, place } = upgrade.ok_or_else(unasked)?;
         if !hop::was_asked_for(response.headers(), &protocols) {
@@ -305,15 +305,15 @@ impl Forward {
     }
 }
 
-/// How many refusals of a request the gateway accepts before it gives up. A server that shuts down
-/// may refuse requests on several connections.
+/// How many refusals the gateway accepts for a request. A server that shuts down may refuse
+/// requests on several connections.
 const MAX_REFUSALS: u32 = 3;
 
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Whether the connection ended before the head of the answer was complete.
+/// Whether the connection closed before the answer's head was complete.
 fn broke_off(error: &SendError) -> bool {
     let SendError::Http(error) = error else { return false };
     // The server did not answer a PING.

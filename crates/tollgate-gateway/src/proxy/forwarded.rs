@@ -16,14 +16,14 @@ use super::{Connection, hop, protocol};
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
     pub proxies: key::TrustedProxies,
-    /// The header in which the proxies write the address of the client.
+    /// The header in which the proxies write the client's address.
     pub header: HeaderName,
     /// Reads that header.
     pub client: key::ClientIp,
 }
 
 impl TrustedProxies {
-    /// The address of the client, if a trusted proxy sent the request.
+    /// The client's address, if a trusted proxy sent the request.
     pub(super) fn client<B>(
         &self,
         request: &Request<B>,
@@ -38,7 +38,7 @@ impl TrustedProxies {
         Some(self.client.address(&head).ok().flatten().unwrap_or(peer))
     }
 
-    /// What happens to a header that describes the client.
+    /// How to treat a header that describes the client.
     fn treatment(&self, name: &HeaderName, is_front: bool) -> Treatment {
         let text = name.as_str();
         // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed
@@ -52,28 +52,28 @@ impl TrustedProxies {
         if ADDRESSES.contains(&text) {
             return Treatment::Replace;
         }
-        // The trusted proxy sets the others, such as `X-Forwarded-Proto`.
+        // The trusted proxy sets the remaining headers, such as `X-Forwarded-Proto`.
         if OTHER_NAMES.contains(&text) { Treatment::Remove } else { Treatment::Keep }
     }
 }
 
 enum Treatment {
     Keep,
-    /// The gateway writes the address of the client.
+    /// The gateway writes the client's address.
     Replace,
     Remove,
 }
 
 /// Writes `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded`.
 ///
-/// The gateway appends this hop to each list. Earlier elements are kept only if a trusted proxy
-/// sent the request, and only in the header that it is known to write. Clients may invent all other
+/// The gateway appends this hop to each list. Earlier elements remain only if a trusted proxy sent
+/// the request, and only in the header that it is known to write. Clients may invent all other
 /// elements, and an upstream that reads from the left would trust them. A proxy forwards headers
 /// that it does not write, so in these headers the gateway replaces the client's address with the
 /// address that it has found. Protocol and host describe the first hop, so a trusted proxy's values
-/// are kept.
+/// remain.
 ///
-/// `host` is the host that the client asked for. `client` is its address, if a trusted proxy sent
+/// `host` is the host that the client requested. `client` is its address, if a trusted proxy sent
 /// the request.
 pub(super) fn write(
     headers: &mut HeaderMap,
@@ -119,8 +119,8 @@ pub(super) fn write(
     }
 }
 
-/// Removes the trailers of a request that describe the client or the end of the message. Some
-/// services add trailers to the headers and would trust them (RFC 9110 §6.5.1).
+/// Removes request trailers that describe the client or the message length. Some services merge
+/// trailers into the headers and would trust them (RFC 9110 §6.5.1).
 pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     hop::remove_framing(trailers);
     let dropped: Vec<_> = trailers
@@ -170,7 +170,7 @@ impl Via {
         })
     }
 
-    /// Whether the request has passed this gateway before: it would loop forever.
+    /// Whether the request has passed this gateway before, and would loop forever.
     pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
         headers.get_all(VIA).iter().any(|line| {
             line.to_str().is_ok_and(|line| {
@@ -191,7 +191,7 @@ impl Via {
     }
 }
 
-/// One hop of RFC 7239.
+/// A hop as defined in RFC 7239.
 fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
     // With a quote or a backslash, the client could inject its own elements.
     let Some(host) = host.filter(|host| !host.contains(['"', '\\'])) else {
@@ -202,7 +202,8 @@ fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(element)).unwrap_or_else(|_| connection.hop.clone())
 }
 
-/// Appends to a list. The list becomes one line, because some servers read only the first line.
+/// Appends to a list. All elements end up in one line, because some servers read only the first
+/// line.
 fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
     match headers.entry(name) {
         Entry::Vacant(vacant) => drop(vacant.insert(element)),
@@ -219,16 +220,16 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// The number of headers that every forwarded request gets: these three, `Forwarded` and `Via`.
+/// The number of headers that every forwarded request receives: these three, `Forwarded` and `Via`.
 const WRITTEN: usize = 5;
 
 pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// The prefix of `X-Forwarded-For` and of its extensions, such as `-Port`, `-Prefix` and `-User`.
+/// The prefix of `X-Forwarded-For` and related headers, such as `-Port`, `-Prefix` and `-User`.
 const PREFIX: &str = "x-forwarded-";
 
-/// Services trust these headers as they trust the headers that the gateway writes. Each is the
-/// address of the client.
+/// Services trust these headers as much as those that the gateway writes. Each contains the
+/// client's address.
 const ADDRESSES: [&str; 23] = [
     "client-ip",
     "x-client-ip",
@@ -255,7 +256,7 @@ const ADDRESSES: [&str; 23] = [
     "ali-cdn-real-ip",
 ];
 
-/// These have another form, or an address of one version only.
+/// These have another format, or only an address of one IP version.
 const OTHER_NAMES: [&str; 10] = [
     "forwarded",
     "forwarded-for",
@@ -269,8 +270,8 @@ const OTHER_NAMES: [&str; 10] = [
     "cloudfront-viewer-address",
 ];
 
-/// Some services read the path from the first three, so the limits would be those of another path.
-/// CGI programs get `Proxy` as the variable `HTTP_PROXY`, and send requests through that proxy. Only
+/// Some services read the path from the first three, so another path's limits would apply. CGI
+/// programs see `Proxy` as the variable `HTTP_PROXY`, and send requests through that proxy. Only
 /// the gateway may report that a request exceeds a soft limit.
 const HARMFUL: [&str; 5] =
     ["x-original-url", "x-original-uri", "x-rewrite-url", "proxy", "x-ratelimit-exceeded"];
@@ -281,23 +282,23 @@ mod tests {
 
     type Lines<'a> = &'a [(&'static str, &'static str)];
 
-    /// The headers of a request behind proxies that write `X-Forwarded-For`.
-    fn told(peer: &str, host: Option<&str>, lines: Lines<'_>) -> HeaderMap {
+    /// A request's headers behind proxies that write `X-Forwarded-For`.
+    fn written_behind_proxy(peer: &str, host: Option<&str>, lines: Lines<'_>) -> HeaderMap {
         let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
         let client = key::ClientIp::peer().trusting(proxies.clone());
-        told_by(&TrustedProxies { proxies, header: FOR, client }, peer, host, lines)
+        written_by(&TrustedProxies { proxies, header: FOR, client }, peer, host, lines)
     }
 
-    /// The same behind proxies that write a header of their own.
-    fn told_by_balancer(peer: &str, lines: Lines<'_>) -> HeaderMap {
+    /// The same behind proxies that write their own header.
+    fn written_behind_balancer(peer: &str, lines: Lines<'_>) -> HeaderMap {
         let header = HeaderName::from_static("x-our-balancer");
         let proxies = key::TrustedProxies::parse(["loopback"]).unwrap();
         let client = key::ClientIp::peer().trusting(proxies.clone());
         let client = client.in_single_header(header.clone());
-        told_by(&TrustedProxies { proxies, header, client }, peer, None, lines)
+        written_by(&TrustedProxies { proxies, header, client }, peer, None, lines)
     }
 
-    fn told_by(
+    fn written_by(
         trusted: &TrustedProxies,
         peer: &str,
         host: Option<&str>,
@@ -314,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_is_carried_on() {
-        let headers = told(
+    fn trusted_proxy_headers_are_extended() {
+        let headers = written_behind_proxy(
             "127.0.0.1:9",
             Some("inner:80"),
             &[
@@ -337,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_invents_is_dropped() {
-        let headers = told(
+    fn untrusted_headers_are_replaced() {
+        let headers = written_behind_proxy(
             "[2001:db8::1]:9",
             Some("shop.example"),
             &[
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_names_neither_client_nor_path_in_any_spelling() {
+    fn untrusted_spellings_are_removed() {
         let invented = [
             ("x_forwarded_for", "127.0.0.1"),
             ("x-forwarded_for", "127.0.0.1"),
@@ -375,7 +376,7 @@ mod tests {
             ("transfer_encoding", "chunked"),
         ];
         let kept = [("x-request-id", "2"), ("x_request_id", "3"), ("proxy-status", "4")];
-        let headers = told("192.0.2.1:9", None, &[&invented[..], &kept].concat());
+        let headers = written_behind_proxy("192.0.2.1:9", None, &[&invented[..], &kept].concat());
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
             assert!(!names.contains(&name), "{name}");
@@ -384,19 +385,19 @@ mod tests {
             assert!(names.contains(&name), "{name}");
         }
         let own = [("x-our-balancer", "127.0.0.1"), ("x_our_balancer", "127.0.0.1")];
-        let headers = told_by_balancer("192.0.2.1:9", &own);
+        let headers = written_behind_balancer("192.0.2.1:9", &own);
         assert!(own.iter().all(|(name, _)| !headers.contains_key(*name)), "{headers:?}");
         // Behind a proxy, names with `_` are from the client.
-        let headers = told("127.0.0.1:9", None, &invented);
+        let headers = written_behind_proxy("127.0.0.1:9", None, &invented);
         for (name, _) in invented {
-            let is_of_a_proxy = ["x-forwarded-user", "cf-connecting-ip"].contains(&name);
-            assert_eq!(headers.contains_key(name), is_of_a_proxy, "{name}");
+            let is_from_proxy = ["x-forwarded-user", "cf-connecting-ip"].contains(&name);
+            assert_eq!(headers.contains_key(name), is_from_proxy, "{name}");
         }
     }
 
     /// A proxy forwards address headers that it does not write, so a client may have written them.
     #[test]
-    fn address_headers_behind_a_proxy_have_the_found_client() {
+    fn forged_addresses_are_replaced() {
         let forged = [
             ("x-real-ip", "198.51.100.66"),
             ("x-real-ip", "198.51.100.67"),
@@ -413,7 +414,7 @@ mod tests {
             ("x-original-forwarded-for", "198.51.100.66"),
         ];
         let list = ("x-forwarded-for", "198.51.100.66, 2001:db8::7");
-        let headers = told("127.0.0.1:9", None, &[&forged[..], &[list]].concat());
+        let headers = written_behind_proxy("127.0.0.1:9", None, &[&forged[..], &[list]].concat());
         for (name, _) in forged.iter().filter(|(name, _)| *name != "forwarded") {
             let lines: Vec<_> = headers.get_all(*name).iter().collect();
             let expected = if ADDRESSES.contains(name) { &["2001:db8::7"][..] } else { &[] };
@@ -423,27 +424,27 @@ mod tests {
         assert_eq!(headers["x-forwarded-for"], "198.51.100.66, 2001:db8::7, 127.0.0.1");
         // These proxies write another header, so the list is from the client.
         let own = ("x-our-balancer", "203.0.113.7");
-        let headers = told_by_balancer("127.0.0.1:9", &[&forged[..], &[list, own]].concat());
+        let headers = written_behind_balancer("127.0.0.1:9", &[&forged[..], &[list, own]].concat());
         assert_eq!(headers["x-our-balancer"], "203.0.113.7");
         assert_eq!(headers["x-forwarded-for"], "203.0.113.7, 127.0.0.1");
         assert_eq!(headers["forwarded"], "for=203.0.113.7, for=127.0.0.1;proto=https");
         assert_eq!(headers["x-real-ip"], "203.0.113.7");
-        // Without the header of the proxy, only its own address is certain.
-        let headers = told_by_balancer("127.0.0.1:9", &[&forged[..], &[list]].concat());
+        // Without the proxy's header, only its own address is certain.
+        let headers = written_behind_balancer("127.0.0.1:9", &[&forged[..], &[list]].concat());
         assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
         assert_eq!(headers["forwarded"], "for=127.0.0.1;proto=https");
         assert_eq!(headers["x-real-ip"], "127.0.0.1");
     }
 
     #[test]
-    fn a_mapped_address_is_told_as_ipv4_and_a_host_that_would_end_its_quotes_is_not_told() {
-        let headers = told("[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
+    fn unmaps_addresses_and_drops_quoted_hosts() {
+        let headers = written_behind_proxy("[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
         assert_eq!(headers["x-forwarded-for"], "192.0.2.9");
         assert_eq!(headers["forwarded"], "for=192.0.2.9;proto=https");
     }
 
     #[test]
-    fn a_request_that_has_passed_is_recognised() {
+    fn via_detects_loops() {
         let mut headers = HeaderMap::new();
         let (ours, other) = (Via::new("tollgate-1").unwrap(), Via::new("other").unwrap());
         other.append_to(&mut headers, Version::HTTP_2);

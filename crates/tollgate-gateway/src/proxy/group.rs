@@ -1,7 +1,7 @@
-//! The servers of one upstream: which one gets a request, and which ones are down.
+//! An upstream's servers: selects a server for each request, and tracks which servers are down.
 //!
-//! All workers share this state, because a server that is down is down for each of them. It
-//! consists of atomics. A request to a single server does not write any of them.
+//! All workers share this state, because a server that is down is down for every worker. It
+//! consists of atomics, which requests to a single server never write.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,13 +33,13 @@ pub(super) struct Group {
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) pool: Arc<Pool>,
-    /// For requests that ask for another protocol, which HTTP/2 cannot carry.
+    /// For upgrade requests, which HTTP/2 cannot carry.
     pub(super) upgrades: Arc<Pool>,
     pub(super) host: HeaderValue,
     pub(super) health: Arc<Health>,
     failures: AtomicU32,
-    /// When the next request is sent there to see whether it answers again, in milliseconds; 0
-    /// while it gets requests.
+    /// When the next request tests whether the member answers again, in milliseconds; 0 while it
+    /// receives requests normally.
     out_until: AtomicU64,
     is_down: AtomicBool,
     busy: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Member {
 pub(super) struct Tried(u64);
 
 impl Group {
-    /// Starts the checks of `servers`, if there are any. Needs a runtime for them.
+    /// Creates the members for `servers`.
     pub(super) fn new(
         servers: &Servers,
         pool: impl Fn(&Endpoint, Protocol) -> Result<Arc<Pool>, http::Error>,
@@ -107,8 +107,8 @@ impl Group {
         self.members.iter().any(|member| !member.address.base_path.is_empty())
     }
 
-    /// A member that was not tried, if there is one: a member that gets requests if possible. From
-    /// time to time a request shows whether a member that gets none answers again.
+    /// A member that was not tried yet, preferably one that receives requests. Occasionally, a
+    /// request tests a member that currently receives none.
     pub(super) fn choose(&self, tried: &mut Tried) -> Option<&Arc<Member>> {
         let index = match self.members.len() {
             1 => (tried.0 == 0).then_some(0)?,
@@ -120,7 +120,7 @@ impl Group {
 
     fn choose_among(&self, count: usize, tried: Tried) -> Option<usize> {
         let given = self.given.fetch_add(1, Ordering::Relaxed);
-        // From another member each time, so that equals share the requests.
+        // Starts with another member each time, so equal members share the requests.
         let order = (0..count).map(|n| given.wrapping_add(n) % count);
         let untried = order.filter(|index| tried.0 >> index & 1 == 0);
         let now = self.now();
@@ -128,8 +128,8 @@ impl Group {
         let up = || untried.clone().filter(|index| self.members[*index].is_up());
         let chosen = due.or_else(|| match self.balance {
             Balance::RoundRobin => {
-                // In one order among the members that are up. Otherwise the neighbour of a member
-                // that is down would get the requests of both.
+                // In a fixed order among the members that are up. Otherwise the neighbor of a
+                // member that is down would receive the requests for both.
                 let mut up: Vec<_> = up().collect();
                 up.sort_unstable();
                 up.get(given.checked_rem(up.len())?).copied()
@@ -143,7 +143,7 @@ impl Group {
 
     /// Milliseconds since the start, and never 0.
     fn now(&self) -> u64 {
-        // Some hundred million years fit.
+        // A `u64` fits 500 million years.
         self.began.elapsed().as_millis() as u64 + 1
     }
 
@@ -179,7 +179,7 @@ impl Member {
         !self.is_down.load(Ordering::Relaxed) && self.out_until.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether a request shall show that it answers again. Only one request does for each time.
+    /// Whether a request should test the member now. Returns true for a single request per retry.
     fn is_due(&self, now: u64, passive: Passive) -> bool {
         let until = self.out_until.load(Ordering::Relaxed);
         if until == 0 || until > now || self.is_down.load(Ordering::Relaxed) {
@@ -211,7 +211,7 @@ impl Member {
         target.build()
     }
 
-    /// Asks for the path of the checks. `None` where no connection was free for that.
+    /// Requests the health check path. `None` if no connection was free.
     async fn ask(&self, path: PathAndQuery, protocol: Protocol) -> Option<bool> {
         let is_http1 = protocol == Protocol::Http1;
         let mut request = Request::new(Sent::default());

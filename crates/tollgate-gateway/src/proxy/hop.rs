@@ -8,8 +8,8 @@ use http::header::{
 use super::fields::is_spelling;
 
 /// Removes the headers that apply only to the incoming connection (RFC 9110 §7.6.1): the known
-/// ones, and those in `Connection`. `Connection` cannot remove the headers of `identity`: without
-/// its key, the service might assign a request to another client.
+/// headers, and those that `Connection` lists. The latter cannot remove the headers in `identity`:
+/// without its key, the service might assign a request to another client.
 ///
 /// Call this before the gateway adds its own headers. Otherwise a client could remove them with
 /// `Connection`.
@@ -18,13 +18,13 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
             let name = name.trim_ascii();
-            // Nearly all lines have one of these, which name no header of their own to remove.
+            // Nearly every line contains one of these, which are not header names.
             if [&b"keep-alive"[..], b"close"].iter().any(|it| name.eq_ignore_ascii_case(it)) {
                 continue;
             }
             match HeaderName::from_bytes(name) {
-                // Each server needs the headers for the end and the host of a message. A client
-                // that lists them here wants the next server to read a different message.
+                // Every server needs the headers for a message's length and host. A client that
+                // lists them here wants the next server to read a different message.
                 Ok(name) if !END_TO_END.contains(&name) && !identity.contains(&name) => {
                     named.push(name);
                 }
@@ -32,30 +32,30 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
             }
         }
     }
-    // A message has few headers, and most messages lose none of them.
+    // A message has few headers, and most messages lose none of these.
     named.extend(headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned());
     for name in &named {
         headers.remove(name);
     }
 }
 
-/// Whether `chunked` is the only transfer coding. hyper decodes chunks. Another coding would stay
-/// in the body, and the next server could not detect it without this header.
+/// Whether `chunked` is the only transfer coding. hyper decodes chunks, but another coding would
+/// remain in the body, and the next server could not detect it without this header.
 pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
     let mut codings = tokens(headers, &TRANSFER_ENCODING);
     codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
         && codings.next().is_none()
 }
 
-/// Whether a header describes the connection or the length of a message. Many services read `_` as
-/// `-`, so both spellings count.
+/// Whether a header describes the connection or the message length. Many services read `_` as `-`,
+/// so both spellings count.
 pub(super) fn is_framing(name: &str) -> bool {
     let is_known = |known: &HeaderName| is_spelling(name, known.as_str());
     is_known(&CONTENT_LENGTH) || HOP_BY_HOP.iter().any(is_known)
 }
 
-/// Removes trailers that are only allowed as headers (RFC 9110 §6.5.1). HTTP/2 does not allow them
-/// at all, and the message would break off.
+/// Removes trailers that are only allowed as headers (RFC 9110 §6.5.1). HTTP/2 forbids them, so the
+/// message would be rejected.
 pub(super) fn remove_framing(trailers: &mut HeaderMap) {
     let framing = trailers.keys().filter(|name| is_framing(name.as_str()));
     for name in framing.cloned().collect::<Vec<_>>() {
@@ -105,7 +105,7 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
-    // These are for a forward proxy of the client, and the gateway is a reverse proxy.
+    // These are for the client's forward proxy, but the gateway is a reverse proxy.
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),
@@ -126,7 +126,7 @@ static END_TO_END: [HeaderName; 13] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-proto"),
-    // The gateway has written them by now.
+    // The gateway has already written these.
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
 ];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_connection_is_removed_and_all_else_stays() {
+    fn connection_headers_are_removed() {
         let mut fields = headers(&[
             ("connection", "close, X-Private"),
             ("connection", "x-other,,"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_removes_nothing_that_concerns_everybody() {
+    fn connection_cannot_remove_shared_headers() {
         let kept = [
             ("host", "a"),
             ("content-length", "5"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_was_asked_for_if_the_request_lists_it() {
+    fn upgrades_only_to_requested_protocols() {
         for (asked, answered, expected) in [
             ("websocket", &["websocket"][..], true),
             ("websocket", &["WebSocket"], true),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_passed_on_but_not_to_another_http() {
+    fn upgrades_to_http_are_dropped() {
         for (connection, protocols, passes) in [
             ("Upgrade", "websocket", true),
             ("keep-alive, upgrade", "WebSocket", true),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_client_that_says_so_reads_trailers() {
+    fn te_announces_trailers() {
         for (te, reads) in [
             ("trailers", true),
             ("deflate, Trailers", true),

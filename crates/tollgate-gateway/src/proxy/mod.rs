@@ -1,5 +1,5 @@
-//! The reverse proxy: one request to one upstream and back. It does not know routes, limits or the
-//! source of its settings. Only its body has room for the permit of a limiter.
+//! The reverse proxy: forwards a request to an upstream, and returns its response. It knows nothing
+//! about routes, limits or configuration files, except that its body can hold a limiter's permit.
 
 mod body;
 mod body_error;
@@ -58,7 +58,7 @@ pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
 pub(crate) use self::upload::Received;
 
-/// A connection of a client, with the values that all its requests share.
+/// A client connection, with the values that all its requests share.
 #[derive(Debug)]
 pub struct Connection {
     pub peer: SocketAddr,

@@ -1,4 +1,4 @@
-//! A request as it is sent to an upstream.
+//! A request in the form that is sent to an upstream.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::source::{RawBody, Release};
 use super::tunnel::{Place, Tunnels};
 use super::upload::Upload;
 
-/// The values that all upstreams of a gateway share.
+/// The values that all upstreams share.
 #[derive(Clone, Debug)]
 pub struct Common {
     pub trusted_proxies: TrustedProxies,
@@ -33,11 +33,11 @@ pub struct Common {
     pub clients: Clients,
     pub tunnels: Tunnels,
     pub failures: Failures,
-    /// The element of `Via`. A request that has it has passed this gateway before.
+    /// The gateway's element in `Via`. A request that contains it has passed this gateway before.
     pub via: Via,
 }
 
-/// The settings for requests to one upstream.
+/// An upstream's request settings.
 #[derive(Debug)]
 pub(super) struct RequestRules {
     pub(super) common: Common,
@@ -47,17 +47,17 @@ pub(super) struct RequestRules {
     pub(super) max_body: u64,
 }
 
-/// A path prefix, also as the value of a header.
+/// A path prefix, also stored as a header value.
 #[derive(Debug)]
 pub(super) struct Prefix(pub(super) String, pub(super) HeaderValue);
 
 /// A request to an upstream, and the parts that outlive it.
 pub(super) struct Outgoing {
-    /// Empty while it is sent and after the response.
+    /// Empty while it is being sent and after the response.
     pub(super) request: Request<Sent>,
-    /// The progress of the body, if there is one.
+    /// The body's progress, if there is a body.
     pub(super) upload: Option<Arc<Upload>>,
-    /// Ends the body when the response has ended.
+    /// Drops the body when the response is complete.
     pub(super) release: Option<Release>,
     pub(super) upgrade: Option<Upgrade>,
 }
@@ -75,7 +75,7 @@ impl Outgoing {
             return Err(Fault::Loop);
         }
         let upgrade = Upgrade::take(&rules.common.tunnels, &mut request)?;
-        // Before `Connection` can remove the header of the proxy.
+        // Before `Connection` can remove the proxy's header.
         let client = rules.common.trusted_proxies.client(&request, &request.body().connection);
         let (mut parts, admitted) = request.into_parts();
         rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
@@ -99,10 +99,10 @@ impl Outgoing {
 }
 
 impl Upgrade {
-    /// The client's upgrade request, if there is one.
+    /// The client's upgrade request, if any.
     ///
-    /// The place for the tunnel is reserved before the request is sent. Otherwise the upstream
-    /// might accept an upgrade while the gateway has no room.
+    /// The tunnel is reserved before the request is sent, because the upstream might otherwise
+    /// accept an upgrade for which the gateway has no capacity.
     fn take(tunnels: &Tunnels, request: &mut Request<Admitted>) -> Result<Option<Self>, Fault> {
         let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
         let place = tunnels.room().ok_or(Fault::Crowded)?;
@@ -120,7 +120,7 @@ impl RequestRules {
         upgrade: Option<&Upgrade>,
     ) {
         let Common { trusted_proxies, identity, via, .. } = &self.common;
-        // HTTP/2 has no upgrades of this kind.
+        // HTTP/2 has no such upgrades.
         let is_http1 = upgrade.is_some() || self.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
@@ -157,7 +157,7 @@ impl RequestRules {
             }
         }
         parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
-        // The extensions are not meant for the connection to the upstream.
+        // The extensions are not meant for the upstream connection.
         parts.extensions = Extensions::new();
     }
 }

@@ -1,46 +1,46 @@
-//! One spelling for each path.
+//! Normalizes paths.
 //!
-//! A resource has many spellings. If a limit matched only one of them, clients could evade the
-//! limit with another spelling. So the gateway first brings every path into its normal form, which
-//! it then matches and forwards.
+//! A resource has many spellings. If a limit matched only one of these, clients could evade the
+//! limit with another spelling. So the gateway first normalizes every path, and then matches and
+//! forwards the normalized form.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator to some
-/// and a letter to others), `\` (the same), and a `%` that two hexadecimal digits do not follow.
-/// A path with `%00` is answered with 400 in any case, because servers in C end the path there. So
-/// is a path that is escaped more than three times.
+/// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator for
+/// some servers, a letter for others), `\` (the same), and a `%` without two hexadecimal digits. A
+/// path with `%00` is always rejected with 400, because servers in C would cut it there. So is a
+/// path that is escaped more than three times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ambiguous {
     #[default]
     Refuse,
-    /// The characters stay percent-encoded, and a stray `%` becomes `%25`.
+    /// The characters remain percent-encoded, and a stray `%` becomes `%25`.
     Keep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathFault {
-    /// The target does not begin with `/`: it is `*`, or the target of CONNECT.
-    #[error("the request target has no path that begins with `/`")]
+    /// The target does not start with `/`: it is `*`, or a CONNECT target.
+    #[error("the request target has no path that starts with `/`")]
     NotAbsolute,
     #[error("the path contains `{0}`, which servers read in different ways")]
     Ambiguous(&'static str),
-    #[error("the path contains a `%` that two hexadecimal digits do not follow")]
+    #[error("the path contains a `%` without two hexadecimal digits after it")]
     BadEscape,
 }
 
-/// The normal form of a path: the same for all spellings of one resource.
+/// The normalized form, which is the same for all spellings of a resource.
 ///
 /// * Escapes of characters that need no escape in a path (RFC 3986 `pchar`, except `;`) are
-///   decoded. All other escapes are written in upper case. Raw characters that are not allowed in
-///   a path are escaped.
+/// decoded. All other escapes are written in uppercase. Raw characters that are not allowed in a
+/// path are escaped.
 /// * Each segment loses its parameters (`;` and the text after it), because servers ignore them
-///   when they look for the resource.
+/// when they look for the resource.
 /// * `//` becomes `/`, `.` and `..` are resolved, and `..` never leads above the root.
 pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
     let normal = decoded_once(path, ambiguous)?;
-    // Some servers decode a path again, for example because a proxy in front of them decodes it too.
+    // Some servers decode a path again, for example because they expect a proxy to escape it.
     let mut again = decoded_again(&normal)?;
     for _ in 0..MOST_DECODINGS {
         again = match again {
@@ -70,7 +70,7 @@ fn decoded_once(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFa
         append(&mut normal, segment, ambiguous)?;
         let is_last = segments.peek().is_none();
         match &normal[start + 1..] {
-            // If such a segment is the last one, its slash is kept: `/a/.` is `/a/`.
+            // If such a segment is the last one, its slash remains: `/a/.` is `/a/`.
             "" | "." => normal.truncate(start + usize::from(is_last)),
             ".." => {
                 normal.truncate(start);
@@ -88,7 +88,8 @@ fn decoded_once(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFa
     Ok(Cow::Owned(normal))
 }
 
-/// The result of `find` for a path in normal form, in all of its readings. Most paths have one.
+/// The result of `find` for a normalized path, in all its readings. Most paths have a single
+/// reading.
 ///
 /// # Errors
 /// `find` returns different values for two readings.
@@ -104,24 +105,24 @@ pub fn in_all_readings<T: PartialEq>(
     })
 }
 
-/// The first escape that gives a path in normal form several readings, if there is one.
+/// The first escape that gives a normalized path several readings, if any.
 pub(super) fn ambiguity(normal: &str) -> Option<&'static str> {
     let escape = escapes(normal).next().map(|(escape, _)| *escape);
     escape.or_else(|| is_escaped_twice(normal).then_some("%25"))
 }
 
-/// Whether a server that decodes a path in normal form twice decodes anything the second time.
+/// Whether a normalized path changes if a server decodes it twice.
 fn is_escaped_twice(normal: &str) -> bool {
     normal.split("%25").skip(1).any(begins_with_digits)
 }
 
-/// Whether a `%` before this text begins an escape.
+/// Whether a `%` before this text starts an escape.
 fn begins_with_digits(text: &str) -> bool {
     matches!(text.as_bytes(), [high, low, ..] if hex(*high).is_some() && hex(*low).is_some())
 }
 
-/// The normal form that a server sees if it decodes a path in normal form again. `None` if that
-/// changes nothing.
+/// The normalized path that a server sees if it decodes a normalized path again. `None` if that
+/// makes no difference.
 fn decoded_again(normal: &str) -> Result<Option<String>, PathFault> {
     if !is_escaped_twice(normal) {
         return Ok(None);
@@ -137,13 +138,13 @@ fn decoded_again(normal: &str) -> Result<Option<String>, PathFault> {
 }
 
 fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    // Nearly all paths have no escape, and one search for the sign is faster than three for escapes.
+    // Nearly all paths have no escapes, and searching for `%` is faster than for three escapes.
     let readings = if normal.contains('%') { &READINGS[..] } else { &[] };
     readings.iter().filter(|(escape, _)| normal.contains(escape))
 }
 
-/// The readings of a path in normal form besides itself. A server has another reading if it decodes
-/// some escapes before it looks for separators, or if it decodes the path more than once.
+/// The other readings of a normalized path. A server has another reading if it decodes some escapes
+/// before it looks for separators, or if it decodes the path more than once.
 pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
     let next = |path: &String| decoded_again(path).ok().flatten();
     let again = std::iter::successors(decoded_again(normal).ok().flatten(), next);
@@ -167,14 +168,14 @@ fn readings(normal: &str) -> impl Iterator<Item = String> {
 }
 
 /// Two escapes that some servers read as separators, and `%3B`, which some servers read as the
-/// beginning of parameters. A proxy between the gateway and the service may decode them.
+/// start of parameters. A proxy between the gateway and the service may decode them.
 const READINGS: [(&str, &str); 3] = [("%2F", "/"), ("%5C", "/"), ("%3B", ";")];
 
 /// Most paths are already normal and need only this check.
 fn is_normal(path: &str) -> bool {
     let mut before = 0;
     path.bytes().all(|byte| {
-        // A dot at the beginning of a segment may be part of `.` or `..`.
+        // A dot at the start of a segment may be part of `.` or `..`.
         let plain =
             is_literal(byte) && !(before == b'/' && byte == b'.') || byte == b'/' && before != b'/';
         before = byte;
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_spellings_of_a_path_have_one_normal_form() {
+    fn spellings_have_one_normal_form() {
         for (path, normal) in [
             ("/", "/"),
             ("/api/item/7/comment", "/api/item/7/comment"),
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_read_in_different_ways_is_refused_or_kept() {
+    fn ambiguous_escapes_are_rejected_or_kept() {
         for (path, fault, kept) in [
             ("/a%2Fb", PathFault::Ambiguous("%2F"), "/a%2Fb"),
             ("/a%2fb", PathFault::Ambiguous("%2F"), "/a%2Fb"),
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_character_is_never_kept() {
+    fn null_characters_are_rejected() {
         for treatment in [Ambiguous::Refuse, Ambiguous::Keep] {
             for path in ["/a%00b", "/a%2500b", "/a%252500b"] {
                 assert_eq!(normalise(path, treatment), Err(PathFault::Ambiguous("%00")), "{path}");
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_escaped_at_most_three_times() {
+    fn at_most_three_escapes_are_allowed() {
         let path = |times: usize| format!("/lo%{}67in", "25".repeat(times));
         for treatment in [Ambiguous::Refuse, Ambiguous::Keep] {
             for times in [1, 2] {
@@ -313,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn a_target_without_a_path_is_refused() {
+    fn targets_without_paths_are_rejected() {
         for path in ["", "*", "a/b"] {
             assert_eq!(normalise(path, Ambiguous::Keep), Err(PathFault::NotAbsolute));
         }
     }
 
     #[test]
-    fn a_path_that_is_normal_is_not_copied() {
+    fn normal_paths_are_not_copied() {
         for path in ["/", "/api/item/7", "/a.b/c..d/~x", "/a/"] {
             let normal = normalise(path, Ambiguous::Refuse);
             assert!(matches!(normal, Ok(Cow::Borrowed(_))), "{path}");
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_a_reading_for_each_set_of_escapes_that_a_server_decodes() {
+    fn escapes_give_several_readings() {
         for (path, readings) in [
             ("/a/b%20c", &[][..]),
             ("/static/..%2Flogin", &["/login"]),
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_in_one_reading_holds_for_the_path_and_two_are_too_many() {
+    fn readings_must_agree() {
         let find = |path: &str| match path {
             "/login" => Some(1),
             _ => path.starts_with("/files/").then_some(2),
@@ -376,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_normal_form_is_its_own_normal_form(path in "/[a-c./;%\\\\25eEfF0{ü]{0,24}") {
+        fn normalization_is_idempotent(path in "/[a-c./;%\\\\25eEfF0{ü]{0,24}") {
             let normal = normalise(&path, Ambiguous::Keep);
             prop_assume!(!matches!(normal, Err(PathFault::Ambiguous("%00" | "%2525"))));
             let normal = normal.unwrap();
@@ -389,7 +390,7 @@ mod tests {
 
         /// Escaped letters and doubled separators do not change the normal form.
         #[test]
-        fn a_spelling_changes_nothing(
+        fn spelling_does_not_matter(
             segments in prop::collection::vec("[a-z]{1,4}", 1..4),
             spelled in prop::collection::vec((any::<bool>(), 1_usize..3, any::<bool>()), 4),
         ) {

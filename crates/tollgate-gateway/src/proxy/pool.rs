@@ -1,7 +1,7 @@
-//! Connections to one upstream. Idle connections serve further requests.
+//! Connections to one upstream. Idle connections are reused.
 //!
 //! Each worker has its own connections, because a connection is cheapest on the thread that serves
-//! it. The number of connections is bounded for all workers together.
+//! it. The number of connections is limited over all workers.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -40,12 +40,12 @@ pub(crate) struct Pool {
     protocol: Protocol,
     connector: Connector,
     timeouts: Timeouts,
-    /// One for each connection that may be opened, whatever the protocol and the worker.
+    /// A permit for each connection that may be opened, for all protocols and workers.
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
     waiting: Mutex<VecDeque<oneshot::Sender<Box<PooledConnection>>>>,
     waiters: AtomicUsize,
-    /// Serialises the opening of HTTP/2 connections, because requests share them.
+    /// Serializes the opening of HTTP/2 connections, because requests share them.
     opening: Arc<tokio::sync::Mutex<()>>,
     /// The number of HTTP/2 connections that accept requests.
     open: Arc<AtomicUsize>,
@@ -81,7 +81,7 @@ impl Pool {
 
     pub(crate) async fn checkout(self: &Arc<Self>) -> Result<Checkout, SendError> {
         let worker = self.worker();
-        // Requests that wait already come first.
+        // Requests that already wait have precedence.
         let is_first = self.waiters.load(Ordering::Relaxed) == 0;
         if is_first && let Some(connection) = self.take(worker) {
             return Ok(self.reused(connection));
@@ -93,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// The same where none is at hand.
+    /// The same if no idle connection is available.
     async fn checkout_slowly(self: &Arc<Self>, worker: usize) -> Result<Checkout, SendError> {
         let until = Instant::now() + self.timeouts.connect;
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
@@ -199,7 +199,7 @@ impl Pool {
             if self.protocol == Protocol::Http2 {
                 return self.checkout().await;
             }
-            // An idle connection makes room.
+            // Closing an idle connection makes room.
             drop(self.take_anywhere(worker));
         }
         Ok(self.fresh(self.open(until, worker).await?))
@@ -321,10 +321,10 @@ impl Pool {
         WORKER.get() % self.shelves.len()
     }
 
-    /// A connection of this worker, or of another one that has more than it uses.
+    /// A connection from this worker, or from another worker that has more than it uses.
     ///
-    /// A worker that borrows often gets a connection of its own instead: one that belongs to another
-    /// thread costs more with each request.
+    /// A worker that borrows often opens its own connection instead, because a connection that
+    /// belongs to another thread costs more with each request.
     fn take(&self, worker: usize) -> Option<Box<PooledConnection>> {
         let may_borrow = {
             let mut shelf = self.shelves[worker].lock();
@@ -419,7 +419,8 @@ async fn sweep(pool: Weak<Pool>, worker: usize) {
 }
 
 impl Shelf {
-    /// The connection that was used last: the others may end when they are not needed.
+    /// The most recently used connection, so the other connections can close when they are not
+    /// needed.
     fn take(&mut self, pool: &Pool) -> Option<Box<PooledConnection>> {
         loop {
             let mut connection = self.idle.pop_back()?;
@@ -451,22 +452,22 @@ impl Shelf {
 
 const HEAD_BYTES: usize = 64 << 10;
 
-/// How much of one response over HTTP/2 waits here for a client that reads slowly.
+/// How much of an HTTP/2 response is buffered for a client that reads slowly.
 const STREAM_BYTES: u32 = 256 << 10;
 
-/// As much as HTTP/2 knows, so that only the window of a stream ever is used up. All requests
-/// share the connection: if it had a window to fill, one client that does not read would hold
-/// up the responses of all others.
+/// The largest possible window, so only a stream's own window is ever exhausted. All requests share
+/// the connection: if its window could fill up, one client that does not read would delay
+/// everyone's responses.
 const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 
 /// The gateway sends a PING if requests wait and the server has sent no response for this time. By
 /// default, gRPC servers close connections with more frequent PINGs.
 const PING: Duration = Duration::from_secs(5 * 60);
 
-/// The maximum time until the server answers a PING.
+/// The time limit for the answer to a PING.
 const PONG: Duration = Duration::from_secs(20);
 
-/// A worker opens a connection of its own when it has borrowed this number of times.
+/// How often a worker borrows before it opens its own connection.
 const BORROWED: u32 = 32;
 
 #[cfg(test)]

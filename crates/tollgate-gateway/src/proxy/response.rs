@@ -13,7 +13,7 @@ use super::failures::Health;
 use super::hop;
 use super::timed::{BodySender, Timed};
 
-/// The sender of a response. Its connection is free for other requests when the body has ended.
+/// A response's sender. Its connection is free for other requests when the body is complete.
 #[derive(Debug)]
 pub struct Responder {
     health: Arc<Health>,
@@ -21,7 +21,7 @@ pub struct Responder {
 }
 
 impl<B: http_body::Body> Timed<B, Responder> {
-    /// The body of a response. If it breaks off, `health` records the failure.
+    /// A response body. If it is incomplete, `health` records the failure.
     pub(super) fn response(
         body: B,
         idle: Duration,
@@ -45,7 +45,7 @@ impl BodySender for Responder {
         Ok(frame)
     }
 
-    /// Waits until the client's next request finds the connection.
+    /// Waits until the client's next request would find the connection in the pool.
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.checkout.as_mut().map_or(Poll::Ready(()), |checkout| checkout.poll_settled(cx))
     }
@@ -60,7 +60,7 @@ impl BodySender for Responder {
         if let (BodyError::Idle(_), Some(checkout)) = (error, &self.checkout) {
             checkout.retire();
         }
-        let what = "the upstream broke off in the body of a response";
+        let what = "the upstream did not complete its response";
         self.health.failed("response-broke-off", &what, Some(error));
         true
     }

@@ -1,17 +1,18 @@
-//! Paths without a prefix, and redirects to the server's own URL.
+//! Strips path prefixes, and rewrites redirects to the server's own URL.
 
 use http::header::{HeaderMap, HeaderValue, LOCATION};
 
 use super::settings::Address;
 
-/// The rest of a path and its query after the prefix, which ends where a segment does.
+/// The path and query after the prefix, which must end where a segment does.
 pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = sent.strip_prefix(prefix)?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
 }
 
-/// Changes a `Location` below the URL of the server, which clients may not reach, into a path of the
-/// gateway. Other values stay: a service may have read `X-Forwarded-Prefix` or the client's host.
+/// Changes a `Location` below the server's URL, which clients may not reach, into a path on the
+/// gateway. Other values remain, because a service may have read `X-Forwarded-Prefix` or the
+/// client's host.
 pub(super) fn redirect(headers: &mut HeaderMap, server: &Address, prefix: &str) {
     let Some(location) = headers.get_mut(LOCATION) else { return };
     let path = location.to_str().ok().and_then(|sent| public_path(sent, server, prefix));
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_to_the_url_of_the_server_leads_to_the_gateway() {
+    fn redirects_lead_to_the_gateway() {
         let endpoint = |socket: Option<&str>| Endpoint {
             scheme: Scheme::HTTP,
             authority: "app:3000".parse().unwrap(),
@@ -62,7 +63,7 @@ mod tests {
             ("", "", "http://app:3000/login", "/login"),
             ("/base", "/v1", "http://app:3000/base/a", "/v1/a"),
             ("/base", "/v1", "http://app:3000/base", "/v1/"),
-            // No path of the gateway leads there.
+            // No path on the gateway leads there.
             ("/base", "/v1", "http://app:3000/based", "http://app:3000/based"),
             ("/base", "/v1", "http://app:3000/other", "http://app:3000/other"),
             ("", "/v1", "http://app:30001/a", "http://app:30001/a"),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_where_a_segment_does() {
+    fn prefixes_end_at_segments() {
         for (sent, rest) in [
             ("/v1", Some("")),
             ("/v1/", Some("/")),

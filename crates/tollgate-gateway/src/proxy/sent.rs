@@ -12,8 +12,8 @@ use super::timed::Timed;
 use super::upload::Upload;
 use crate::flow::{Paced, Piece};
 
-/// The body of a request to an upstream, or `None`. Boxed, because each connection has a buffer for
-/// dozens of requests, and most requests have no body.
+/// A request body, or `None`. Boxed, because each connection has a buffer for dozens of requests,
+/// and most requests have no body.
 #[derive(Default)]
 pub(crate) struct Sent(Option<Pin<Box<Paced<RequestBody>>>>);
 

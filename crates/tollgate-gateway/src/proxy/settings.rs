@@ -1,4 +1,4 @@
-//! The settings of the proxy: plain data, checked by the reader of the configuration.
+//! The proxy's settings: plain data, which the configuration reader has checked.
 
 use std::fmt;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::edits::Edits;
 pub struct Upstream {
     pub servers: Servers,
     pub host: Host,
-    /// Removed from the beginning of paths: `/v1` makes `/a` of `/v1/a`. It begins with `/` and
-    /// does not end with `/`.
+    /// A prefix that is removed from paths: with `/v1`, the path `/v1/a` becomes `/a`. Starts with
+    /// `/` and does not end with `/`.
     pub strip_prefix: Option<String>,
     pub request_headers: Edits,
     pub response_headers: Edits,
@@ -52,7 +52,7 @@ impl Servers {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     pub endpoint: Endpoint,
-    /// Put in front of each path. Empty, or begins with `/` and does not end with `/`.
+    /// Prepended to each path. Empty, or starts with `/` and does not end with `/`.
     pub base_path: String,
 }
 
@@ -79,7 +79,7 @@ impl Endpoint {
         Self { scheme: Scheme::HTTP, authority, socket: Some(socket.into()) }
     }
 
-    /// The header `Host`, without the default port of the scheme.
+    /// The `Host` header, without the scheme's default port.
     pub(super) fn host_header(&self) -> Result<HeaderValue, InvalidHeaderValue> {
         let usual = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
         match self.authority.port_u16() {
@@ -119,7 +119,7 @@ impl Default for Passive {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// The path and the query of a check. A healthy server answers with 2xx or 3xx.
+    /// The path and query for a check. A healthy server answers with 2xx or 3xx.
     pub path: PathAndQuery,
     pub interval: Duration,
     pub timeout: Duration,
@@ -137,11 +137,11 @@ pub enum Protocol {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Host {
-    /// The host of the target, for an upstream that serves several hosts by name.
+    /// The target's host, for an upstream that serves several hosts by name.
     #[default]
     Target,
-    /// The host of the client's request, so that links of the upstream lead to the gateway. Over
-    /// HTTP/2, the upstream gets the host of the target anyway.
+    /// The host from the client's request, so the upstream's links lead to the gateway. Over
+    /// HTTP/2, the upstream always gets the target's host.
     Client,
 }
 
@@ -154,7 +154,7 @@ pub struct Timeouts {
     pub response: Duration,
     /// Between two pieces of a body, in either direction.
     pub body: Duration,
-    /// Without a byte in either direction of an upgraded connection.
+    /// Without a byte in either direction on an upgraded connection.
     pub tunnel: Duration,
     pub pool: Duration,
 }

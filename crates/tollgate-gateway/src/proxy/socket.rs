@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::settings::Protocol;
 
-/// Whether a byte came on a connection since something was last sent on it. Clones share it.
+/// Whether a byte has arrived on a connection since something was last sent. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Begun(Arc<AtomicBool>);
 
@@ -21,7 +21,7 @@ impl Begun {
     }
 }
 
-/// A connection to an upstream, inside TLS: what comes there is HTTP.
+/// A connection to an upstream, inside TLS, so all bytes are HTTP.
 #[derive(Debug)]
 pub(super) struct Socket<S> {
     io: Take<TokioIo<S>>,
@@ -38,7 +38,7 @@ impl<S: Read> Socket<S> {
     ) -> (TokioIo<Self>, Begun) {
         let most = match protocol {
             Protocol::Http1 => READ,
-            // It has windows.
+            // HTTP/2 has flow control windows.
             Protocol::Http2 => u64::MAX,
         };
         let (io, begun) = (TokioIo::new(stream).take(most), Begun::default());
@@ -95,7 +95,7 @@ impl<S: Read + Write + Unpin> AsyncWrite for Socket<S> {
     }
 }
 
-/// hyper takes a chunk more than the client does, and chunks as large as what was read at once:
-/// many responses that are not read would take much memory. One byte more would fill hyper's first
-/// buffer, and after each one that is filled hyper takes a larger one.
+/// hyper reads one chunk ahead of the client, and its chunks are as large as a single read, so many
+/// unread responses would take much memory. One byte more would fill hyper's first buffer, and
+/// hyper doubles a buffer after filling it.
 const READ: u64 = 8 * 1024 - 1;

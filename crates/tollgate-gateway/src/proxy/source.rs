@@ -27,11 +27,11 @@ pub(super) struct RepeatableBody {
     again: VecDeque<Bytes>,
 }
 
-/// Drops the body of a request when the response to the request ends.
+/// Drops the request body when the response is complete.
 ///
-/// The upstream may have answered early and never read the rest. hyper keeps the body as long as it
-/// waits for the upstream, and reads nothing from the client as long as the body exists: the client
-/// would go on sending and never read the response.
+/// The upstream may have answered early and never read the rest. hyper holds the body while it
+/// waits for the upstream, and does not read from the client while the body exists, so the client
+/// would continue to send and never read the response.
 #[derive(Debug)]
 pub(super) struct Release(Arc<Mutex<RepeatableBody>>);
 
@@ -46,14 +46,14 @@ impl RawBody {
 }
 
 impl Release {
-    /// Returns the entire body for a repetition, and the number of repeated bytes. The first
-    /// [`RawBody`] fails from now on. `None` if the buffer was too small.
+    /// Returns the entire body for a repetition, and the number of repeated bytes, or `None` if the
+    /// buffer was too small. From now on, the first [`RawBody`] fails.
     pub(super) fn again(&mut self) -> Option<(RawBody, usize)> {
         let mut request = self.0.lock();
         let again = request.sent.take()?;
         let (body, reader) = (request.body.take(), request.reader.take());
         let size = |pieces: &VecDeque<Bytes>| pieces.iter().map(Bytes::len).sum::<usize>();
-        // An earlier repetition may have ended before it had sent all pieces.
+        // An earlier repetition may have failed before it had sent all pieces.
         let bytes = size(&again) - size(&request.again);
         drop(request);
         let sent = Some(again.clone());
@@ -158,5 +158,5 @@ impl Body for RawBody {
 /// Most gRPC messages are smaller.
 const MOST_SENT: usize = 64 << 10;
 
-/// Bounded as well, because each piece may retain a larger buffer.
+/// Limited as well, because each piece may retain a larger buffer.
 const MOST_PIECES: usize = 16;

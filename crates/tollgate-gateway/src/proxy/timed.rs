@@ -1,4 +1,4 @@
-//! Bodies with a limit on the pauses of their sender.
+//! Limits the pauses between the pieces of a body.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,10 +12,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::body_error::BodyError;
 
 pin_project! {
-    /// A body with a limit on the pauses of its sender.
+    /// A body that limits its sender's pauses.
     ///
-    /// The limit counts only while the receiver waits for a piece. A slow receiver does not
-    /// poll the body, so memory holds only the pieces under way.
+    /// Only time in which the receiver waits for a piece counts. A slow receiver does not poll the
+    /// body, so only a few pieces are in memory.
     #[derive(Debug)]
     pub struct Timed<B, S> {
         #[pin]
@@ -25,10 +25,10 @@ pin_project! {
         is_silent: bool,
         idle: Duration,
         sender: S,
-        // The reason for an early end. It is held back until the earlier pieces are sent.
+        // The reason for an early end, which is reported after the earlier pieces are sent.
         broken: Option<BodyError>,
-        // The last piece, or the end. It is held back until the upstream connection is ready for
-        // the client's next request.
+        // The last piece, or the end. Held back until the upstream connection is ready for the
+        // client's next request.
         last: Option<Box<Option<Frame<Bytes>>>>,
     }
 }
@@ -41,7 +41,7 @@ impl<B, S> Timed<B, S> {
 
 /// The side that sends a body: a client or an upstream.
 pub(super) trait BodySender {
-    /// Checks a piece, and removes trailers that must not be passed on.
+    /// Checks a piece, and removes trailers that must not be forwarded.
     fn clean(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError>;
 
     /// Called while the receiver waits for a piece.
@@ -54,7 +54,7 @@ pub(super) trait BodySender {
 
     fn finish(&mut self);
 
-    /// Returns whether the error is held back until the receiver has the earlier pieces.
+    /// Returns whether to delay the error until the receiver has the earlier pieces.
     fn broke_off(&mut self, _: &BodyError) -> bool {
         false
     }
@@ -119,7 +119,7 @@ where
                 return Poll::Ready(Some(Err(error)));
             }
             *this.broken = Some(error);
-            // hyper drops unsent bytes when a body fails, and with them perhaps the head.
+            // hyper drops unsent bytes when a body fails, perhaps including the head.
             let rest = this.pause.get_or_insert_with(|| Box::pin(sleep(REST)));
             rest.as_mut().reset(Instant::now() + REST);
         }
@@ -146,7 +146,7 @@ where
 /// unless the upstream responded before it read the entire request.
 pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
-/// The pause before a body breaks off, in which hyper sends the received part of the response.
+/// The pause before an incomplete body fails, in which hyper sends the received part.
 const REST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Connections that have changed to another protocol: bytes both ways.
+//! Connections that have changed to another protocol: forwards bytes both ways.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Tunnels in tasks of their own. Only the end of the program waits for them. Clones share them.
+/// Tunnels, each in its own task, for which only the shutdown waits. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tunnels {
     pub(crate) tasks: TaskTracker,
@@ -33,7 +33,7 @@ impl Drop for Place {
 }
 
 impl Tunnels {
-    /// The same tunnels, with places for up to `most`. The default is 0.
+    /// The same tunnels, with a maximum of `most`. The default is 0.
     #[must_use]
     pub fn at_most(&self, most: usize) -> Self {
         Self { most, ..self.clone() }
@@ -46,7 +46,8 @@ impl Tunnels {
         Some(Place(Arc::clone(&self.open)))
     }
 
-    /// Connects both sides, once each has changed its protocol. `place` is dropped at the end.
+    /// Connects both sides after each has changed its protocol. Drops `place` when the tunnel
+    /// closes.
     pub(super) fn open(
         &self,
         client: OnUpgrade,
@@ -66,7 +67,7 @@ impl Tunnels {
                 () = cut.cancelled() => Ok(()),
             };
             if let Err(error) = ended {
-                tracing::debug!(%error, "an upgraded connection ended");
+                tracing::debug!(%error, "an upgraded connection failed");
             }
         });
     }
@@ -76,7 +77,7 @@ pub(crate) const TUNNELS: &str = "tollgate_gateway_tunnels";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// When one side closes its direction, the other side is notified and may still send.
+/// If one side closes its direction, the other side is notified and may still send.
 async fn carry<A, B>(client: A, upstream: B, idle: Duration) -> Result<(), Error>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -101,7 +102,7 @@ where
             copied?;
             Ok(())
         }
-        () = silence => Err(format!("not a byte for {idle:?}").into()),
+        () = silence => Err(format!("no byte for {idle:?}").into()),
     }
 }
 
@@ -114,7 +115,7 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn a_side_that_has_said_all_still_hears_the_other() {
+    async fn half_closed_side_still_receives() {
         let ((mut client, ours), (theirs, mut upstream)) = (duplex(64), duplex(64));
         let carried = tokio::spawn(carry(ours, theirs, IDLE));
         client.write_all(b"question").await.unwrap();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_it_and_a_byte_on_either_side_breaks_the_silence() {
+    async fn silence_closes_the_tunnel() {
         let ((mut client, ours), (theirs, mut upstream)) = (duplex(64), duplex(64));
         let start = Instant::now();
         let carried = tokio::spawn(carry(ours, theirs, IDLE));
@@ -142,7 +143,7 @@ mod tests {
             upstream.write_all(b"y").await.unwrap();
         }
         let error = carried.await.unwrap().unwrap_err();
-        assert!(error.to_string().starts_with("not a byte"), "{error}");
+        assert!(error.to_string().starts_with("no byte"), "{error}");
         assert_eq!(start.elapsed().as_secs(), 46);
     }
 }

@@ -14,7 +14,7 @@ use super::fields::MOST_FIELDS;
 use super::forwarded;
 use super::timed::BodySender;
 
-/// The progress of a request's body. The task that waits for the response reads it.
+/// The progress of a request body, for the task that waits for the response.
 #[derive(Debug)]
 pub(super) struct Upload {
     began: Instant,
@@ -22,7 +22,7 @@ pub(super) struct Upload {
     waits: AtomicBool,
     received: Received,
     left: AtomicU64,
-    /// The changes to the header, which trailers must not undo.
+    /// The configured header changes, which trailers must not undo.
     edits: Option<Arc<Edits>>,
 }
 
@@ -47,20 +47,20 @@ impl Upload {
         self.received.clone()
     }
 
-    /// Allows for bytes that are repeated.
+    /// Compensates for bytes that are repeated.
     pub(super) fn rewind(&self, bytes: usize) {
         self.left.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Subtracts a piece from the bytes that may still come. False if the body is too large.
+    /// Subtracts a piece from the remaining allowed bytes. False if the body is too large.
     fn takes(&self, data: &Bytes) -> bool {
         // Only one task reads the body.
         let left = self.left.load(Ordering::Relaxed).checked_sub(data.len() as u64);
         left.inspect(|left| self.left.store(*left, Ordering::Relaxed)).is_some()
     }
 
-    /// The time since which only the response is missing: the time of the last piece, or now
-    /// while the client still has to send one.
+    /// When the wait for the response started: when the last piece arrived, or now if the client
+    /// still has to send a piece.
     pub(super) fn complete_since(&self) -> Instant {
         if self.waits.load(Ordering::Relaxed) {
             return Instant::now();

@@ -124,7 +124,7 @@ fn truncated_response_keeps_its_header() {
             assert_eq!(http2.outcome(1), Outcome::Status(201));
             assert_eq!(http2.outcome(1), Outcome::Reset);
         }
-        gateway.until_logged("broke off in the body of a response");
+        gateway.until_logged("the upstream did not complete its response");
     }
 }
 

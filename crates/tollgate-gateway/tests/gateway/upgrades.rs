@@ -159,7 +159,7 @@ fn unsolicited_upgrade_is_invalid() {
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = exchange(gateway.address, request);
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
-    gateway.until_logged("a change of protocol that was not asked for");
+    gateway.until_logged("upgrades to a protocol that the client did not request");
 }
 
 /// Some services ignore an upgrade request's length. They would parse its body as another request,
@@ -264,7 +264,7 @@ fn upgrade_to_unrequested_protocol_is_invalid() {
         if status == "502" {
             assert!(said.contains("upstream-invalid"), "{said}");
             end.recv_timeout(Duration::from_secs(20)).expect("the upstream's connection ends");
-            gateway.until_logged("a change of protocol that was not asked for");
+            gateway.until_logged("upgrades to a protocol that the client did not request");
         }
     }
 }

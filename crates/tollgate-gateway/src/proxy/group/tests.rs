@@ -26,13 +26,13 @@ fn group(count: u16, balance: Balance) -> Arc<Group> {
     clients.group(&servers, &Failures::default()).unwrap()
 }
 
-/// The member of a new request.
+/// The member for a new request.
 fn next(group: &Group) -> usize {
     let chosen = group.choose(&mut Tried::default()).unwrap();
     group.members.iter().position(|member| Arc::ptr_eq(member, chosen)).unwrap()
 }
 
-/// How many of `requests` each member gets.
+/// How many requests each member receives.
 fn share(group: &Group, requests: usize) -> Vec<usize> {
     let mut share = vec![0; group.members.len()];
     (0..requests).for_each(|_| share[next(group)] += 1);
@@ -44,7 +44,7 @@ fn answer(group: &Group, member: usize) {
 }
 
 #[tokio::test]
-async fn servers_that_are_up_share_requests_evenly() {
+async fn round_robin_skips_servers_that_are_down() {
     let group = group(4, Balance::RoundRobin);
     assert_eq!(share(&group, 12), [3; 4]);
     group.members[1].is_down.store(true, Ordering::Relaxed);
@@ -52,7 +52,7 @@ async fn servers_that_are_up_share_requests_evenly() {
 }
 
 #[tokio::test]
-async fn the_server_with_the_fewest_requests_under_way_gets_the_next() {
+async fn least_busy_server_is_next() {
     let group = group(3, Balance::LeastBusy);
     let busy: Vec<_> = [0, 0, 2].iter().map(|member| group.busy(&group.members[*member])).collect();
     assert_eq!(share(&group, 5), [0, 5, 0]);
@@ -64,17 +64,17 @@ async fn the_server_with_the_fewest_requests_under_way_gets_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_a_row_take_a_server_out_until_one_request_succeeds() {
+async fn consecutive_failures_remove_a_server() {
     let group = group(2, Balance::RoundRobin);
     let failing = &group.members[0];
     group.failed(failing);
     answer(&group, 0);
     group.failed(failing);
-    assert_eq!(share(&group, 4), [2, 2], "not in a row");
+    assert_eq!(share(&group, 4), [2, 2], "not consecutive");
     group.failed(failing);
     assert_eq!(share(&group, 4), [0, 4]);
     advance(RETRY).await;
-    assert_eq!(share(&group, 4), [1, 3], "one request shows whether it answers");
+    assert_eq!(share(&group, 4), [1, 3], "one request tests the server");
     group.failed(failing);
     assert_eq!(share(&group, 4), [0, 4]);
     advance(RETRY).await;
@@ -84,7 +84,7 @@ async fn failures_in_a_row_take_a_server_out_until_one_request_succeeds() {
 }
 
 #[tokio::test]
-async fn a_request_is_offered_to_each_server_once_also_if_all_are_down() {
+async fn each_server_is_tried_once() {
     for down in [false, true] {
         let group = group(3, Balance::LeastBusy);
         for member in &group.members {
@@ -100,14 +100,14 @@ async fn a_request_is_offered_to_each_server_once_also_if_all_are_down() {
 }
 
 #[tokio::test]
-async fn a_single_server_is_never_taken_out() {
+async fn single_server_is_never_removed() {
     let group = group(1, Balance::RoundRobin);
     (0..9).for_each(|_| group.failed(&group.members[0]));
     assert_eq!(share(&group, 3), [3]);
 }
 
 #[tokio::test]
-async fn routes_with_the_same_servers_share_what_is_known_of_them() {
+async fn routes_share_their_servers_health() {
     let servers = Servers {
         addresses: vec![Address {
             endpoint: Endpoint::unix(std::path::Path::new("/run/app.sock")),

@@ -49,7 +49,7 @@ const fn timeouts(idle: Duration) -> Timeouts {
     Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle }
 }
 
-/// The pool of a server with at most `most` connections, and the events that the server sees.
+/// A pool for a server with at most `most` connections, and the events that the server sees.
 async fn pool(
     most: usize,
     workers: usize,
@@ -101,7 +101,7 @@ async fn use_once(mut checkout: Checkout) {
 }
 
 #[tokio::test]
-async fn a_request_waits_for_a_connection_that_another_request_uses() {
+async fn requests_wait_for_a_used_connection() {
     let (pool, mut seen) = pool(1, 1, LONG).await;
     let first = pool.checkout().await.unwrap();
     let waiting = tokio::spawn({
@@ -118,7 +118,7 @@ async fn a_request_waits_for_a_connection_that_another_request_uses() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_makes_room_for_another_one() {
+async fn closed_connection_makes_room() {
     let (pool, mut seen) = pool(1, 1, LONG).await;
     let first = pool.checkout().await.unwrap();
     let waiting = tokio::spawn({
@@ -133,12 +133,12 @@ async fn a_connection_that_ends_makes_room_for_another_one() {
     assert_eq!(seen.recv().await, Some(Seen::Opened));
     let rest = [seen.recv().await, seen.recv().await];
     assert!(rest.contains(&Some(Seen::Closed)) && rest.contains(&Some(Seen::Opened)));
-    // The idle connection makes room for a request that needs a new one.
+    // The idle connection makes room for a request that needs a new connection.
     drop(pool.checkout_new().await.unwrap());
 }
 
 #[tokio::test]
-async fn a_worker_that_borrows_often_gets_a_connection_of_its_own() {
+async fn frequent_borrower_opens_own_connection() {
     let (pool, mut seen) = pool(10, 2, LONG).await;
     use_once(pool.checkout().await.unwrap()).await;
     become_worker(1);
@@ -152,11 +152,11 @@ async fn a_worker_that_borrows_often_gets_a_connection_of_its_own() {
     }
     become_worker(0);
     assert_eq!(seen.recv().await, Some(Seen::Opened));
-    assert!(seen.try_recv().is_err(), "it uses its own");
+    assert!(seen.try_recv().is_err(), "it uses its own connection");
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_used_is_closed() {
+async fn idle_connection_is_closed() {
     let (pool, mut seen) = pool(10, 1, Duration::from_millis(50)).await;
     use_once(pool.checkout().await.unwrap()).await;
     assert_eq!(seen.recv().await, Some(Seen::Opened));
@@ -166,7 +166,7 @@ async fn a_connection_that_is_not_used_is_closed() {
 }
 
 #[tokio::test]
-async fn bound_changes_while_connections_are_open() {
+async fn bound_changes_with_open_connections() {
     let (endpoint, mut seen) = server().await;
     let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
     let pool = clients.pool(&endpoint, Protocol::Http1).unwrap();

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use super::*;
 use crate::proxy::upload::{Received, Upload};
 
-/// A sender that sends one piece at each of these times, and nothing afterwards.
+/// Sends one piece after each of these pauses, and none afterwards.
 struct Script {
     pauses: VecDeque<Duration>,
     pause: Option<Pin<Box<Sleep>>>,
@@ -33,7 +33,7 @@ impl http_body::Body for Script {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_may_pause_for_so_long_and_no_longer() {
+async fn pauses_are_limited() {
     let pauses = [9, 9, 9].map(Duration::from_secs).into();
     let upload = Upload::new(Received::default(), u64::MAX, None);
     let script = Script { pauses, pause: None };
@@ -51,7 +51,7 @@ async fn a_sender_may_pause_for_so_long_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_receiver_is_not_a_silent_sender() {
+async fn slow_receiver_does_not_count() {
     let pauses = [1, 1].map(Duration::from_secs).into();
     let script = Script { pauses, pause: None };
     let mut body = Timed::new(

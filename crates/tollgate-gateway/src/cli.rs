@@ -18,8 +18,8 @@ use crate::{check, log, replay, schema, serve};
 
 /// A rate limiter in front of any HTTP service, with its limits in a YAML file
 ///
-/// The gateway forwards requests that the limits allow. It rejects the other requests with 429
-/// and the time to wait.
+/// The gateway forwards requests that the limits allow, and rejects other requests with 429 and
+/// the time to wait.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tollgate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub struct Cli {
@@ -37,7 +37,7 @@ First steps:
 /// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Forward allowed requests to the target and deny the others
+    /// Forward allowed requests to the target and deny the rest
     ///
     /// The gateway reloads the file when it changes, and on SIGHUP. An invalid file has no effect. On
     /// SIGTERM the gateway waits for `drainDelay`, closes its listeners, and lets requests in flight
@@ -53,11 +53,11 @@ pub enum Command {
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
         log_format: Option<LogFormat>,
     },
-    /// List all problems of a file, or describe its effect
+    /// List all problems in a file, or describe its effect
     ///
-    /// Each problem has its place, its cause and its cure. The command opens the certificates and
-    /// keys that the file names; relative paths start at the working directory. It listens on no
-    /// address and calls no server. The exit code is 0, or 2 if the file is not valid.
+    /// Each problem names its location, cause and cure. The command opens the certificates and keys
+    /// that the file names; relative paths start at the working directory. It does not listen and
+    /// contacts no server. The exit code is 0, or 2 if the file is invalid.
     #[command(
         after_help = "As in `serve`, environment variables in the file need a value or a default \
                             (`${NAME:-default}`)."
@@ -73,10 +73,10 @@ pub enum Command {
         #[arg(long)]
         without_files: bool,
     },
-    /// Show the limits of a described request and their decisions
+    /// Show which limits apply to a request, and their decisions
     ///
-    /// The command reads the store in the file and charges no quota. It cannot see quotas in the
-    /// memory of a running gateway.
+    /// The command reads the configured store and charges no quota. It cannot see quotas in a
+    /// running gateway's memory.
     #[command(after_help = "Example: tollgate explain limits.yaml --method POST --path /api/x \
                             --ip 203.0.113.7 --header 'X-API-Key: k-7'")]
     Explain {
@@ -87,11 +87,11 @@ pub enum Command {
         #[command(flatten)]
         request: Box<Described>,
     },
-    /// Show the decisions of a file for the requests of an access log
+    /// Show what a file would decide about the requests in an access log
     ///
-    /// Each line passes the same routes, identities, lists, tiers, costs and limits as in `serve`, on
-    /// the clock of the log. The command calls no server. The exit code is 0, or 2 if the file or a
-    /// log cannot be read.
+    /// Each line passes through the same routes, identities, lists, tiers, costs and limits as in
+    /// `serve`, on the log's clock. The command contacts no server. The exit code is 0, or 2 if the
+    /// file or a log cannot be read.
     #[command(after_help = "Example: tollgate replay limits.yaml access.log access.log.1.gz")]
     Replay {
         /// The file with the limits
@@ -101,13 +101,13 @@ pub enum Command {
         #[command(flatten)]
         replay: Box<ReplayArgs>,
     },
-    /// Suggest limits that fit an access log, as a file
+    /// Suggest a file with limits that fit an access log
     ///
-    /// The file contains, for each route and for all routes together, the limits that would never have
-    /// denied 99, 99.9 and 99.99 % of the clients. The log is then replayed against the file.
+    /// For each route and for all routes together, the file contains the limits that would never
+    /// have denied 99, 99.9 and 99.99 % of the clients. The log is then replayed against the file.
     #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
     Suggest(Box<SuggestArgs>),
-    /// Print the JSON Schema of the file, for editors
+    /// Print the file's JSON Schema, for editors
     ///
     /// Editors with YAML support complete a file if its first line is
     /// `# yaml-language-server: $schema=limits.schema.json`.
@@ -128,13 +128,13 @@ pub enum Command {
 pub const STARTER: &str = include_str!("init.yaml");
 
 impl Cli {
-    /// Runs the command. The exit code is 2 if a configuration is not valid.
+    /// Runs the command. The exit code is 2 if a configuration is invalid.
     ///
     /// # Errors
     /// The output cannot be written, for example because the disk is full or a reader such as `head`
     /// has closed the pipe.
     pub fn run(&self) -> io::Result<ExitCode> {
-        // Not locked while it serves: another thread writes the access log to standard output.
+        // Not locked while serving, because another thread writes the access log to stdout.
         match self.output() {
             Ok(text) => {
                 let mut out = io::stdout();
@@ -149,19 +149,19 @@ impl Cli {
     /// Runs the command and returns its output.
     ///
     /// # Errors
-    /// The exit code of a command that failed, or of a server that has ended.
+    /// The exit code of a failed command or a stopped server.
     fn output(&self) -> Result<String, ExitCode> {
         let read = |file: &PathBuf| load(file, Checks { strict: false, files: true });
         match &self.command {
             Command::Serve { file, config, log_format } => {
-                // clap requires one of them.
+                // clap requires either.
                 let file = file.as_ref().or(config.as_ref());
                 Err(serve(file.map_or_else(|| Path::new("-"), PathBuf::as_path), *log_format))
             }
             Command::Explain { config, request } => {
                 let mut words = String::new();
                 explain(&read(config)?, request, &mut words).map_err(|error| {
-                    // As far as it was explained.
+                    // The explanation up to the error.
                     let _ = io::stdout().write_all(words.as_bytes());
                     eprintln!("error: {error}");
                     ExitCode::FAILURE
@@ -197,7 +197,7 @@ impl Cli {
     }
 }
 
-/// Serves the configuration of a file, and reloads the file when it changes.
+/// Serves a configuration file, and reloads the file when it changes.
 fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let source = match Source::read_again(path) {
         Ok(source) => source,
@@ -206,8 +206,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let outcome = config::read_with_process_env(&source).with_files();
     let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
-    // Text is for a person, so it goes to standard error. The warnings of a reload, and all
-    // warnings of a log in JSON, go to the log.
+    // Text is for people, so problems are written to stderr. Warnings during a reload, and all
+    // warnings if the log is JSON, are logged.
     let is_told = outcome.plan.is_none() || lines.format == LogFormat::Text;
     if is_told {
         tell(&source, &outcome.report);
@@ -220,7 +220,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     if let Err(error) = log::start(lines, &tracing) {
         return wrong(&error);
     }
-    // `run` loads the file once more at the start. The flag prevents the same warnings twice.
+    // `run` loads the file again at startup. The flag prevents repeated warnings.
     let is_told = AtomicBool::new(is_told);
     let load = move |source: &Source| loaded(source, is_told.swap(false, Ordering::Relaxed));
     let load: serve::Load = if path == Path::new("-") {
@@ -240,8 +240,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     })
 }
 
-/// Returns the plan, or its errors with one line each. Warnings go to the log, unless
-/// `is_told` says that standard error has them.
+/// Returns the plan, or its errors with one line each. Warnings are logged, unless `is_told` is set
+/// because stderr already has them.
 fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
     // The log appends fields to the message, so the message must not end with a line break.
@@ -256,7 +256,7 @@ fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     Ok(serve::Loaded { plan, words })
 }
 
-/// Options of a check.
+/// Options for a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Checks {
     /// Whether a warning counts as an error.
@@ -265,10 +265,10 @@ pub struct Checks {
     pub files: bool,
 }
 
-/// Reads a file and writes its problems to standard error.
+/// Reads a file and writes its problems to stderr.
 ///
 /// # Errors
-/// The file is not valid. The error is the exit code: 2.
+/// The file is invalid. The error is the exit code 2.
 pub fn load(path: &Path, checks: Checks) -> Result<Plan, ExitCode> {
     match Source::read(path) {
         Ok(source) => plan(&source, checks),
@@ -286,13 +286,13 @@ fn plan(source: &Source, checks: Checks) -> Result<Plan, ExitCode> {
         return Err(wrong(&format_args!("{}: {error}", source.name)));
     }
     if checks.strict && report.warnings() > 0 {
-        eprintln!("`--strict` takes warnings for errors");
+        eprintln!("`--strict` treats warnings as errors");
         return Err(ExitCode::from(WRONG));
     }
     Ok(plan)
 }
 
-/// Writes the problems of a file to standard error.
+/// Writes a file's problems to stderr.
 fn tell(source: &Source, report: &config::Report) {
     eprint!("{}", report.render(io::stderr().is_terminal()));
     let (errors, warnings) = (report.errors(), report.warnings());
@@ -311,5 +311,5 @@ fn wrong(error: &dyn fmt::Display) -> ExitCode {
     ExitCode::from(WRONG)
 }
 
-/// The exit code for a configuration that is not valid.
+/// The exit code for an invalid configuration.
 const WRONG: u8 = 2;

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A number and what it counts: "1 request", "2 requests".
+/// A number and its noun, such as "1 request" or "2 requests".
 pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
 
 impl fmt::Display for Count {

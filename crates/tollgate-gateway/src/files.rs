@@ -1,4 +1,4 @@
-//! The files that a configuration names: certificates, keys and lists. `tollgate serve` uses them,
+//! The files that a configuration names: certificates, keys and lists. `tollgate serve` uses these,
 //! and `tollgate check` only tries to read them.
 
 use std::fmt;
@@ -19,7 +19,7 @@ use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
 
 use crate::plan::{KeyOrigin, TlsFiles};
 
-/// A file that cannot be used, why, and the cure.
+/// A file that cannot be used, with the reason and the cure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {what}; {cure}", file.display())]
 pub struct FileError {
@@ -28,11 +28,10 @@ pub struct FileError {
     pub cure: String,
 }
 
-/// Reads a chain and its key.
+/// Reads a certificate chain and its key.
 ///
 /// # Errors
-/// One of the two files cannot be read or has other contents, or the key does not belong to the
-/// certificate.
+/// Either file cannot be read or has other contents, or the key does not belong to the certificate.
 pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
     let TlsFiles { certificate, key, client_ca } = files;
     let chain = certificates(certificate)?;
@@ -61,14 +60,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
     Ok(all)
 }
 
-/// Accepts clients with a certificate of these authorities.
+/// Accepts clients with a certificate from these authorities.
 fn clients_of(
     file: &Path,
     provider: &Arc<crypto::CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
     let unfit = |error: &dyn fmt::Display| {
         let what = format!("a certificate authority in it cannot be used: {error}");
-        wrong(file, what, "name a file with the certificates that sign those of clients")
+        wrong(file, what, "name a file with the certificates that sign client certificates")
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
@@ -79,7 +78,7 @@ fn clients_of(
     clients.map_err(|error| unfit(&error))
 }
 
-/// The keys of tokens in a file. `None` if the keys do not come from a file.
+/// The token keys in a file. `None` if the keys do not come from a file.
 pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     let (file, keys) = match origin {
         KeyOrigin::Pem { file, algorithm } => {
@@ -97,7 +96,7 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     keys.map(Some).map_err(|error| no_keys(file, &error))
 }
 
-/// The clients in the file of an allowlist or a blocklist.
+/// The clients in an allowlist or blocklist file.
 pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     text_of(file, read_up_to(file, MOST_BYTES_OF_A_LIST)?)?.parse().map_err(
         |error: SubjectListError| match error.line {
@@ -156,7 +155,7 @@ fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
 fn unreadable(path: &Path, error: &io::Error) -> FileError {
     let cure = match std::env::current_dir() {
         Ok(folder) if path.is_relative() => format!(
-            "check the path, which begins at the working directory {}, and its permissions",
+            "check the path, which starts at the working directory {}, and its permissions",
             folder.display()
         ),
         _ => "check the path and its permissions".to_owned(),

@@ -1,7 +1,7 @@
 //! The `tollgate` program: a rate limiter for people who do not write Rust.
 //!
-//! A YAML file becomes a [`plan::Plan`]: plain data that is fully checked. The server uses
-//! the plan without further checks.
+//! A YAML file becomes a [`plan::Plan`]: plain, fully checked data, which the server uses without
+//! further checks.
 
 #![expect(missing_docs, reason = "a program: its modules are public for tests and fuzzing")]
 

@@ -11,14 +11,16 @@ use crate::trace::Tracing;
 pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
     let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
         Some(value) => EnvFilter::try_new(&value).map_err(|error| {
-            format!("{VARIABLE} '{value}': {error}; use a level as `info`, or `tollgate=debug`")
+            format!(
+                "{VARIABLE} '{value}': {error}; use a level such as `info`, or `tollgate=debug`"
+            )
         })?,
         None => EnvFilter::default().add_directive(plan.level.into()),
     };
     let lines = fmt::layer().with_writer(io::stderr);
     let lines = match plan.format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-        // The request is the only span that is entered, so a list of spans adds nothing.
+        // The request is the only span, so a list of spans adds no information.
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
     let subscriber = Registry::default().with(lines.with_filter(filter));

@@ -22,7 +22,7 @@ impl Meter {
     fn new([requests, duration]: [&'static str; 2], label: &'static str, name: &str) -> Self {
         let count = |status: &'static str| {
             let counter = counter!(requests, label => name.to_owned(), "status" => status);
-            // Prometheus sees the first increment only if the counter was 0 before.
+            // Prometheus only sees the first increment if the counter was 0 before.
             counter.increment(0);
             counter
         };
@@ -32,7 +32,7 @@ impl Meter {
         }
     }
 
-    /// Counts a response whose header came after `took`.
+    /// Counts a response with a header that arrived after `took`.
     pub(crate) fn answered(&self, status: StatusCode, took: Duration) {
         let class = usize::from(status.as_u16() / 100).wrapping_sub(1);
         if let Some(counter) = self.answered.get(class) {

@@ -2,12 +2,12 @@
 
 use tollgate::observe::{self, Metric};
 
-/// All metrics that the gateway serves, the library's first.
+/// All metrics that the gateway serves, starting with the library's.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     observe::METRICS.iter().chain(METRICS)
 }
 
-/// From a service in memory to one that is about to be given up.
+/// From an in-memory service to one that almost times out.
 const SERVING: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 

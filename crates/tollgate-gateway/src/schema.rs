@@ -1,4 +1,4 @@
-//! The JSON Schema of the configuration file, made from the same tables as its reader.
+//! The configuration file's JSON Schema, generated from the same tables as its reader.
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ fn section(section: &Section) -> Value {
         let shape = described(shape(&others.shape), others.doc);
         schema["patternProperties"] = json!({ others.key.pattern.unwrap_or(".+"): shape });
     }
-    // Each pair of keys that say the same.
+    // Each pair of keys with the same meaning.
     let mut pairs = Vec::new();
     for keys in section.exclusive() {
         for (index, second) in keys.iter().enumerate() {
@@ -61,7 +61,7 @@ fn field(field: &Field) -> Value {
     schema
 }
 
-/// The description of the place replaces the description of the shape.
+/// The field's description replaces the shape's description.
 fn described(mut schema: Value, doc: &str) -> Value {
     schema["description"] = json!(doc);
     schema
@@ -82,7 +82,7 @@ fn shape(shape: &Shape) -> Value {
             let words: Vec<_> = words.iter().map(word).collect();
             or_variable(&json!({ "oneOf": words }))
         }
-        // A text may look like a number or a flag and still be one.
+        // Text may also look like a number or a boolean.
         Shape::Text(Format { pattern: None, .. }) => {
             json!({ "type": ["string", "number", "boolean"] })
         }
@@ -100,7 +100,7 @@ fn shape(shape: &Shape) -> Value {
     }
 }
 
-/// A value that is not text may also come from an environment variable.
+/// A value that is not text may still come from an environment variable.
 fn or_variable(schema: &Value) -> Value {
     json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{.+\}" }] })
 }

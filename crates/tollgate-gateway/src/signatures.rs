@@ -1,5 +1,5 @@
-//! Verifies token signatures with ring, which the gateway needs for TLS anyway. For RSA and P-256 it
-//! is several times as fast as jsonwebtoken's `rust_crypto`.
+//! Verifies token signatures with ring, which the gateway needs for TLS anyway. For RSA and P-256,
+//! ring is several times as fast as jsonwebtoken's `rust_crypto`.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -11,13 +11,13 @@ use ring::signature::{
     UnparsedPublicKey, VerificationAlgorithm,
 };
 
-/// Chooses ring for all tokens of this process. Only the first call has an effect.
+/// Selects ring for all tokens in this process. Only the first call has an effect.
 pub fn install() {
     let _ = RING.install_default();
 }
 
 static RING: CryptoProvider = CryptoProvider {
-    // The gateway signs no tokens and makes no key sets.
+    // The gateway signs no tokens and creates no key sets.
     signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
     verifier_factory: verifier,
     key_utils: KeyUtils::new_unimplemented(),

@@ -1,4 +1,4 @@
-//! A limit in words.
+//! Describes a limit.
 
 use std::fmt::{self, Write as _};
 
@@ -9,7 +9,7 @@ use tollgate::store::Micros;
 
 use crate::plan::{CostTable, IdentitySource, LimitPlan, Plan, SettleBy, StorePlan, Whose};
 
-/// `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`
+/// For example `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`.
 pub(crate) fn write_limit(
     out: &mut String,
     plan: &Plan,
@@ -17,14 +17,14 @@ pub(crate) fn write_limit(
     limit: &LimitPlan,
 ) -> fmt::Result {
     let whose = match limit.whose {
-        Whose::Everybody => "for all together".to_owned(),
+        Whose::Everybody => "for all clients together".to_owned(),
         Whose::Client => format!("per {}", client(&plan.identity)),
     };
     let fails = match (&plan.store, limit.on_store_error()) {
         (StorePlan::Memory { .. }, _) => "memory",
         (_, OnStoreError::Open) => "Redis, fail open",
         (_, OnStoreError::Closed) => "Redis, fail closed",
-        (_, OnStoreError::Local) => "Redis, fail to a local share",
+        (_, OnStoreError::Local) => "Redis, local fallback",
     };
     let fails = match (&plan.store, limit.shed()) {
         (StorePlan::Redis(_), Some(shed)) => format!("{fails}, shed {}", shed.name()),
@@ -36,9 +36,9 @@ pub(crate) fn write_limit(
         None => write!(out, "{whose}, {fails}")?,
     }
     if !limit.enforce {
-        write!(out, ", only watching")?;
+        write!(out, ", not enforced")?;
     } else if limit.hide_headers {
-        write!(out, ", not in headers")?;
+        write!(out, ", hidden from headers")?;
     }
     writeln!(out)?;
     let also: Vec<_> = limit.quotas_in(None).skip(1).collect();
@@ -60,7 +60,7 @@ pub(crate) fn write_limit(
     Ok(())
 }
 
-/// Writes the other parts of a limit (permits, blocks, leases) and how replicas share its quota.
+/// Writes a limit's remaining parts: permits, penalties, and leases.
 fn write_options(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
     if let Some(policy) = &limit.in_flight {
         writeln!(out, "    {}: {}", policy.name(), amount(policy))?;
@@ -98,29 +98,32 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
     }
     if let Some(reserve) = &limit.reserve {
         let actual = match reserve.settle {
-            SettleBy::Header => "x-tollgate-cost of the response".to_owned(),
+            SettleBy::Header => "the response header x-tollgate-cost".to_owned(),
             SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
-            SettleBy::Bytes(bytes) => format!("the body, at a unit for {bytes} bytes,"),
+            SettleBy::Bytes(bytes) => format!("the body size, 1 unit per {bytes} bytes,"),
         };
         let lapse = span(reserve.lapse.into());
-        writeln!(out, "    charged as an estimate, which {actual} corrects within {lapse}")?;
+        writeln!(out, "    charged as an estimate, corrected within {lapse} by {actual}")?;
     }
     Ok(())
 }
 
-/// "100 units per 60 s and 20 units per 10 s"
+/// For example "100 units per 60 s and 20 units per 10 s".
 fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
     let amounts: Vec<_> = policies.into_iter().map(amount).collect();
     amounts.join(" and ")
 }
 
-/// "5 units per 60 s, 10 at once"
+/// For example "5 units per 60 s, burst 10".
 pub(crate) fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     match policy.kind() {
         Kind::Limit(Algorithm::ConcurrentRequests) => {
             let lease = span(policy.window());
-            return format!("{} at once, for {lease} after their gateway died", quota.limit());
+            return format!(
+                "{} requests in flight, held for {lease} if their gateway crashes",
+                quota.limit()
+            );
         }
         Kind::Limit(_) => {}
         Kind::Penalty(_) => return blocks(policy),
@@ -132,12 +135,12 @@ pub(crate) fn amount(policy: &Policy) -> String {
     };
     let amount = format!("{} {unit} per {window}", quota.limit());
     match quota.burst_units() {
-        Some(burst) => format!("{amount}, {burst} at once"),
+        Some(burst) => format!("{amount}, burst {burst}"),
         None => amount,
     }
 }
 
-/// "10 strikes within 60 s block for 600 s, then 2 times as long up to 86400 s, …"
+/// For example "10 strikes within 60 s block for 600 s, then 2 times as long each time, …".
 fn blocks(policy: &Policy) -> String {
     let Kind::Penalty(terms) = policy.kind() else { return String::new() };
     let (strikes, within) = (policy.quota().limit(), span(policy.window()));
@@ -148,7 +151,8 @@ fn blocks(policy: &Policy) -> String {
     match factor == 1 || terms.block == terms.max_block {
         true => first,
         false => format!(
-            "{first}, then {factor} times as long each up to {longest}, until none for {forgotten}"
+            "{first}, then {factor} times as long each time, up to {longest}, until {forgotten} \
+             pass without a block"
         ),
     }
 }
@@ -161,7 +165,7 @@ pub(super) fn span(span: Micros) -> String {
     }
 }
 
-/// "sliding window counter"
+/// For example "sliding window counter".
 fn counted(policy: &Policy) -> String {
     let Some(algorithm) = policy.algorithm() else { return String::new() };
     let words = algorithm.name().replace('_', " ");
@@ -171,7 +175,7 @@ fn counted(policy: &Policy) -> String {
         }
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => format!("{words} without a queue"),
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(wait) } } => {
-            format!("{words} (a queue of at most {})", span(wait))
+            format!("{words} (a queue up to {})", span(wait))
         }
         Algorithm::LeakyBucket { .. } => format!("{words} (a queue)"),
         _ => words,

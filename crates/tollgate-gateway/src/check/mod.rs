@@ -1,4 +1,4 @@
-//! A plan in words.
+//! Describes a plan.
 
 mod limits;
 
@@ -16,7 +16,7 @@ use crate::plan::{
 };
 use crate::proxy::{Balance, Protocol, Upstream};
 
-/// Describes the effect of a plan, one sentence a line and without secrets.
+/// Describes a plan's effect, one sentence per line and without secrets.
 pub fn in_words(plan: &Plan) -> String {
     let mut out = String::new();
     let _ = write(&mut out, plan);
@@ -33,17 +33,17 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     write!(out, "admin on {}", plan.admin)?;
     match &*plan.admin_peers {
         [] => writeln!(out)?,
-        peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
+        peers => writeln!(out, ", also showing {}", peers.join(", "))?,
     }
-    writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    writeln!(out, "quotas are stored {}", store(&plan.store))?;
     if let Some(AccessLogPlan { file, sample, .. }) = &plan.access_log {
         let file = file.as_deref().map_or_else(|| "standard output".into(), Path::to_string_lossy);
-        writeln!(out, "requests of {sample} of all clients are logged to {file}")?;
+        writeln!(out, "requests from {sample} of all clients are logged to {file}")?;
     }
     if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
         writeln!(
             out,
-            "spans of `{service_name}` are sent to {endpoint}: {sample} of all traces begun here"
+            "spans of `{service_name}` are sent to {endpoint}: {sample} of traces that start here"
         )?;
     }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
@@ -74,8 +74,8 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     }
     if let Some(rules) = &plan.rate_limits {
         let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();
-        let watches = if rules.shadow { ", only watching" } else { "" };
-        writeln!(out, "descriptors of Envoy are limited by {}{watches}", files.join(", "))?;
+        let watches = if rules.shadow { ", not enforced" } else { "" };
+        writeln!(out, "Envoy's descriptors are limited by {}{watches}", files.join(", "))?;
     }
     for route in &plan.routes {
         write_route(out, plan, route)?;
@@ -105,7 +105,7 @@ fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor])
                 format!("{requests} per {}{each}", unit.name())
             }
         };
-        // A node that only leads to longer descriptors has no rule of its own.
+        // A node that only leads to longer descriptors has no rule.
         if rule.is_some() || nested.is_empty() {
             let _ = write!(out, "  {path}: {allowed}");
             for replaced in rule.iter().flat_map(|rule| &rule.replaces) {
@@ -114,9 +114,9 @@ fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor])
             let watches = rule.as_ref().is_some_and(|rule| rule.shadow);
             let only_with_others = rule.as_ref().is_some_and(|rule| rule.quota);
             if only_with_others {
-                out.push_str(", denies only with all others in quota mode");
+                out.push_str(", denies only together with all quota mode rules");
             }
-            out.push_str(if watches { ", only watching\n" } else { "\n" });
+            out.push_str(if watches { ", not enforced\n" } else { "\n" });
         }
         write_descriptors(out, &format!("{path}, "), nested);
     }
@@ -156,12 +156,12 @@ fn subjects(list: &SubjectsPlan) -> String {
     parts.join(", ")
 }
 
-/// The treatment of a request in which `identity` finds no client.
+/// What happens to a request in which `identity` finds no client.
 pub(crate) fn without_key(plan: &Plan) -> String {
     match plan.on_missing_key {
-        OnMissingKey::Pass => "passes limits per client".to_owned(),
+        OnMissingKey::Pass => "skips limits per client".to_owned(),
         OnMissingKey::Share => "shares one quota with all requests without a client".to_owned(),
-        _ => format!("gets {} where a limit is per client", plan.missing_key_status.as_u16()),
+        _ => format!("gets {} if a limit is per client", plan.missing_key_status.as_u16()),
     }
 }
 
@@ -175,18 +175,18 @@ fn source(source: &IdentitySource) -> String {
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
                 KeyOrigin::JwksUrl(jwks) => format!(
-                    "the key set at {} (fetched again after {}, and when a key is missing, at most \
-                     once in {})",
+                    "the key set at {} (refetched after {}, or if a key is missing, at most once \
+                     per {})",
                     jwks.shown_url(),
                     span(jwks.max_age.into()),
                     span(jwks.min_refetch.into()),
                 ),
             };
             let refused = match jwt.max_refused {
-                Some(most) => format!("at most {most} refused tokens per minute of an address"),
+                Some(most) => format!("at most {most} refused tokens per minute and address"),
                 None => "any number of refused tokens".to_owned(),
             };
-            format!("the user of a token, by {keys}; {refused}")
+            format!("the token's user, verified by {keys}; {refused}")
         }
         IdentitySource::ApiKey(keys) => {
             format!("the holder of one of {} API keys", keys.keys.len())
@@ -242,7 +242,7 @@ impl fmt::Display for Listener<'_> {
         if let Some(tls) = tls {
             f.write_str(", TLS")?;
             if tls.client_ca.is_some() {
-                f.write_str(" with certificates of clients")?;
+                f.write_str(" with client certificates")?;
             }
         }
         if proxy_protocol.is_some() {
@@ -252,7 +252,7 @@ impl fmt::Display for Listener<'_> {
             write!(f, ", at most {most} connections")?;
         }
         if let Some(most) = max_connections_per_address {
-            write!(f, ", at most {most} connections of one address")?;
+            write!(f, ", at most {most} connections per address")?;
         }
         Ok(())
     }
@@ -290,7 +290,7 @@ impl fmt::Display for Where<'_> {
             }
         }
         if let Some(most) = max_body {
-            write!(f, ", bodies of at most {most} bytes")?;
+            write!(f, ", bodies up to {most} bytes")?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Flow control: bounds the body bytes that wait to be sent, per stream and per connection.
 //!
-//! hyper and h2 take all that a body has while the other side grants a window, and they count
-//! payload only. Each frame costs some hundred bytes more, and a small chunk keeps the whole
-//! buffer that it was read into. Therefore every piece counts here from the moment it is given
-//! away until it has been written, and a body gives nothing more while too much waits.
+//! hyper and h2 read a body for as long as the other side grants a window, and they only count the
+//! payload. But each frame costs about a hundred additional bytes, and a small chunk retains the
+//! entire buffer from which it was split. So every piece counts here until it has been written, and
+//! a body pauses while too many bytes wait.
 
 mod paced;
 mod waiting;

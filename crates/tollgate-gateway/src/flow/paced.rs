@@ -1,4 +1,4 @@
-//! A body that waits while too much of it has not been sent.
+//! A body that pauses while too many bytes have not been sent.
 
 use std::mem;
 use std::pin::Pin;
@@ -12,25 +12,25 @@ use pin_project_lite::pin_project;
 use super::waiting::{Piece, SMALL, Share, Stream};
 
 pin_project! {
-    /// A body in pieces. While too many of them wait to be sent it reads no further, except for
-    /// some small chunks, which it joins.
+    /// A body, split into pieces. While too many pieces wait to be sent it pauses, except that it
+    /// reads and joins a few small chunks.
     pub(crate) struct Paced<B: Body> {
         #[pin]
         body: B,
-        // Small chunks, joined. They come before `rest`.
+        // Joined small chunks, which precede `rest`.
         joined: BytesMut,
-        // A chunk, or what is left of it.
+        // The remaining part of a chunk.
         rest: Bytes,
-        // Whether the last chunk was small, as the next one will be.
+        // Whether the last chunk was small, because the next one probably is as well.
         is_small: bool,
-        // The end of the body, while something has to be sent before it.
+        // The end of the body, held back until everything before it is sent.
         end: Option<End<B>>,
-        // Made when it is needed, unless the body has the one of the current task.
+        // Created when needed, unless the current task already has a stream.
         stream: Option<Arc<Stream>>,
     }
 }
 
-/// Trailers, an error or nothing. Boxed, because most bodies have neither.
+/// Trailers, an error or neither. Boxed, because most bodies have neither.
 type End<B> = Option<Box<Result<Frame<Piece>, <B as Body>::Error>>>;
 
 impl<B: Body<Data = Bytes>> Paced<B> {
@@ -38,8 +38,8 @@ impl<B: Body<Data = Bytes>> Paced<B> {
         Self::new(body, Stream::current())
     }
 
-    /// The body of a request that the current task sends to a target. It has a part in the share
-    /// of the connection that the client's request came on.
+    /// A request body that the current task sends to a target. It shares the limit of the client's
+    /// connection.
     pub(crate) fn request(body: B) -> Self {
         Self::new(body, Stream::current().map(|stream| stream.beside()))
     }
@@ -83,7 +83,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
                     }
                 }
                 if this.stream.is_none() && this.rest.len() <= PIECE && this.body.is_end_stream() {
-                    // The body is complete, so nothing waits behind this piece.
+                    // The body is complete, so no piece waits behind this one.
                     return frame(Piece::free(mem::take(this.rest)));
                 }
             }
@@ -99,7 +99,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
             let most = match (*this.is_small, stream.share_is_used_up()) {
                 (true, false) => JOINED,
                 (true, true) => JOINED_WITHOUT_SHARE,
-                // There is nothing to join, and the target can wait too.
+                // There are no small chunks to join, and the target can wait too.
                 (false, _) => 0,
             };
             while this.end.is_none() && this.rest.is_empty() && this.joined.len() < most {
@@ -168,13 +168,13 @@ fn frame<E>(piece: Piece) -> Poll<Option<Result<Frame<Piece>, E>>> {
     Poll::Ready(Some(Ok(Frame::data(piece))))
 }
 
-/// A frame of HTTP/2, unless both sides agree on more.
+/// An HTTP/2 frame's default maximum size.
 const PIECE: usize = 16 << 10;
 
 /// How many bytes of small chunks are joined.
 const JOINED: usize = 8 << 10;
 
-/// The same while the connection has used up its share.
+/// The same if the connection has used up its share.
 const JOINED_WITHOUT_SHARE: usize = 1 << 10;
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that has all of these chunks ready.
+    /// A body with all these chunks ready.
     struct Ready(VecDeque<Frame<Bytes>>);
 
     impl Ready {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// All pieces that it gives away while none of them is written.
+    /// All pieces that the body returns before any piece is written.
     fn unsent<B: Body<Data = Bytes> + Unpin>(body: &mut Paced<B>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_chunk_is_given_away_in_pieces() {
+    async fn large_chunks_are_split() {
         let bytes: Vec<u8> = (0..PIECE * 2 + 5).map(|n| n as u8).collect();
         let mut body = Paced::response(Full::new(Bytes::from(bytes.clone())));
         let mut left = bytes.len();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_chunks_wait_together_and_the_rest_is_not_read() {
+    async fn small_chunks_are_joined() {
         let mut body = Paced::response(Ready::chunks(100_000, 1));
         let first = unsent(&mut body);
         assert!(first.len() < 100, "{} pieces", first.len());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_joined_comes_before_trailers() {
+    async fn joined_chunks_precede_trailers() {
         let mut chunks = Ready::chunks(1_000, 1);
         chunks.0.push_back(Frame::trailers(HeaderMap::new()));
         let mut body = Paced::response(chunks);
@@ -266,14 +266,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_in_one_small_chunk_counts_nowhere() {
+    async fn single_small_chunk_is_not_counted() {
         let mut body = Paced::response(Full::new(Bytes::from_static(b"ok")));
         let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert!(piece.chunk() == b"ok" && body.stream.is_none() && body.is_end_stream());
     }
 
     #[tokio::test]
-    async fn a_body_goes_on_when_a_piece_has_been_written() {
+    async fn writing_a_piece_resumes_the_body() {
         let mut body = Paced::response(Ready::chunks(64, 8 << 10));
         let mut pieces: VecDeque<_> = unsent(&mut body).into();
         let waits = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The pieces of bodies that wait to be sent, for each stream and for each connection.
+//! Counts the body pieces that wait to be sent, per stream and per connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use tokio::task_local;
 use tokio::time::{Instant, sleep_until};
 
 task_local! {
-    /// The stream of HTTP/2 that a task serves.
+    /// The HTTP/2 stream that a task serves.
     static STREAM: Arc<Stream>;
 }
 
-/// Counts the pieces that wait on all streams of a connection. Clones share the count.
+/// Counts the waiting pieces on all streams of a connection. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share(Arc<AtomicUsize>);
 
@@ -27,11 +27,11 @@ pub(crate) struct Stream {
 
 #[derive(Debug)]
 struct Waiting {
-    /// The pieces that have not been written, and the memory that keeping them takes.
+    /// The memory for the pieces that have not been written.
     bytes: usize,
-    /// When the last piece was written, or when the first began to wait.
+    /// When the last piece was written, or when the first started to wait.
     moved_at: Instant,
-    /// Wakes the body, which waits until a piece has been written.
+    /// Wakes the body, which waits until a piece is written.
     body: Option<Waker>,
 }
 
@@ -45,17 +45,17 @@ impl Stream {
         STREAM.try_with(Arc::clone).ok()
     }
 
-    /// Another stream with the share of this one.
+    /// Another stream with the same share.
     pub(super) fn beside(&self) -> Arc<Self> {
         Self::new(self.share.clone())
     }
 
-    /// Runs `task` as the one that serves this stream.
+    /// Runs `task` as the task that serves this stream.
     pub(crate) async fn serve<F: Future>(self: Arc<Self>, task: F) -> F::Output {
         STREAM.scope(self, task).await
     }
 
-    /// Completes when pieces have waited for this time and none was written.
+    /// Completes when pieces have waited for this time without any being written.
     pub(crate) async fn stalls(&self, time: Duration) {
         loop {
             let now = Instant::now();
@@ -70,13 +70,13 @@ impl Stream {
         }
     }
 
-    /// Whether another piece may be given away.
+    /// Whether another piece may be sent.
     pub(super) fn has_room(&self) -> bool {
         self.has_room_beside(&self.waiting.lock())
     }
 
-    /// One piece may always wait: if streams that are not read could use up the share of the
-    /// others, these would stop too.
+    /// One piece may always wait. Otherwise unread streams could use up the share, and stop all
+    /// other streams.
     fn has_room_beside(&self, waiting: &Waiting) -> bool {
         waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.share_is_used_up())
     }
@@ -85,7 +85,7 @@ impl Stream {
         self.share.0.load(Ordering::Relaxed) >= CONNECTION_BYTES
     }
 
-    /// Whether there is no room; if so, the task is woken when a piece has been written.
+    /// Whether there is no room; if so, wakes the task when a piece is written.
     pub(super) fn must_wait(&self, cx: &Context<'_>) -> bool {
         let mut waiting = self.waiting.lock();
         let must_wait = !self.has_room_beside(&waiting);
@@ -111,18 +111,18 @@ impl Stream {
         };
         self.share.0.fetch_add(bytes, Ordering::Relaxed);
         if !is_first && data.len() < SMALL {
-            // Without the buffer that it was read into.
+            // A copy, without the buffer that contained it.
             data = Bytes::copy_from_slice(&data);
         }
         Piece { data, charge: Some(Charge { bytes, stream: Arc::clone(self) }) }
     }
 }
 
-/// A piece of a body. It is counted until it is dropped.
+/// A piece of a body, which counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Piece {
     data: Bytes,
-    #[expect(dead_code, reason = "it is there to be dropped")]
+    #[expect(dead_code, reason = "only its drop matters")]
     charge: Option<Charge>,
 }
 
@@ -159,7 +159,7 @@ impl Drop for Charge {
         waiting.bytes -= self.bytes;
         waiting.moved_at = Instant::now();
         let body = waiting.body.take();
-        // The task may run immediately, on another thread.
+        // The task may immediately run on another thread.
         drop(waiting);
         if let Some(body) = body {
             body.wake();
@@ -167,16 +167,16 @@ impl Drop for Charge {
     }
 }
 
-/// The bytes that may wait on a stream before its body pauses.
+/// How many bytes may wait on a stream before its body pauses.
 const STREAM_BYTES: usize = 32 << 10;
 
-/// The bytes that may wait on a connection. Above this, each stream has at most one piece.
+/// How many bytes may wait on a connection. Above this, each stream has at most one piece.
 const CONNECTION_BYTES: usize = 128 << 10;
 
 /// A piece's memory besides its bytes: the frame in h2's queue, and its allocation.
 const PIECE_OVERHEAD: usize = 1 << 10;
 
-/// Smaller chunks are copied, because each may keep a buffer of some kilobytes.
+/// Smaller chunks are copied, because each may retain a buffer of several kilobytes.
 pub(super) const SMALL: usize = 4 << 10;
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_stalls_while_its_client_takes_nothing_and_at_no_other_time() {
+    async fn only_unread_streams_stall() {
         let stall = Duration::from_secs(120);
         let stream = Stream::new(Share::default());
         let began = Instant::now();
@@ -192,7 +192,7 @@ mod tests {
             let stream = Arc::clone(&stream);
             async move { stream.stalls(stall).await }
         });
-        // The service takes ten minutes; then the client takes a piece a minute.
+        // The service takes ten minutes, and then the client reads a piece per minute.
         tokio::time::sleep(Duration::from_secs(600)).await;
         let mut before = None;
         for _ in 0..10 {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_share_what_their_connection_may_keep_and_each_has_room_for_one_piece() {
+    fn each_stream_has_room_for_one_piece() {
         let share = Share::default();
         let streams: Vec<_> = (0..100).map(|_| Stream::new(share.clone())).collect();
         let mut pieces = Vec::new();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_piece_behind_others_does_not_keep_the_buffer_it_came_in() {
+    fn small_waiting_pieces_are_copied() {
         let stream = Stream::new(Share::default());
         let mut buffer = Bytes::from(vec![b'x'; 8 << 10]);
         let first = stream.give(buffer.split_to(1));

@@ -1,4 +1,4 @@
-//! Two files side by side: the requests and clients on which they differ.
+//! Compares two files: the requests and clients on which they differ.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use tollgate_replay::Answer;
 
 pub(crate) struct Differences {
     top: usize,
-    /// Requests that only the first denies, and only the second.
+    /// How many requests only the first denies, and only the second.
     pub(crate) only: [u64; 2],
     /// Up to `top` of these requests, in words.
     pub(crate) requests: Vec<String>,
-    /// By client: requests that only the first denies, and only the second.
+    /// The same for each client.
     clients: HashMap<Box<str>, [u64; 2]>,
     waiting: HashMap<u64, Waiting>,
 }
 
-/// A request that waits: the answer of each plan so far, its client, and the request in words.
+/// A waiting request: each plan's answer so far, its client, and its description.
 type Waiting = ([Answer; 2], Box<str>, Box<str>);
 
-/// The most clients that are counted apart.
+/// How many clients are counted separately.
 const CLIENTS: usize = 1 << 16;
 
 impl Differences {
@@ -33,7 +33,7 @@ impl Differences {
         }
     }
 
-    /// Notes the answers to a request. `in_words` returns its client and a description.
+    /// Records the answers to a request. `in_words` returns its client and a description.
     pub(super) fn note(
         &mut self,
         number: u64,
@@ -68,7 +68,7 @@ impl Differences {
         }
     }
 
-    /// Only one of the plans denies a request.
+    /// Counts a request that only one of the plans denies.
     fn differ(&mut self, denies: usize, client: Box<str>, request: &str) {
         self.only[denies] += 1;
         if self.requests.len() < self.top {

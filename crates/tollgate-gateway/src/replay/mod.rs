@@ -1,4 +1,4 @@
-//! `tollgate replay`: the decisions of a file for the requests of an access log.
+//! `tollgate replay`: a file's decisions for the requests in an access log.
 
 mod differences;
 mod progress;
@@ -29,10 +29,10 @@ pub struct ReplayArgs {
     /// Another file with limits; the report lists the requests on which the two files differ
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
-    /// The format of the report
+    /// The report's format
     #[arg(long, value_enum, default_value_t)]
     pub format: ReportFormat,
-    /// Also writes the report as an HTML file
+    /// Also write the report as an HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// The number of clients and lines in each list
@@ -43,17 +43,17 @@ pub struct ReplayArgs {
 /// How a report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReportFormat {
-    /// For a person.
+    /// Readable text.
     #[default]
     Text,
-    /// For a program: one object.
+    /// One JSON object.
     Json,
 }
 
-/// Replays and writes the report.
+/// Replays the log and writes the report.
 ///
 /// # Errors
-/// See [`ReplayError`]. Then nothing is written.
+/// See [`ReplayError`]. In this case, nothing is written.
 pub fn run(plan: Plan, other: Option<Plan>, args: &ReplayArgs) -> Result<String, ReplayError> {
     let limits = client_limits(&plan);
     let mut replayed = replay(plan, other, &args.log, args.top)?;
@@ -84,14 +84,14 @@ fn client_limits(plan: &Plan) -> Vec<ClientLimit> {
     limits
 }
 
-/// Computes how many requests a policy allows a client in a minute at most.
+/// Computes how many requests a policy can allow a client within a minute.
 #[expect(clippy::cast_precision_loss, reason = "for a drawing")]
 fn client_limit(policy: &Policy) -> ClientLimit {
     let (quota, name) = (policy.quota(), policy.name().to_owned());
     let windows = 60.0 / quota.window().as_secs_f64();
     let capacity = policy.capacity() as f64;
     let in_a_minute = match policy.algorithm() {
-        // A full bucket, and the units that are refilled meanwhile.
+        // A full bucket, and the units that are refilled in the meantime.
         Some(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }) => {
             (capacity + quota.limit() as f64 * windows).floor()
         }
@@ -103,7 +103,7 @@ fn client_limit(policy: &Policy) -> ClientLimit {
 fn as_json(replayed: &mut Replayed, top: usize) -> Value {
     let report = |report: &mut Report| {
         report.denied_clients.truncate(top);
-        // A report is plain numbers and texts.
+        // A report contains only plain numbers and strings.
         serde_json::to_value(report).unwrap_or_default()
     };
     let mut object = report(&mut replayed.report);

@@ -3,7 +3,7 @@ use std::io::{self, IsTerminal as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use tollgate_replay::log;
 
-/// A bar on a terminal, and nothing in a pipe.
+/// A progress bar on a terminal, otherwise no output.
 pub(super) struct Progress(Option<ProgressBar>);
 
 impl Progress {
@@ -18,7 +18,7 @@ impl Progress {
                 Some(_) => "{wide_bar} {percent} %  {msg}  {eta} left",
                 None => "{spinner} {bytes}  {msg}",
             };
-            // The template is ours, so that it is well-formed.
+            // The template is a constant, so it is valid.
             bar.set_style(
                 ProgressStyle::with_template(style)
                     .unwrap_or_else(|_| ProgressStyle::default_bar()),

@@ -19,20 +19,20 @@ use crate::serve::recorded::{NOT_HTTP, Recorded};
 pub struct LogArgs {
     /// Access logs, plain or compressed with gzip or zstd; `-` reads stdin
     ///
-    /// Several logs are replayed as one, in the order of their times.
+    /// Several logs are replayed as one, in chronological order.
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The format of the lines: auto, common, combined, vhost_combined, caddy, traefik, envoy,
+    /// The line format: auto, common, combined, vhost_combined, caddy, traefik, envoy,
     /// nginx-json, json:time=ts,method=verb,target=url,… or a log_format of nginx
     #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
     pub lines: Format,
     /// How far lines may be out of order
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub reorder: Duration,
-    /// Stops at the first line that cannot be read
+    /// Stop at the first unreadable line
     #[arg(long)]
     pub strict: bool,
-    /// Hides addresses and names of clients, request paths in reports, and parts of unreadable lines
+    /// Hide client addresses and names, request paths in reports, and parts of unreadable lines
     #[arg(long, visible_alias = "anonymize")]
     pub anonymise: bool,
 }
@@ -52,7 +52,7 @@ impl LogArgs {
     }
 }
 
-/// Clocks differ, but not by a day: a request with a later time has a wrong time.
+/// Clocks differ, but not by a day, so a request with a later time has a wrong time.
 fn tomorrow() -> Timestamp {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = (now + Duration::from_secs(86_400)).as_micros();
@@ -63,21 +63,21 @@ fn tomorrow() -> Timestamp {
 pub enum ReplayError {
     #[error(transparent)]
     Log(#[from] ReadError),
-    /// The limits cannot be put to work.
+    /// The plan cannot be used.
     #[error("{0}")]
     Plan(String),
     #[error("{place}: {error}")]
     Store { place: String, error: StoreError },
-    /// Limits of clients would treat all requests alike.
+    /// Client limits would treat all requests alike.
     #[error(
         "no request has a client: the log has no address (in a log_format $remote_addr, in JSON \
          address=…), and no user or key that the file reads; add one to --log"
     )]
     NoClient,
-    /// The log has no request, or none for `suggest`.
+    /// The log has no requests, or none that `suggest` can use.
     #[error(
-        "no limit charges any line: they are preflights, not HTTP, or requests that `serve` refuses; \
-         if they are requests, describe their format with --log"
+        "no limit charges any line: they are preflights, not HTTP, or requests that `serve` \
+         rejects; if they are requests, describe their format with --log"
     )]
     NoneCharged,
     /// All proxies would count as clients.
@@ -96,11 +96,11 @@ pub(crate) struct Replayed {
     pub(crate) lines: u64,
     pub(crate) late: u64,
     pub(crate) unreadable: u64,
-    /// The first lines that cannot be read, in words.
+    /// A description of the first unreadable lines.
     pub(crate) shown: Vec<String>,
     /// Limited requests without a client.
     pub(crate) without_client: u64,
-    /// Requests that have `X-Forwarded-For`, although their peer counts as the client.
+    /// Requests with `X-Forwarded-For` although their peer counts as the client.
     pub(crate) not_forwarded: u64,
     pub(crate) other: Option<(Report, Differences)>,
 }
@@ -111,7 +111,7 @@ pub(crate) fn replay(
     log: &LogArgs,
     top: usize,
 ) -> Result<Replayed, ReplayError> {
-    // Both reports give a client the same hash.
+    // Both reports show the same hash for a client.
     let hide = log.anonymise.then(RandomState::new);
     let of = |plan| Recorded::new(plan, Bounds::default(), hide.clone()).map_err(ReplayError::Plan);
     let limits = || plan.routes.iter().flat_map(|route| route.limits.all());
@@ -166,8 +166,8 @@ pub(crate) fn replay(
     })
 }
 
-/// Passes each line to `each`, with the number of the lines before it. Up to `shown` unreadable
-/// lines are kept.
+/// Passes each line to `each`, with the number of earlier lines. Retains up to `shown` unreadable
+/// lines.
 pub(super) fn read(
     log: &LogArgs,
     shown: usize,
@@ -190,7 +190,7 @@ pub(super) fn read(
 
 /// Writes a file completely or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A rename would replace a device or a pipe by a file.
+    // A rename would replace a device or a pipe with a file.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }

@@ -1,4 +1,4 @@
-//! `tollgate suggest`: limits that fit an access log, as a file that `check` and `serve` take.
+//! `tollgate suggest`: limits that fit an access log, as a file for `check` and `serve`.
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ pub struct SuggestArgs {
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// The share of clients that the file never denies, in percent
+    /// The percentage of clients that the file never denies
     #[arg(long, value_enum, default_value_t)]
     pub level: Share,
-    /// The algorithm of the limits of clients
+    /// The algorithm for client limits
     #[arg(long, value_enum, default_value_t)]
     pub algorithm: Shape,
-    /// The window of the limits
+    /// The limits' window
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = whole_seconds)]
     pub window: Duration,
     /// A route, such as `/api/item/{id}`; may be repeated. Other paths are grouped automatically
@@ -34,19 +34,19 @@ pub struct SuggestArgs {
     /// The number of routes with their own limit: the routes with the most requests
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub routes: usize,
-    /// A proxy in front, such as 10.0.0.0/8; may be repeated. Then the log needs X-Forwarded-For
+    /// A trusted proxy, such as 10.0.0.0/8; may be repeated. The log must contain X-Forwarded-For
     #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
     pub trusted_proxies: Vec<String>,
     /// The header in which these proxies write the client's address, instead of X-Forwarded-For
     #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
     pub header: Option<String>,
-    /// Counts a logged user as the same client on all addresses
+    /// Count a logged user as the same client on all addresses
     #[arg(long)]
     pub users: bool,
-    /// Where allowed requests will go
+    /// Where allowed requests will be forwarded
     #[arg(long, value_name = "URL", default_value = "http://localhost:3000")]
     pub target: String,
-    /// Writes to this file instead of stdout
+    /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -69,14 +69,14 @@ pub enum Share {
 /// How a client is limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Shape {
-    /// A rate, and a burst.
+    /// A rate and a burst.
     #[default]
     TokenBucket,
     /// A number of requests in any window.
     SlidingWindowLog,
 }
 
-/// The window of a limit in a file has whole seconds.
+/// In a file, windows have whole seconds.
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     let window = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     let is_whole = window.subsec_nanos() == 0 && !window.is_zero();
@@ -121,23 +121,23 @@ fn plan(yaml: &str) -> Result<Plan, ReplayError> {
     })
 }
 
-/// The variable with the key of users' tokens.
+/// The variable that contains the key for users' tokens.
 const SECRET: &str = "JWT_SECRET";
 
 /// The result of reading the log.
 struct Learned {
     suggestion: Suggestion,
     unreadable: u64,
-    /// Lines that are charged to no limit.
+    /// Lines that charge no limit.
     not_limited: u64,
-    /// Lines that have `X-Forwarded-For`, although their peer counts as the client.
+    /// Lines with `X-Forwarded-For` although their peer counts as the client.
     not_forwarded: u64,
-    /// Charged lines that name a user, and those that have a status.
+    /// Charged lines with a user, and charged lines with a status.
     with_user: u64,
     with_status: u64,
 }
 
-/// Learns from the requests that the suggested file will charge, by the clients that it will charge.
+/// Learns from the requests and clients that the suggested file will charge.
 fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
     let mut head = String::new();
     let _ = write_head(&mut head, args);
@@ -258,7 +258,7 @@ fn write(out: &mut String, args: &SuggestArgs, learned: &Learned) -> fmt::Result
     Ok(())
 }
 
-/// The log shows the load that the service has had, and not how much it can handle.
+/// The log shows the service's past load, but not how much load it can handle.
 const HEADROOM: u64 = 2;
 
 fn days(suggestion: &Suggestion) -> u64 {
@@ -280,13 +280,13 @@ fn unknown(args: &SuggestArgs, learned: &Learned) -> Vec<String> {
     if clients * (10_000 - share) < 10_000 {
         let (share, clients) = (percent(share), Count(*clients, "client"));
         all.push(format!(
-            "What {share} % of many clients need: of {clients} this is all, also any attacker."
+            "What {share} % of many clients need: of {clients}, this includes even an attacker."
         ));
     }
     if *not_forwarded > 0 {
         all.push(format!(
-            "Who sent {} with X-Forwarded-For: their peer counted. Name your proxies in \
-             --trusted-proxies.",
+            "The clients that sent {} with X-Forwarded-For, because their peer counted. Name your \
+             proxies in --trusted-proxies.",
             Count(*not_forwarded, "request")
         ));
     } else if largest_client * 2 > *requests && *clients > 1 {
@@ -298,7 +298,7 @@ fn unknown(args: &SuggestArgs, learned: &Learned) -> Vec<String> {
     }
     if !args.users && learned.with_user > 0 {
         all.push(format!(
-            "Users: {} name one, and their addresses counted. `--users` counts users.",
+            "Users: {} have a user, but their addresses counted. `--users` counts users.",
             Count(learned.with_user, "request")
         ));
     }
@@ -308,13 +308,13 @@ fn unknown(args: &SuggestArgs, learned: &Learned) -> Vec<String> {
         }
     };
     add(*unreadable, "line", "cannot be read.");
-    add(*not_limited, "request", "meet no limit: preflights, and requests that `serve` refuses.");
+    add(*not_limited, "request", "meet no limit: preflights, and requests that `serve` rejects.");
     add(suggestion.without_client, "request", "have no client.");
     let without_status = requests - learned.with_status;
     add(without_status, "request", "have no status, and count as successful.");
-    let rest = "failed. The limits count them, but they do not decide which routes there are.";
+    let rest = "failed. The limits count these, but they do not determine the routes.";
     add(suggestion.unsuccessful, "request", rest);
-    let rest = "have a path beyond the first 100000. No limit of a route is based on them.";
+    let rest = "have a path beyond the first 100000. Route limits ignore these.";
     add(suggestion.without_path, "request", rest);
     if *sample > 1 {
         all.push(format!(
@@ -339,7 +339,7 @@ fn write_levels(out: &mut String, indent: &str, fit: &Fit, window: u64) -> fmt::
     Ok(())
 }
 
-/// Writes 9 990 hundredths as 99.9.
+/// Formats 9 990 hundredths as 99.9.
 fn percent(share: u64) -> String {
     match (share / 100, share % 100) {
         (whole, 0) => whole.to_string(),
@@ -388,7 +388,7 @@ fn write_replayed(out: &mut String, replayed: &Replayed) -> fmt::Result {
     Ok(())
 }
 
-/// `/api/item/{id}` as `^/api/item/[^/]+$`.
+/// Converts `/api/item/{id}` to `^/api/item/[^/]+$`.
 fn expression(path: &str) -> String {
     let segment = |segment: &str| match segment {
         "…" => ".+".to_owned(),
@@ -402,7 +402,7 @@ fn expression(path: &str) -> String {
 fn identifier(path: &str, number: usize) -> String {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty() && *word != "id").take(4).collect();
-    // A number tells apart what the words do not.
+    // The number distinguishes routes with the same words.
     format!("{}-{number}", if words.is_empty() { "root".to_owned() } else { words.join("-") })
 }
 
@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_becomes_an_expression_and_a_name() {
+    fn routes_become_expressions_and_names() {
         for (path, expected, name) in [
             ("/", "^/$", "root-1"),
             ("/api/item/{id}/comment", "^/api/item/[^/]+/comment$", "api-item-comment-1"),

@@ -1,4 +1,4 @@
-//! The report in a terminal.
+//! The report for a terminal.
 
 use std::fmt::{self, Write as _};
 
@@ -23,7 +23,7 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
     }
     writeln!(out)?;
     if *unreadable > 0 {
-        writeln!(out, "{unreadable} of them cannot be read:")?;
+        writeln!(out, "{unreadable} cannot be read:")?;
         for line in shown {
             writeln!(out, "  {line}")?;
         }
@@ -34,7 +34,7 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
     }
     if *without_client > 0 {
         let requests = Count(*without_client, "request");
-        writeln!(out, "no client is known for {requests}: the log has no address or user there")?;
+        writeln!(out, "no client is known for {requests}: these lines have no address or user")?;
     }
     if *not_forwarded > 0 {
         writeln!(
@@ -50,9 +50,9 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
         write_report(out, other, top)?;
         let [one, two] = differences.only;
         writeln!(out, "\nThe files differ on {}:", Count(one + two, "request"))?;
-        writeln!(out, "  denied by the first alone: {one}, by the second alone: {two}")?;
+        writeln!(out, "  denied only by the first: {one}, only by the second: {two}")?;
         for (client, [one, two]) in differences.clients() {
-            writeln!(out, "  {client}: {one} by the first alone, {two} by the second alone")?;
+            writeln!(out, "  {client}: {one} only by the first, {two} only by the second")?;
         }
         for request in &differences.requests {
             writeln!(out, "  {request}")?;
@@ -82,14 +82,14 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
         let Counts { requests, denied, .. } = report.beyond_clients;
         writeln!(
             out,
-            "there were too many clients to count apart: further clients sent {}, {denied} denied",
+            "too many clients to count separately: further clients sent {}, {denied} denied",
             Count(requests, "request")
         )?;
     }
     if !report.is_exact() {
         writeln!(
             out,
-            "not exact: no room for the keys of {}; ended too early: {}",
+            "not exact: no space for the keys of {}; finished too early: {}",
             Count(report.overflowed, "charge"),
             Count(report.cut_short, "response")
         )?;
@@ -146,10 +146,7 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     }
     let never: u64 = report.nearness.iter().map(|near| near.clients).sum();
     if never > 0 {
-        writeln!(
-            out,
-            "\nclients never denied, by the smallest share of a quota that each had left:"
-        )?;
+        writeln!(out, "\nclients never denied, by the smallest remaining share of a quota:")?;
     }
     for near in report.nearness.iter().filter(|near| near.clients > 0) {
         let (from, clients) = (near.left_percent, near.clients);

@@ -29,10 +29,10 @@ pub struct Described {
     /// The path as a client would send it
     #[arg(long, default_value = "/")]
     path: String,
-    /// The host of the request
+    /// The request's host
     #[arg(long)]
     host: Option<String>,
-    /// The address of the client
+    /// The client's address
     #[arg(long, default_value = "127.0.0.1")]
     ip: IpAddr,
     /// A header, for example `X-API-Key: …`; may be repeated
@@ -41,7 +41,7 @@ pub struct Described {
     /// The user, instead of a token
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// The tier of that user
+    /// The user's tier
     #[arg(long, requires = "user")]
     tier: Option<String>,
     /// Do not read the store: show which limits apply, without their decisions

@@ -21,8 +21,8 @@ pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) const STATE: HeaderName = HeaderName::from_static("tracestate");
 
 impl TraceParent {
-    /// The trace in these headers. `None` if there is no `traceparent`, more than one, or a value
-    /// that the specification does not allow.
+    /// The trace in these headers. `None` if there is not exactly one `traceparent`, or if the
+    /// specification does not allow its value.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(PARENT).iter();
         let only = lines.next().filter(|_| lines.next().is_none())?;
@@ -35,7 +35,7 @@ impl TraceParent {
         let (trace, rest) = number(rest, 32)?;
         let (span, rest) = number(rest, 16)?;
         let (flags, _) = number(rest, 2)?;
-        // A later version may have further parts, which begin with a dash.
+        // A later version may have additional parts, which start with a dash.
         let fits = match version {
             0 => more.is_empty(),
             0xff => false,
@@ -47,7 +47,7 @@ impl TraceParent {
     }
 }
 
-/// A number of exactly `digits` lower-case digits, followed by a dash or by the end.
+/// A number with exactly `digits` lowercase digits, followed by a dash or the end.
 fn number(text: &[u8], digits: usize) -> Option<(u128, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let digit = |byte: u8| match byte {
@@ -96,7 +96,7 @@ mod tests {
     const SPAN: &str = "b7ad6b7169203331";
 
     #[test]
-    fn what_is_valid_is_read_and_written_again() {
+    fn valid_contexts_round_trip() {
         for (text, is_sampled) in [
             (format!("00-{TRACE}-{SPAN}-01"), true),
             (format!("00-{TRACE}-{SPAN}-00"), false),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_is_nobodys_trace() {
+    fn invalid_contexts_are_ignored() {
         for text in [
             String::new(),
             format!("00-{TRACE}-{SPAN}"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_fields_neither_counts() {
+    fn duplicate_headers_are_ignored() {
         let line = HeaderValue::try_from(format!("00-{TRACE}-{SPAN}-01")).unwrap();
         let mut headers = HeaderMap::new();
         assert_eq!(TraceParent::of(&headers), None);

@@ -74,7 +74,7 @@ impl Export {
         self.tally.read()
     }
 
-    /// Sends the remaining spans, with the same time limit as for any other batch.
+    /// Sends the remaining spans, with the same time limit as any other batch.
     pub(super) fn finish(&self) {
         let ended = self.provider.shutdown_with_timeout(self.timeout);
         let left = self.tally.waiting();
@@ -126,8 +126,8 @@ impl Collector {
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let mut hyper = Client::builder(TokioExecutor::new());
-        // The runtime is not polled between two batches, so it would not detect that a
-        // connection was closed.
+        // The runtime is not polled between two batches, so it would not detect a closed
+        // connection.
         let hyper = hyper.pool_max_idle_per_host(0).build(connector.build());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| wrong(&error))?;
@@ -142,13 +142,13 @@ impl Collector {
     }
 }
 
-/// The most bytes of an answer. An answer has at most a message about rejected spans.
+/// The maximum size of an answer, which contains at most a message about rejected spans.
 const MOST: usize = 64 << 10;
 
 #[async_trait]
 impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The thread that polls this does nothing else.
+        // The polling thread has no other work.
         self.runtime
             .block_on(async { tokio::time::timeout(self.timeout, self.post(request)).await? })
     }

@@ -1,7 +1,7 @@
-//! Request traces, and the gateway's spans in them.
+//! Request traces, and the gateway's spans in these traces.
 //!
-//! Without `tracing` in the configuration, the gateway adds no spans. It forwards the headers of a
-//! trace without changes, and its log lines have the number of the trace.
+//! Without `tracing` in the configuration, the gateway adds no spans. It forwards trace headers
+//! unchanged, and its log lines contain the trace ID.
 
 mod context;
 #[cfg(feature = "otlp")]

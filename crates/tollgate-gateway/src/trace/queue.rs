@@ -1,7 +1,7 @@
 //! Counts the spans that wait for the collector, and their outcomes.
 //!
-//! The processor of the SDK has a bounded queue, but does not report how many spans it dropped. So
-//! this module counts them first, and never passes on more spans than the queue can hold.
+//! The SDK's processor has a bounded queue, but does not report how many spans it dropped. So this
+//! module counts spans first, and never passes on more than the queue can hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct Tally {
     exported: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
-    /// Whether the last batch failed. The log has only the first of several failures in a row.
+    /// Whether the last batch failed. Only the first of several consecutive failures is logged.
     failing: AtomicBool,
 }
 
@@ -60,10 +60,10 @@ impl Tally {
         let was_failing = self.failing.swap(outcome.is_err(), Ordering::Relaxed);
         match outcome {
             Err(error) if !was_failing => {
-                tracing::warn!(target: "tollgate", %error, "the collector takes no spans");
+                tracing::warn!(target: "tollgate", %error, "the collector does not accept spans");
             }
             Ok(()) if was_failing => {
-                tracing::info!(target: "tollgate", "the collector takes spans again");
+                tracing::info!(target: "tollgate", "the collector accepts spans again");
             }
             _ => {}
         }

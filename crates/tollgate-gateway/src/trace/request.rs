@@ -1,4 +1,4 @@
-//! A request's span, from its head until its response ends.
+//! A request's span, from the request head until the response is complete.
 
 use http::{Request, Response};
 use tracing::Span;
@@ -9,7 +9,7 @@ use super::Export;
 use super::context::TraceParent;
 use super::{REQUEST, Tracing};
 
-/// A request's span, if it is traced. The span ends when this value is dropped.
+/// A request's span, if it is traced. The span is finished when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Traced {
     log: Span,
@@ -18,8 +18,7 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Begins the span of a request, if tracing is on, and puts the span into the headers for the
-    /// upstream.
+    /// Starts a request's span if tracing is on, and adds it to the upstream's headers.
     pub(crate) fn begin<B>(tracing: &Tracing, request: &mut Request<B>, is_tls: bool) -> Self {
         let parent = TraceParent::of(request.headers());
         #[cfg(feature = "otlp")]
@@ -41,7 +40,7 @@ impl Traced {
 
     /// A no-op: builds without OTLP have no spans.
     #[cfg(not(feature = "otlp"))]
-    #[expect(clippy::unused_self, reason = "there is no span to tell of it")]
+    #[expect(clippy::unused_self, reason = "there is no span to update")]
     pub(crate) const fn answered<B>(&self, _: &Response<B>) {}
 }
 
@@ -52,7 +51,7 @@ pub(crate) const fn note_route(_: &str) {}
 #[cfg(feature = "otlp")]
 pub(crate) use self::spans::note_route;
 
-/// The span has the level that every filter allows, because log lines of all levels need it.
+/// An error-level span, because every filter allows it and log lines of all levels need it.
 fn log_span(trace: Option<TraceParent>) -> Span {
     match trace {
         Some(TraceParent { trace, .. }) => {
@@ -143,8 +142,8 @@ mod spans {
         });
     }
 
-    /// Writes the headers for the upstream: the gateway's span replaces the caller's span. The
-    /// vendors' additions belong to the trace, so they are forwarded only with that trace.
+    /// Writes the upstream's headers: the gateway's span replaces the caller's span.
+    /// Vendor-specific state belongs to the trace, so it is only forwarded with its trace.
     fn tell(headers: &mut HeaderMap, ours: TraceParent, has_parent: bool) {
         if !has_parent {
             headers.remove(STATE);
@@ -159,7 +158,7 @@ mod spans {
         let lines = request.headers().get_all(STATE).iter();
         let state = lines.map(|line| line.to_str().unwrap_or_default()).collect::<Vec<_>>();
         let state = state.join(",");
-        // A value that is not valid, or longer than the specification requires, is left out.
+        // An invalid value, or one longer than the specification requires, is dropped.
         let state = Some(state).filter(|state| state.len() <= 512);
         let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
         let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
@@ -172,8 +171,8 @@ mod spans {
         )
     }
 
-    /// The method, if it is a known method. Tools group traces by method, and a client may invent
-    /// any number of methods.
+    /// The method, if it is known. Tools group traces by method, and a client may invent any number
+    /// of methods.
     fn method(method: &Method) -> &'static str {
         const KNOWN: [&str; 10] = [
             "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE",
@@ -184,7 +183,7 @@ mod spans {
 
     const OTHER: &str = "_OTHER";
 
-    /// Truncates a path: thousands of spans may wait, and a path may be long.
+    /// Truncates a path, because thousands of spans may wait and paths may be long.
     fn path(path: &str) -> &str {
         // A received path is ASCII, so every byte is a character.
         path.get(..PATH).unwrap_or(path)

@@ -1,10 +1,10 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spans {
-    /// The collector has accepted them.
+    /// The collector accepted these.
     pub(crate) exported: u64,
     /// The queue was full.
     pub(crate) dropped: u64,
-    /// The collector did not accept them.
+    /// The collector did not accept these.
     pub(crate) failed: u64,
 }
 

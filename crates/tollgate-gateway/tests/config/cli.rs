@@ -60,9 +60,9 @@ fn check_describes_product_features() {
         (
             "llm.yaml",
             &[
-                "    charged as an estimate, which x-tollgate-cost of the response corrects within 3600 s",
-                "    charged as an estimate, which the trailer x-tollgate-cost corrects within 600 s",
-                "    charged as an estimate, which the body, at a unit for 1024 bytes, corrects within 3600 s",
+                "    charged as an estimate, corrected within 3600 s by the response header x-tollgate-cost",
+                "    charged as an estimate, corrected within 600 s by the trailer x-tollgate-cost",
+                "    charged as an estimate, corrected within 3600 s by the body size, 1 unit per 1024 bytes",
                 "    units: any other 500",
             ],
         ),
@@ -70,9 +70,9 @@ fn check_describes_product_features() {
         (
             "protection.yaml",
             &[
-                "    api/penalty: 100 strikes within 60 s block for 600 s, then 2 times as long each up to 86400 s, until none for 86400 s; denials are strikes",
-                "    login/penalty: 3 strikes within 300 s block for 900 s, then 2 times as long each up to 86400 s, until none for 86400 s; responses with 401 are strikes",
-                "    reports/inflight: 2 at once, for 30 s after their gateway died",
+                "    api/penalty: 100 strikes within 60 s block for 600 s, then 2 times as long each time, up to 86400 s, until 86400 s pass without a block; denials are strikes",
+                "    login/penalty: 3 strikes within 300 s block for 900 s, then 2 times as long each time, up to 86400 s, until 86400 s pass without a block; responses with 401 are strikes",
+                "    reports/inflight: 2 requests in flight, held for 30 s if their gateway crashes",
                 "    a busy gateway holds up to 1/20 of it for 500 ms at a time",
             ],
         ),
@@ -102,7 +102,7 @@ fn strict_fails_on_warnings() {
     assert_eq!(tollgate(&["check", "odd/expire.yaml"], "").status.code(), Some(0));
     let output = tollgate(&["check", "--strict", "odd/expire.yaml"], "");
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).ends_with("`--strict` takes warnings for errors\n"));
+    assert!(text(&output.stderr).ends_with("`--strict` treats warnings as errors\n"));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn check_reports_missing_otlp_support() {
     if cfg!(feature = "otlp") {
         assert_eq!(output.status.code(), Some(0), "{told}");
         let line = "spans of `shop` are sent to https://collector.example:4318/v1/traces: 0.1 of \
-                    all traces begun here\n";
+                    traces that start here\n";
         assert!(words.contains(line), "{words}");
     } else {
         assert_eq!(output.status.code(), Some(2));

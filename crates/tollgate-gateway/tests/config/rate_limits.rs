@@ -153,6 +153,6 @@ fn decision_only_gateway_serves_other_proxies() {
         "admin on 127.0.0.1:8081",
     ];
     assert_eq!(lines, expected);
-    assert!(words.contains("\ndescriptors of Envoy are limited by a.yaml, b.yaml\n"), "{words}");
+    assert!(words.contains("\nEnvoy's descriptors are limited by a.yaml, b.yaml\n"), "{words}");
     assert!(words.contains("\nroute default: any host, any path, for other proxies\n"), "{words}");
 }

@@ -175,7 +175,7 @@ fn text_report_has_the_same_numbers() {
     let words = String::from_utf8(output.stdout).unwrap();
     for part in [
         "13 lines, from 2026-11-22T00:00:00Z to 2026-11-22T00:01:10Z\n",
-        "1 of them cannot be read:\n  line 13 of access.log",
+        "1 cannot be read:\n  line 13 of access.log",
         "4 of 6 clients would have been denied: 4 of 12 requests (33.33 %)",
         "denied before any limit: 1 request\n",
         "  203.0.113.10: 1 of 1 request, from 2026-11-22T00:00:10Z",
@@ -475,7 +475,7 @@ fn route_limits_fit_their_requests() {
     }
     assert!(file.contains("# - 150 requests failed."), "{file}");
     assert!(
-        file.contains("What 99.99 % of many clients need: of 51 clients this is all"),
+        file.contains("What 99.99 % of many clients need: of 51 clients, this includes"),
         "{file}"
     );
 }

@@ -106,7 +106,7 @@ counts for its api_key, in tier pro
     assert!(said.ends_with("does not apply in this tier\n  no limit applies\n"), "{said}");
     let known = TIERS.replace("[apiKey, ip]", "apiKey\n  onMissingKey: {deny: 401}");
     let said = explained(&known, &["--dry"]).unwrap();
-    assert!(said.contains("has no client: it gets 401 where a limit is per"), "{said}");
+    assert!(said.contains("has no client: it gets 401 if a limit is per"), "{said}");
     let error = explained(TIERS, &["--host", "a b"]).unwrap_err();
     assert!(error.contains("`a b` is not a host"), "{error}");
     let error = explained(TIERS, &["--user", "ann"]).unwrap_err();

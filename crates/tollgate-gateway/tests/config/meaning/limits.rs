@@ -350,6 +350,12 @@ fn concurrency_needs_no_quota() {
     let global = with_costs.routes[0].limits.global.clone().unwrap();
     assert_eq!((&*global.costs, in_flight(&global).1), (&CostTable::flat(Cost::ONE), 7));
     let words = tollgate_gateway::check::in_words(&with_costs);
-    assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
-    assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");
+    assert!(
+        words.contains("  global: every request: for all clients together, memory\n"),
+        "{words}"
+    );
+    assert!(
+        words.contains("    global/inflight: 7 requests in flight, held for 30 s if"),
+        "{words}"
+    );
 }

@@ -2,11 +2,10 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 pub(super) type Wrong = (String, String);
 
-/// Replaces `${NAME}` and `${NAME:-default}`; `$${` is `${` itself. Any other `$` is a
-/// letter. `None` if there is nothing to replace.
+/// Replaces `${NAME}` and `${NAME:-default}`; `$${` becomes `${`. Any other `$` is an ordinary
+/// character. Returns `None` if there are no references.
 ///
-/// It sees the values of a file that is parsed already, so that no variable can add a key
-/// or a line.
+/// Called with values after the file is parsed, so a variable cannot add a key or a line.
 pub(super) fn expand(text: &str, env: Env<'_>) -> Result<Option<String>, Wrong> {
     if !text.contains("${") {
         return Ok(None);
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_lead_nowhere_are_told() {
+    fn invalid_references_are_reported() {
         for (text, expected) in [
             ("${NONE}", "the environment variable `NONE` is not set"),
             ("${HOST", "a `${` without its `}`"),

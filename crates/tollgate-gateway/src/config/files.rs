@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::place::Place;
 use crate::plan::{KeyOrigin, TlsFiles};
 
-/// Files that are used together, each with its place in the configuration.
+/// Files that belong together, each with its place in the configuration.
 #[derive(Clone, Debug)]
 pub struct NamedFiles {
     pub files: Vec<(PathBuf, Place)>,
@@ -14,9 +14,9 @@ pub struct NamedFiles {
 
 #[derive(Clone, Debug)]
 pub enum FileContents {
-    /// A certificate chain, its key, and perhaps the authorities of clients.
+    /// A certificate chain, its key, and possibly the authorities for client certificates.
     Tls(TlsFiles),
-    /// Keys of tokens.
+    /// Token keys.
     Keys(KeyOrigin),
     /// A blocklist or an allowlist.
     Subjects(PathBuf),

@@ -31,7 +31,7 @@ texts! {
     /// The path of a file.
     File(text) -> PathBuf: "a text" => Text::parse(text).map(PathBuf::from);
 
-    /// The name of a policy, which is in headers.
+    /// A policy name, which appears in headers.
     Identifier(text) -> String:
         "a name of 1 to 128 printable ASCII characters", r"^[ -~]{1,128}$" =>
     {
@@ -105,7 +105,7 @@ texts! {
         _ => Err("these two are all there are".to_owned()),
     };
 
-    /// The URL of Redis. No message shows it, because it may hold a password.
+    /// A Redis URL. No message shows it, because it may contain a password.
     RedisUrl(text) -> String:
         "a URL such as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
         r"^(redis|rediss|redis\+unix)://" =>
@@ -133,7 +133,7 @@ texts! {
             Err(_) => Err("a method is one word".to_owned()),
         };
 
-    /// A host name, in lower case.
+    /// A host name, in lowercase.
     Host(text) -> String: "a host name without a port, such as api.example.com" => {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
         let is_name = !text.is_empty() && text.bytes().all(fits);
@@ -149,7 +149,7 @@ texts! {
     Path(text) -> PathMatch: "a path such as /login, or a prefix such as /static/*", r"^/" =>
         path(text);
 
-    /// A digest, in lower case.
+    /// A digest, in lowercase.
     Sha256(text) -> String: "the SHA-256 of a key as 64 hex digits", r"^[0-9A-Fa-f]{64}$" => {
         if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Ok(text.to_ascii_lowercase());
@@ -157,7 +157,7 @@ texts! {
         Err("print it with `printf %s KEY | sha256sum`".to_owned())
     };
 
-    /// A part: numerator and denominator.
+    /// A fraction: numerator and denominator.
     Share(text) -> (u32, u32): "a share such as 1/10", r"^ *[0-9]+ */ *[0-9]+ *$" =>
         share(text).ok_or_else(|| {
             "write two whole numbers, the first not larger than the second and both from 1 to \
@@ -165,13 +165,13 @@ texts! {
                 .to_owned()
         });
 
-    /// A part from nothing to all.
+    /// A fraction from 0 to 1.
     Ratio(text) -> f64:
         "a share such as 0.1 or 1/10", r"^ *([0-9]+ */ *[0-9]+|[01]|[01]?\.[0-9]+) *$" =>
         ratio(text)
             .ok_or_else(|| "write a number from 0 to 1, or two whole numbers such as 1/10".to_owned());
 
-    /// Headers in one text. No message shows the text, because it may hold a password.
+    /// Several headers in one text. No message shows the text, because it may contain a password.
     Fields(text) -> Vec<(HeaderName, HeaderValue)>: "headers such as name=value,name=value" => {
         let field = |(place, field): (usize, &str)| {
             let wrong = |what: &str| format!("field {} {what}", place + 1);
@@ -222,7 +222,7 @@ texts! {
         checked(text, tollgate::key::JwtKey::hs256(text.as_bytes()));
 }
 
-/// The text, if a type of the layer accepts it.
+/// The text, if one of the layer's types accepts it.
 fn checked<T, E: Display>(text: &str, parsed: Result<T, E>) -> Result<String, String> {
     parsed.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -309,8 +309,7 @@ pub(super) fn path(text: &str) -> Result<PathMatch, String> {
     })
 }
 
-/// A path as it is after requests have been put into their normal form, or why none ever
-/// looks like that.
+/// The path as it looks in normalized requests, or why no request has this path.
 fn plain_path(text: &str) -> Result<String, String> {
     // Everything below the root.
     if text.is_empty() {
@@ -325,7 +324,7 @@ fn plain_path(text: &str) -> Result<String, String> {
     }
 }
 
-/// The expression for a path in which `{id}`, `<id>` or `:id` is a placeholder.
+/// The regular expression for a path with placeholders such as `{id}`, `<id>` or `:id`.
 pub(super) fn expression(path: &str) -> String {
     let part = |part: &str| match part.starts_with(['{', '<', ':']) {
         true => "[^/]+".to_owned(),

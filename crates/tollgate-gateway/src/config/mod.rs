@@ -1,4 +1,4 @@
-//! From the text of a configuration file to a [`Plan`], or to everything that is wrong.
+//! Converts a configuration file's text to a [`Plan`], or to a report of all its problems.
 
 mod env;
 mod files;
@@ -66,8 +66,8 @@ fn file_problem(named: &NamedFiles) -> Option<Problem> {
 
 /// Reads a configuration; variables come from `env`.
 ///
-/// It reads only the text and never blocks. [`Outcome::with_files`] opens the files that the
-/// configuration names, and so does the server.
+/// This reads only the text and never blocks. [`Outcome::with_files`] and the server open the files
+/// that the configuration names.
 pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     let problems = Rc::new(Problems::default());
     let plan = plan(source, env, &problems);

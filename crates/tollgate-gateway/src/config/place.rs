@@ -8,9 +8,9 @@ pub type Span = Range<usize>;
 /// A value in the source: its characters, and the keys that lead to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its characters.
+    /// The value's characters.
     pub span: Span,
-    /// `rateLimiter.apis[2].limit`; empty for the file.
+    /// For example `rateLimiter.apis[2].limit`; empty for the entire file.
     pub path: String,
 }
 

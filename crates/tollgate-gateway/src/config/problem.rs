@@ -15,14 +15,14 @@ use super::source::Source;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reported;
 
-/// A value, unless a part of it is not valid.
+/// A value, unless a part of it is invalid.
 pub(crate) type Checked<T> = Result<T, Reported>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// It can, but something does not do what it seems to do.
+    /// The file can be used, but a setting does not have its apparent effect.
     Warning,
 }
 
@@ -68,13 +68,13 @@ impl Problems {
         let problem = Problem { severity, place, what, cure };
         let is_first_error = severity == Severity::Error && !self.has_errors();
         let Found { problems, left_out, .. } = &mut *self.0.borrow_mut();
-        // A value that is used twice through an alias is wrong once.
+        // An invalid value that an alias repeats is reported only once.
         if problems.contains(&problem) {
             return;
         }
         if problems.len() >= Self::MOST {
             *left_out += 1;
-            // Warnings cannot crowd out the only error.
+            // Warnings must not displace the only error.
             if !is_first_error {
                 return;
             }
@@ -83,7 +83,7 @@ impl Problems {
         problems.push(problem);
     }
 
-    /// Characters that are never shown.
+    /// Hides these characters in all output.
     pub(super) fn hide(&self, span: Span) {
         self.0.borrow_mut().secrets.push(span);
     }
@@ -121,7 +121,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The problems, in the order of the file.
+    /// The problems, in file order.
     pub fn problems(&self) -> &[Problem] {
         &self.found
     }
@@ -152,7 +152,7 @@ impl Report {
             let lines = bytes.lines(&problem.place.span);
             let line = 1 + self.text[..lines.start].matches('\n').count();
             let span = bytes.of(problem.place.span.start)..bytes.of(problem.place.span.end);
-            // Show a section's first line only: the rest does not explain the problem.
+            // Only show a section's first line, because the rest does not explain the problem.
             let end = self.text[span.start..].find('\n').map_or(span.end, |n| span.start + n);
             let span = span.start - lines.start..span.end.min(end).max(span.start) - lines.start;
             let level = match problem.severity {
@@ -203,10 +203,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// The byte offset of each character: the parser counts characters, the renderer bytes.
+/// The byte offset of each character, because the parser counts characters and the renderer bytes.
 struct ByteOffsets<'a> {
     text: &'a str,
-    /// None where every character is a byte.
+    /// `None` if every character is a byte.
     offsets: Option<Vec<usize>>,
 }
 
@@ -236,8 +236,8 @@ impl<'a> ByteOffsets<'a> {
     }
 }
 
-/// The text with stars for secrets, so that nothing that is made of it can show them. A
-/// star for each character keeps places where they are.
+/// The text with secrets replaced by stars, so no output can show them. One star per character, so
+/// all positions remain valid.
 fn hidden(text: &str, secrets: &[Span]) -> String {
     if secrets.is_empty() {
         return text.to_owned();

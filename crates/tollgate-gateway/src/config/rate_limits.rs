@@ -1,4 +1,4 @@
-//! Rules as envoyproxy/ratelimit reads them.
+//! Rules in the format of envoyproxy/ratelimit.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::{format, problem, spec, tree, typed};
 use crate::files::{self, FileError};
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
 
-/// Whether a text has such rules, and not a configuration of the gateway.
+/// Whether a text contains such rules, and not a gateway configuration.
 pub fn is_rate_limits(source: &Source) -> bool {
     let root = tree::parse_first(&source.text, &as_written, &Problems::default()).flatten();
     root.is_some_and(|root| match &root.value {
@@ -23,17 +23,17 @@ pub fn is_rate_limits(source: &Source) -> bool {
     })
 }
 
-/// Reads the rules of one file, or everything that is wrong with them.
+/// Reads the rules in one file, or reports all its problems.
 pub fn read_rate_limits(source: &Source) -> (Option<RateLimitDomain>, Report) {
     let problems = Rc::new(Problems::default());
     let domain = domain(source, &problems).ok().filter(|_| !problems.has_errors());
     (domain, problems.report(source))
 }
 
-/// Reads the rules of several files.
+/// Reads the rules in several files.
 ///
 /// # Errors
-/// A file that cannot be read or is wrong, or a domain in two files.
+/// A file cannot be read or is invalid, or two files contain the same domain.
 pub fn read_rate_limit_files<'a>(
     files: impl IntoIterator<Item = &'a Path>,
 ) -> Result<RateLimitDomains, FileError> {
@@ -76,7 +76,7 @@ fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
     FileError { file: file.to_owned(), what, cure: cure.clone() }
 }
 
-/// envoyproxy/ratelimit fills in no variables.
+/// envoyproxy/ratelimit does not replace variables.
 fn as_written(name: &str) -> Option<String> {
     Some(format!("${{{name}}}"))
 }
@@ -87,7 +87,7 @@ fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> 
         let cure = "write `domain: …` and `descriptors: […]`";
         return Err(problems.error(Place::START, "the file is empty", cure));
     };
-    // envoyproxy/ratelimit reads a key without a value as if it were not there.
+    // envoyproxy/ratelimit ignores a key without a value.
     let root = root.without_empty();
     let root = Domain::read(Input::root(&root, problems))?;
     let name = root.domain.value()?;
@@ -185,23 +185,23 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
 }
 
 section! {
-    /// Rate limits of Envoy.
+    /// Envoy's rate limits.
     Domain = "domain" {
-        /// The name by which requests choose these rules.
+        /// The name with which requests select these rules.
         required domain: DomainName,
         /// The rules.
         optional descriptors: List<Entry>,
     }
 
-    /// An entry of a descriptor.
+    /// One entry in a descriptor.
     Entry = "descriptors[]" {
-        /// The key of the entry.
+        /// The entry's key.
         required key: format::Text,
-        /// The value, with `*` for any text. Without it, any.
+        /// The value, in which `*` matches any text. Default: any value.
         optional value: AnyText,
         /// The limit.
         optional rate_limit as "rate_limit": RateLimit,
-        /// Whether the limit only watches.
+        /// Whether the rule is only a shadow.
         default shadow_mode as "shadow_mode": Flag = "false",
         /// Whether the limit denies a request only together with all other limits of this kind.
         default quota_mode as "quota_mode": Flag = "false",
@@ -211,7 +211,7 @@ section! {
         default detailed_metric as "detailed_metric": Flag = "false",
         /// Without effect.
         default value_to_metric as "value_to_metric": Flag = "false",
-        /// Rules of longer descriptors.
+        /// Rules for longer descriptors.
         optional descriptors: List<Entry>,
     }
 
@@ -221,17 +221,17 @@ section! {
         optional unit: UnitName,
         /// The number of requests.
         optional requests_per_unit as "requests_per_unit": Whole<0, { u32::MAX as u64 }, u32>,
-        /// Whether there is no limit.
+        /// Whether the number of requests is unlimited.
         default unlimited: Flag = "false",
-        /// The name by which others replace it.
+        /// The name with which other rules replace this rule.
         optional name: AnyText,
-        /// The rules that it replaces.
+        /// The rules that this rule replaces.
         optional replaces: List<Replaced>,
     }
 
-    /// A rule that does not hold where this one does.
+    /// A rule that does not apply if this rule does.
     Replaced = "replaces[]" {
-        /// Its name.
+        /// The replaced rule's name.
         required name: format::Text,
     }
 }
@@ -239,7 +239,7 @@ section! {
 texts! {
     AnyText(text) -> String: "a text" => Ok(text.to_owned());
 
-    /// The name of a domain. With the name of a unit it is the name of a policy.
+    /// A domain's name. Together with a unit's name, it is the policy's name.
     DomainName(text) -> String: "a name of 1 to 120 printable ASCII characters" =>
         match text.len() <= 120 {
             true => format::Identifier::parse(text),

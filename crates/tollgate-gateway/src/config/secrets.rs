@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::problem::Problems;
 
-/// Text that cannot be parsed may hold a secret. Its key is the only sign, and it may go on in the
-/// lines below.
+/// Hides likely secrets in text that cannot be parsed. Only the key shows that a value is secret,
+/// and the value may continue in the lines below.
 pub(super) fn hide_secrets(text: &str, problems: &Problems) {
     let (mut start, mut in_secret) = (0, false);
     for line in text.split_inclusive('\n') {
@@ -26,7 +26,7 @@ pub(super) fn hide_secrets(text: &str, problems: &Problems) {
     }
 }
 
-/// Removes user and password from a URL, and changes no other text.
+/// Removes user and password from a URL, without changing any other text.
 pub(super) fn without_user(text: &str) -> Cow<'_, str> {
     match user(text) {
         Some(user) => Cow::Owned(format!("{}***{}", &text[..user.start], &text[user.end..])),
@@ -34,11 +34,11 @@ pub(super) fn without_user(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The place of user and password in the first URL of a text.
+/// The range of the user and password in a text's first URL.
 pub(super) fn user(text: &str) -> Option<Range<usize>> {
     let start = text.find("://")? + 3;
     let rest = &text[start..];
-    // A password may have signs in it that should have been escaped.
+    // A password may contain characters that should have been escaped.
     let end = rest.find(|it: char| it.is_whitespace() || "'\"".contains(it)).unwrap_or(rest.len());
     let host = rest[..end].rfind('@')?;
     Some(start..start + host)

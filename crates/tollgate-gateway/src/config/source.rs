@@ -28,20 +28,20 @@ pub enum SourceError {
     #[error("{name}: byte {at} is no UTF-8: save the file as UTF-8")]
     NotUtf8 {
         name: String,
-        /// Where, from 0.
+        /// The offset of the invalid byte.
         at: usize,
     },
 }
 
 impl Source {
-    /// The most bytes of a configuration: thousands of policies.
+    /// The maximum size of a configuration, enough for thousands of policies.
     pub const MAX_BYTES: u64 = 1 << 20;
 
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into() }
     }
 
-    /// Reads a file, or stdin if it is called `-`.
+    /// Reads a file, or stdin if the path is `-`.
     pub fn read(path: &Path) -> Result<Self, SourceError> {
         if path == Path::new("-") {
             return Self::from_reader("stdin", io::stdin().lock());
@@ -53,7 +53,7 @@ impl Source {
         }
     }
 
-    /// The same for what is to be read again, now and then.
+    /// The same for a file that is read repeatedly.
     pub fn read_again(path: &Path) -> Result<Self, SourceError> {
         if path != Path::new("-") && files::is_pipe(path) {
             return Err(SourceError::Pipe { name: path.display().to_string() });
@@ -64,7 +64,7 @@ impl Source {
     fn from_reader(name: &str, reader: impl Read) -> Result<Self, SourceError> {
         let name = name.to_owned();
         let mut bytes = Vec::new();
-        // One byte more than may be, to see that there is more without reading it.
+        // Reads one more byte than allowed, to detect a larger file without reading all of it.
         if let Err(error) = reader.take(Self::MAX_BYTES + 1).read_to_end(&mut bytes) {
             return Err(SourceError::Io { name, error });
         }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_comes_with_its_cure() {
+    fn unreadable_files_name_a_cure() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Source::read(&folder.path().join("limits.yaml")).unwrap_err().to_string();
         assert!(missing.ends_with("; write one with `tollgate init`, or say where it is"));
@@ -105,7 +105,7 @@ mod tests {
             let mounted = Source::read(folder.path()).unwrap_err().to_string();
             assert!(mounted.contains("; name a file ("), "{mounted}");
         }
-        // Root, as which tests may run, reads everything.
+        // Not with a real file, because tests may run as root, which can read everything.
         let error = io::ErrorKind::PermissionDenied.into();
         let forbidden = SourceError::Io { name: "limits.yaml".to_owned(), error }.to_string();
         assert_eq!(
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_read_to_its_end() {
+    fn large_files_are_not_read_completely() {
         let error = Source::from_reader("big", io::repeat(b'#')).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_named() {
+    fn invalid_utf8_is_located() {
         let error = Source::from_reader("bad", &b"a: \xff"[..]).unwrap_err();
         assert_eq!(error.to_string(), "bad: byte 3 is no UTF-8: save the file as UTF-8");
     }

@@ -1,4 +1,4 @@
-//! Tables of keys. The reader, the JSON Schema and the reference are generated from them.
+//! Tables of keys, from which the reader, the JSON Schema and the reference are generated.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ pub struct Section {
     pub name: &'static str,
     pub doc: &'static str,
     pub entries: &'static [Entry],
-    /// Keys that exclude each other.
+    /// Mutually exclusive keys.
     pub either: &'static [&'static [&'static str]],
 }
 
@@ -32,16 +32,16 @@ pub struct Field {
     pub shape: Shape,
     pub presence: Presence,
     pub doc: &'static str,
-    /// Whether no output shows the value.
+    /// Whether output must not show the value.
     pub secret: bool,
     pub needs: Option<Needs>,
 }
 
-/// A key without which another key has no effect.
+/// A key that another key needs to have an effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     pub key: &'static str,
-    /// The values that give the other key an effect; all if this is empty.
+    /// The values with which the other key has an effect, or empty for all values.
     pub values: &'static [&'static str],
     pub why: &'static str,
 }
@@ -68,7 +68,7 @@ pub enum Shape {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// Its name in messages: "an address with a port, such as 0.0.0.0:8080".
+    /// The format's name in messages, such as "an address with a port, such as 0.0.0.0:8080".
     pub what: &'static str,
     /// A regular expression for the JSON Schema, which may accept more than `check`.
     pub pattern: Option<&'static str>,
@@ -76,7 +76,7 @@ pub struct Format {
     pub check: fn(&str) -> Result<(), String>,
 }
 
-/// A sentence for the documentation.
+/// Formats a sentence for the documentation.
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<_> =
@@ -107,7 +107,7 @@ impl Section {
         self.fields().find(|field| field.key == key)
     }
 
-    /// Keys that exclude each other, with the keys of groups.
+    /// Mutually exclusive keys, including those in groups.
     pub fn exclusive(&self) -> impl Iterator<Item = &'static [&'static str]> {
         let groups = self.entries.iter().filter_map(|entry| match entry {
             Entry::Group(group) => Some(group().either),
@@ -157,7 +157,7 @@ fn keys(section: &Section) -> String {
     format!("{}{more}", keys.join(", "))
 }
 
-/// "`a`, `b` or `c`".
+/// Formats "`a`, `b` or `c`".
 pub(super) fn one_of(words: &[&str]) -> String {
     let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
     match &words[..] {
@@ -167,7 +167,7 @@ pub(super) fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// The word that is probably meant: case and separators do not count.
+/// The word that is probably meant, ignoring case and separators.
 pub(super) fn nearest<'w>(words: impl Iterator<Item = &'w str>, given: &str) -> Option<&'w str> {
     // No known word is similar to such a long text, and comparing takes time.
     if given.len() > 64 {

@@ -1,4 +1,4 @@
-//! YAML as a tree of nodes that know where they stand.
+//! YAML as a tree of nodes with source positions.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use super::secrets::{hide_secrets, user, without_user};
 pub(crate) struct Node {
     pub(super) span: Span,
     pub(super) value: Value,
-    /// Nodes in it, itself included, each as often as an alias repeats it.
+    /// The number of nodes, including this one and repetitions through aliases.
     size: usize,
 }
 
@@ -29,12 +29,11 @@ pub(crate) enum Value {
 #[derive(Debug)]
 pub(crate) struct Scalar {
     pub(super) text: String,
-    /// Without quotes, so that it may be a number, or from a variable, which has none.
+    /// Not quoted, so it may be a number, or from a variable, where quotes do not count.
     pub(super) plain: bool,
-    /// The text in the file, if it has variables. Their values may be secrets, and are never
-    /// shown.
+    /// The original text, if it has variables. Their values may be secrets, and are never shown.
     pub(super) written: Option<String>,
-    /// It could not be filled in, which is told already.
+    /// Variables could not be replaced, which is already reported.
     pub(super) broken: bool,
 }
 
@@ -46,7 +45,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// A text without quotes that is not in a file.
+    /// An unquoted text that is not in a file.
     pub(super) fn plain(text: &str) -> Self {
         let text = text.to_owned();
         let scalar = Scalar { text, plain: true, written: None, broken: false };
@@ -90,16 +89,16 @@ impl Scalar {
         self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// As it may be shown.
+    /// The text for messages.
     pub(super) fn shown(&self) -> String {
         let text = without_user(self.written.as_ref().unwrap_or(&self.text));
-        // The place shows the rest.
+        // The source excerpt shows the rest.
         let short: String = text.chars().take(60).collect();
         if short.len() < text.len() { format!("{short}…") } else { short }
     }
 }
 
-/// Reads a text and reports its problems. Without a tree, nothing else can be checked.
+/// Parses a text and reports its problems. Without a tree, no further checks are possible.
 pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
     let root = parse_any(text, env, false, problems)?;
     if root.is_none() {
@@ -174,8 +173,8 @@ fn parse_any(
     Some(builder.root)
 }
 
-/// The tab that a parser stumbled over, if it is in the indentation of a line. The parser names the
-/// value before it, which it takes for one that goes on in that line.
+/// The tab that stopped the parser, if it is in a line's indentation. The parser reports the value
+/// before the tab, because it treats the line as that value's continuation.
 fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
     let lines_after = if error.info().contains("tab") { usize::MAX } else { 1 };
     let first = error.marker().line().saturating_sub(1);
@@ -204,7 +203,7 @@ enum FrameKind {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<Entry>,
-        /// Keys so far: looking them up in the list would make large maps slow.
+        /// The keys so far, because searching the list would make large maps slow.
         seen: HashSet<String>,
         key: Option<(String, Span)>,
     },
@@ -219,7 +218,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// `None` where there is no point in going on.
+    /// `None` if parsing cannot continue.
     fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Option<()> {
         let at = span.start.index()..span.end.index();
         match event {
@@ -288,7 +287,7 @@ impl Builder<'_> {
 
     fn add(&mut self, anchor: usize, node: Node) -> Option<()> {
         let node = Rc::new(node);
-        // Anchors are numbered from 1; 0 is no anchor.
+        // Anchors are numbered from 1; 0 means no anchor.
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -343,7 +342,7 @@ impl Builder<'_> {
 
     fn scalar(&mut self, text: String, style: ScalarStyle, at: &Span) -> Scalar {
         let plain = style == ScalarStyle::Plain;
-        // Under whatever key: it may be the wrong one.
+        // For any key, because the key may be wrong.
         if user(&text).is_some() {
             self.problems.hide(at.clone());
         }
@@ -393,8 +392,8 @@ fn path(frames: &[Frame]) -> String {
     path
 }
 
-/// The tables go six levels deep.
+/// The tables are six levels deep.
 const MAX_DEPTH: usize = 32;
 
-/// Some thousands of policies.
+/// Enough for thousands of policies.
 const MAX_NODES: usize = 50_000;

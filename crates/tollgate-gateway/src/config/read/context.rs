@@ -1,4 +1,4 @@
-//! Facts that several readers need.
+//! Context that several readers need.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,23 +10,23 @@ use super::super::problem::Checked;
 use super::super::tables::{Api, File, RateLimiter, Route};
 use super::super::typed::{Item, Key, Location};
 
-/// Settings that every policy depends on.
+/// Settings that affect every policy.
 pub(super) struct FileContext<'a> {
     pub(super) limiter: &'a RateLimiter,
     /// Whether the store can fail.
     pub(super) can_fail: bool,
-    /// Whether keys of different clients may be on different servers.
+    /// Whether different clients' keys may be on different servers.
     pub(super) is_cluster: bool,
     pub(super) an_api_queues: bool,
     pub(super) names: Names,
 }
 
-/// The names of all policies, with the places that give them.
+/// The names of all policies, and where they are defined.
 #[derive(Debug, Default)]
 pub(super) struct Names(RefCell<HashMap<String, String>>);
 
 impl Names {
-    /// Takes a name, which two policies cannot share: they would share their counters.
+    /// Reserves a name, because two policies with the same name would share their counters.
     pub(super) fn take(&self, name: &str, location: &Location) {
         let path = location.place.path.clone();
         if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
@@ -74,7 +74,7 @@ impl RateLimiter {
         self.forward_auth.is_set() || self.rate_limit_service.is_set()
     }
 
-    /// Whether requests wait in the queue of an api.
+    /// Whether requests wait in an api's queue.
     pub(super) fn an_api_queues(&self) -> bool {
         let apis = self.all_routes().map(|route| &route.apis).chain([&self.apis]);
         let queues = |api: &Api| {

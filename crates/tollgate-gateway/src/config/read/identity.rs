@@ -122,7 +122,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The proxies that may send forwarding headers to the target. The identity trusts them too.
+    /// The proxies that may send forwarding headers to the target. The identity trusts these too.
     fn trusted(self) -> TrustedProxies {
         self.believed.or(self.proxies).unwrap_or_else(TrustedProxies::none)
     }

@@ -19,7 +19,7 @@ use crate::plan::{
 pub(super) struct Limits<'a> {
     pub(super) limits: RouteLimits,
     costs: Option<Arc<CostTable>>,
-    /// The quotas of `client` and its tiers, for limits that are a share.
+    /// The quotas of `client` and its tiers, for limits with a share.
     client: Option<Quotas<'a>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     limits
 }
 
-/// A route's own limits, completed with the limits of `rateLimiter`.
+/// A route's own limits, completed with the limits in `rateLimiter`.
 pub(super) fn of_route<'a>(
     route: &'a Route,
     name: &str,
@@ -87,7 +87,7 @@ fn own<'a>(
     let global = one(keys.global, Whose::Everybody);
     let (client, quotas) = one(keys.client, Whose::Client).unzip();
     let quotas = quotas.flatten();
-    // A share is one of the nearest `client`.
+    // A share refers to the nearest `client`.
     let quotas = quotas.or_else(|| outer.client.clone());
     let apis = apis(keys.apis, &reader, quotas.as_ref());
     let global = global.map(|(limit, _)| Arc::new(limit));
@@ -95,7 +95,7 @@ fn own<'a>(
 }
 
 struct LimitReader<'a, 'b> {
-    /// The paths of the route.
+    /// The route's paths.
     path: &'b PathMatch,
     outer: &'b Limits<'a>,
     file: &'b FileContext<'a>,
@@ -304,7 +304,7 @@ fn api<'a>(
     let plans = quotas.plans(name, algorithm, keys.share.value()?, &reader.file.names)?;
     let limit = options?.limit(plans)?;
     let (methods, path) = (methods?, path?);
-    // The limit is about the paths of both the api and the route.
+    // The limit applies to paths that match both the api and the route.
     let narrower = if path.covers(reader.path) { reader.path } else { &path };
     reader.check_costs(&limit, section, &methods, narrower);
     Ok(ApiPlan { methods, path, limit })
@@ -352,7 +352,7 @@ fn quotas<'a>(
 fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
     let mut comparisons = 0;
     for (index, (api, location)) in apis.iter().enumerate() {
-        // Thousands of expressions against thousands of paths would take minutes.
+        // Comparing thousands of expressions with thousands of paths would take minutes.
         comparisons += index;
         if comparisons > MOST_COMPARISONS {
             return;
@@ -376,5 +376,5 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
     }
 }
 
-/// Some seconds at the most.
+/// Takes a few seconds at most.
 const MOST_COMPARISONS: usize = 1_000_000;

@@ -1,4 +1,4 @@
-//! Makes a plan from the values in a file.
+//! Builds a plan from the values in a file.
 //!
 //! Reading continues after a problem, so one run reports all problems.
 

@@ -169,7 +169,7 @@ impl LeaseOption {
         let location = if can_be_leased && !in_bounds { &self.ttl } else { &self.section };
         policy.with_lease(self.lease).map_err(|error| {
             let error = error.to_string();
-            // The rest is the cure for programs.
+            // The rest is advice for programs.
             let what = error.split(": drop the lease").next().unwrap_or(&error);
             location.error(what, cure)
         })

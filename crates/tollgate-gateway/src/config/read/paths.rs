@@ -11,7 +11,7 @@ pub(super) fn path(
 ) -> Checked<PathMatch> {
     let section = match path {
         Either::One(path) => {
-            // In many routers a colon starts a placeholder. In HTTP it has no special meaning.
+            // In many routers a colon starts a placeholder, but HTTP gives it no special meaning.
             if path.text.contains("/:") && !path.is_from_variable {
                 location.warn(
                     "`:` is a letter in a path, and no placeholder begins with it",

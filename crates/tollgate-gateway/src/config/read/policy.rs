@@ -37,7 +37,7 @@ impl Api {
 #[derive(Clone, Copy)]
 pub(super) struct QuotaKeys<'a> {
     pub(super) info: &'a SectionInfo,
-    /// `limit`, or `share` in its place.
+    /// `limit`, or `share` instead.
     amount: &'a Setting,
     limit: Checked<u64>,
     window: &'a Window,
@@ -98,7 +98,7 @@ pub(super) fn algorithm(rules: &Rules, file: &FileContext<'_>) -> Checked<Algori
 }
 
 /// The algorithm for `global` or `client`. A request can wait in only one queue, so if all policies
-/// are leaky buckets, these two only measure and the api queues. Older files with a single strategy
+/// are leaky buckets, these two only meter and the api queues. Older files with a single strategy
 /// rely on this.
 pub(super) fn algorithm_everywhere(
     section: Section<'_>,
@@ -166,7 +166,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
 }
 
 impl Window {
-    /// The window of the limit and its key, if it is a duration.
+    /// The limit's window and its key, if it is a duration.
     fn duration(&self) -> Option<(&Setting, Checked<Duration>)> {
         let Self { window, window_seconds, .. } = self;
         let spelled: Option<(&Setting, _)> =
@@ -182,7 +182,7 @@ impl Window {
             self.refill_seconds.no_effect(format_args!("on a {algorithm}"), why);
             return window;
         }
-        // Older files have both keys, usually with the same value.
+        // Older files set both keys, usually to the same value.
         if let (Some((key, window)), Some((_, refill))) = (&window, &refill)
             && (refill.is_err() || window != refill)
         {
@@ -215,7 +215,7 @@ pub(super) fn build(
     algorithm: Algorithm,
     keys: QuotaKeys<'_>,
 ) -> Checked<Policy> {
-    // A name that is not valid is already reported.
+    // An invalid name is already reported.
     format::Identifier::parse(name).map_err(|_| Reported)?;
     Policy::new(name, quota, algorithm).map_err(|error| refused(&error, keys))
 }

@@ -1,4 +1,4 @@
-//! Quotas that hold at the same time, for everybody and in tiers.
+//! Quotas that apply at the same time, by default and in tiers.
 
 use std::borrow::Cow;
 
@@ -14,15 +14,15 @@ use crate::plan::QuotaPlan;
 
 pub(super) type ConfiguredQuota<'a> = (QuotaKeys<'a>, Quota);
 
-/// The quotas of everybody, and of each tier: none if the tier is unlimited.
+/// The default quotas, and each tier's quotas, which are empty if the tier is unlimited.
 #[derive(Clone)]
 pub(super) struct Quotas<'a> {
     pub(super) everybody: Vec<ConfiguredQuota<'a>>,
     pub(super) tiers: Vec<Vec<ConfiguredQuota<'a>>>,
 }
 
-/// Whether a section without `share` has a quota, or should have one. Keys that are only for
-/// quotas are reported for a section without a quota.
+/// Whether a section without `share` has a quota, or should have one. If not, reports keys that
+/// only apply to quotas.
 pub(super) fn is_in(section: Section<'_>) -> bool {
     if section.limit.is_set() {
         return true;
@@ -117,7 +117,7 @@ pub(super) fn of_section<'a>(
 const MOST_AT_A_TIME: usize = 8;
 
 impl<'a> Quotas<'a> {
-    /// The quotas of which these keys are a share.
+    /// The quotas that these keys share.
     pub(super) fn shared_by(&self, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
         let fitting = |(_, quota): &ConfiguredQuota<'_>| match quota.burst_units() {
             Some(_) if !is_bucket(algorithm) => (keys, quota.without_burst()),
@@ -165,7 +165,7 @@ impl<'a> Quotas<'a> {
     }
 }
 
-/// The quotas of the tiers, under the algorithm of `client`.
+/// The tiers' quotas, with the algorithm of `client`.
 pub(super) fn of_tiers<'a>(
     limiter: &'a RateLimiter,
     algorithm: Algorithm,

@@ -49,7 +49,7 @@ pub(super) fn routes(
         fallback.get().and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any)).transpose());
     outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
-    // Requests that no route takes have limits as well.
+    // Requests that match no route have limits as well.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
@@ -178,7 +178,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// A waiting request is denied at first, which must not count as a strike.
+/// A waiting request is first denied, which must not count as a strike.
 fn check_penalties(limits: &RouteLimits, location: &Location) {
     let waits =
         |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
@@ -201,7 +201,7 @@ fn check_penalties(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// A lease saves a call only if all policies of a request are leased.
+/// A lease saves a call only if all of a request's policies are leased.
 fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     let everywhere: Vec<_> = limits.everywhere().collect();
     let Some(asking) = everywhere.iter().find(|limit| !limit.is_leased()) else {
@@ -218,7 +218,7 @@ fn warn_of_leases(limits: &RouteLimits, location: &Location) {
     }
 }
 
-/// A Cluster decides policies in one step only if they have the same subject.
+/// A Cluster decides policies in one step only if they have the same key.
 fn warn_of_slots(limits: &RouteLimits, location: &Location) {
     let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
     let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();

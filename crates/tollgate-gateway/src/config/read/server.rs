@@ -30,7 +30,7 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     Ok(Some(RateLimitsPlan { files, on_store_error, shadow }))
 }
 
-/// Reports keys about requests that the gateway does not see, because it only answers Envoy.
+/// Reports keys about requests that the gateway does not see because it only answers Envoy.
 pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     let forwards = root.has_target(limiter) || limiter.listen.is_set();
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
@@ -100,7 +100,7 @@ fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked
         let listen = item.get().and_then(|section| listener_of(section, front));
         match listen {
             Ok(listen) => {
-                // Port 0 is a free port, another one each time.
+                // Port 0 is a different free port each time.
                 if listen.addr.port() != 0 && listeners.is_set() {
                     check_overlap(listen.addr, all, &item.location);
                 }

@@ -104,7 +104,7 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
     Ok(Some(ReservePlan { settle, lapse }))
 }
 
-/// A place in a queue can be returned only if no request waits behind it.
+/// A place in a queue can only be returned if no request waits behind it.
 fn warn_of_queue(key: &Setting, context: PolicyContext) {
     if context.queues() {
         let what = format!(

@@ -42,7 +42,7 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         key_secret: redis.key_secret.value()?.map(Secret::new),
         local_share: redis.local_share.value()?,
     };
-    // A URL that is right by itself may be wrong for the topology.
+    // A valid URL may still not fit the topology.
     if let Err(error) = RedisStore::builder(&plan.full_url()) {
         let error = error.to_string();
         let (what, cure) = error.split_once("; ").unwrap_or((&error, "write redis://host:6379"));

@@ -1,4 +1,4 @@
-//! Values that several sections have.
+//! Values that several sections use.
 
 use tollgate::policy::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
 

@@ -7,13 +7,13 @@
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
 //! | `window.rs` | windows and bursts |
 //! | `path.rs` | path patterns |
-//! | `options.rs` | options of a policy |
+//! | `options.rs` | policy options |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
 //! | `target.rs` | targets, and changes to requests and responses |
 //! | `store.rs` | where quotas are stored |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
-//! | `kinds.rs` | values of several sections |
+//! | `kinds.rs` | values that several sections use |
 
 mod answers;
 mod identity;

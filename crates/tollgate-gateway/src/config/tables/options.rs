@@ -1,4 +1,4 @@
-//! Options of a policy, besides its quota.
+//! Policy options besides the quota.
 
 use crate::plan::SettleBy;
 

@@ -42,7 +42,7 @@ impl<'a> Input<'a> {
         self.problems.error(self.place(), what, cure)
     }
 
-    /// Reads a single value. The error message of `parse` is the cure, and may quote the value.
+    /// Reads a single value. The error message from `parse` is the cure, and may quote the value.
     pub(crate) fn scalar<T>(
         self,
         shape: &Shape,
@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// Reports a value that has another shape, or is missing.
+    /// Reports a value that is missing or has another shape.
     pub(super) fn unexpected(self, shape: &Shape) -> Reported {
         if holds_secret(shape) {
             self.problems.hide(self.node.span.clone());
@@ -90,7 +90,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Whether a value in the wrong form is likely a secret: a key where its digest belongs.
+/// Whether a value with the wrong shape is likely a secret, such as an API key instead of its
+/// digest.
 fn holds_secret(shape: &Shape) -> bool {
     match shape {
         Shape::Section(section) => section().fields().any(|field| field.secret),

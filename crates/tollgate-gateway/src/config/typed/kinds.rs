@@ -91,7 +91,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| "write numbers with their units: us, ms, s, m, h or days".to_owned())
 }
 
-/// How to correct a text that is none of these words.
+/// The cure for a text that is not one of these words.
 pub(crate) fn unknown_word(words: &[&str], text: &str) -> String {
     match nearest(words.iter().copied(), text) {
         Some(word) => format!("did you mean `{word}`?"),
@@ -112,7 +112,7 @@ impl<K: Kind> Kind for Hidden<K> {
     }
 }
 
-/// A single value with its text as messages may show it.
+/// A single value, and its text for messages.
 pub(crate) struct Written<T> {
     pub(crate) value: T,
     pub(crate) text: String,

@@ -24,7 +24,7 @@ impl Location {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// Adds the file that the value at this place names.
+    /// Adds the file that this value names.
     pub(crate) fn names(&self, file: PathBuf, contents: FileContents) {
         self.problems.names(NamedFiles { files: vec![(file, self.place.clone())], contents });
     }
@@ -34,14 +34,14 @@ impl Location {
     }
 }
 
-/// A section, for problems that concern no particular key.
+/// A section, for problems that do not concern a particular key.
 pub(crate) struct SectionInfo {
     pub(crate) location: Rc<Location>,
     /// Whether it has unknown keys, which may be misspelled.
     pub(crate) has_unknown: bool,
 }
 
-/// A key of a section, and where the file sets it.
+/// A key in a section, and where the file sets it.
 pub(crate) struct Setting {
     pub(crate) key: &'static str,
     pub(super) path: String,
@@ -116,7 +116,7 @@ impl<T> Key<Option<T>> {
 }
 
 impl<T> Key<Option<Vec<T>>> {
-    /// The items; none if the key is not set.
+    /// The items; empty if the key is not set.
     pub(crate) fn items(&self) -> Checked<&[T]> {
         Ok(self.get()?.as_deref().unwrap_or_default())
     }

@@ -14,7 +14,7 @@ pub(crate) struct Entries<'a> {
     table: &'static Section,
     input: Input<'a>,
     location: Rc<Location>,
-    /// Known keys that the file probably means by unknown keys.
+    /// Known keys that the file's unknown keys probably mean.
     meant: Vec<&'static str>,
     has_unknown: bool,
     /// The only key, if the input is this key's value.
@@ -103,8 +103,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Warns about keys that have no effect because they need another key, or a different value
-    /// there.
+    /// Warns about keys that have no effect because another key is missing or has the wrong value.
     fn check_needs(&self) {
         for field in self.table.fields() {
             let (Some(needs), Some(entry)) = (field.needs, self.entry(field.key)) else { continue };
@@ -182,7 +181,7 @@ impl<'a> Entries<'a> {
         self.location.error(format!("`{key}` is missing"), cure)
     }
 
-    /// The keys that the file chooses.
+    /// Keys with names that the file chooses.
     pub(crate) fn others<N: Text, K: Kind>(&self) -> Named<N, K> {
         let own = self.entries.iter().filter(|entry| self.table.field(&entry.key).is_none());
         let item = |entry: &Entry| {
@@ -227,7 +226,7 @@ fn unknown_key_cure(
     }
 }
 
-/// A description's first sentence, in lower case.
+/// A description's first sentence, in lowercase.
 fn first_sentence(doc: &str) -> String {
     let sentence = doc.split(". ").next().unwrap_or_default().trim_end_matches('.');
     let mut letters = sentence.chars();
@@ -250,7 +249,7 @@ impl<K: Kind> Item<K> {
     }
 }
 
-/// Keys that the file chooses, and their values.
+/// Keys with names that the file chooses, and their values.
 pub(crate) struct Named<N: Text, K: Kind> {
     pub(crate) all: Vec<(N::Value, Item<K>)>,
 }

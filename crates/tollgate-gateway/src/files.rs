@@ -147,7 +147,7 @@ fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     whole.map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > most {
         let what = format!("it is larger than {} KiB", most >> 10);
-        return Err(wrong(path, what, "is it the right one?"));
+        return Err(wrong(path, what, "is it the right file?"));
     }
     Ok(bytes)
 }

@@ -37,7 +37,7 @@ texts! {
     {
         let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if !printable || text.is_empty() || text.len() > tollgate::Policy::MAX_NAME {
-            return Err("clients read it in a header field, which holds nothing else".to_owned());
+            return Err("clients read it in a header, which allows no other characters".to_owned());
         }
         Ok(text.to_owned())
     };
@@ -45,17 +45,17 @@ texts! {
     Address(text) -> SocketAddr: "an address with a port, such as 0.0.0.0:8080 or [::]:8080" =>
         text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
             Ok(port) => format!(
-                "a port alone does not say which interface is meant: write 0.0.0.0:{port} for all \
-                 of them, or 127.0.0.1:{port}"
+                "a port alone does not identify an interface: write 0.0.0.0:{port} for all \
+                 interfaces, or 127.0.0.1:{port}"
             ),
-            Err(_) => "a name does not say which interface is meant: write its address".to_owned(),
+            Err(_) => "a name does not identify an interface: write its address".to_owned(),
         });
 
     Peer(text) -> String:
         "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
         tollgate_admin::check_peer(text)
             .map(|()| text.to_owned())
-            .map_err(|_| "write scheme, host and port, and nothing after them".to_owned());
+            .map_err(|_| "write only scheme, host and port".to_owned());
 
     Network(text) -> String: "a network such as 10.0.0.0/8, an address, `loopback` or `private`" =>
         checked(text, TrustedProxies::parse([text]));
@@ -69,7 +69,7 @@ texts! {
             .max_by(|(one, _), (other, _)| one.total_cmp(other))
             .filter(|(likeness, _)| *likeness > 0.85);
         Err(nearest.map_or_else(
-            || "they are called by a place, not by hours or letters".to_owned(),
+            || "time zones are named after places, not offsets or abbreviations".to_owned(),
             |(_, zone)| format!("did you mean `{zone}`?"),
         ))
     };
@@ -92,7 +92,7 @@ texts! {
         let host = uri.host().unwrap_or_default();
         let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
         if uri.scheme() != Some(&Scheme::HTTPS) && !is_local {
-            return Err("an attacker in between could send other keys: use https".to_owned());
+            return Err("use https, or an attacker could send other keys".to_owned());
         }
         Ok(text.to_owned())
     };
@@ -100,9 +100,9 @@ texts! {
     Store(text) -> (): "`memory`, or a section with `redis` in it", r"^memory$" => match text {
         "memory" => Ok(()),
         text if text.starts_with("redis") => {
-            Err("say where it is: `store: {redis: {url: …}}`".to_owned())
+            Err("write its URL: `store: {redis: {url: …}}`".to_owned())
         }
-        _ => Err("these two are all there are".to_owned()),
+        _ => Err("there is no other store".to_owned()),
     };
 
     /// A Redis URL. No message shows it, because it may contain a password.
@@ -120,14 +120,14 @@ texts! {
 
     Header(text) -> HeaderName: "a header name such as X-Forwarded-For" =>
         HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
-            "a field name has letters, digits and `-`, and no space or colon".to_owned()
+            "a header name has letters, digits and `-`, but no spaces or colons".to_owned()
         });
 
     Method(text) -> HttpMethod:
         "an HTTP method in capitals, such as GET", r"^[!#$%&'*+.^_`|~0-9A-Z-]+$" =>
         match HttpMethod::from_bytes(text.as_bytes()) {
             Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
-                Err(format!("methods are told apart by case: write {}", text.to_ascii_uppercase()))
+                Err(format!("methods are case-sensitive: write {}", text.to_ascii_uppercase()))
             }
             Ok(method) => Ok(method),
             Err(_) => Err("a method is one word".to_owned()),
@@ -138,7 +138,7 @@ texts! {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
         let is_name = !text.is_empty() && text.bytes().all(fits);
         if text.contains('*') {
-            return Err("a host is matched whole: leave it out for any".to_owned());
+            return Err("wildcards are not supported: remove the key to match any host".to_owned());
         }
         if !is_name || (text.contains(':') && !text.starts_with('[')) {
             return Err("leave out scheme, port and path".to_owned());
@@ -177,10 +177,10 @@ texts! {
             let wrong = |what: &str| format!("field {} {what}", place + 1);
             let (name, value) = field.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
             let name = HeaderName::from_bytes(name.trim().as_bytes())
-                .map_err(|_| wrong("has a name with other than letters, digits and `-`"))?;
+                .map_err(|_| wrong("has a name with characters besides letters, digits and `-`"))?;
             let value: Vec<u8> = percent_encoding::percent_decode_str(value.trim()).collect();
             let value = HeaderValue::from_bytes(&value).ok().filter(|value| value.to_str().is_ok());
-            let mut value = value.ok_or_else(|| wrong("has a value with other than ASCII"))?;
+            let mut value = value.ok_or_else(|| wrong("has a value with non-ASCII characters"))?;
             value.set_sensitive(true);
             Ok((name, value))
         };
@@ -193,7 +193,7 @@ texts! {
         "reject" => Ok(OnExceeded::Reject),
         "annotate" => Ok(OnExceeded::Annotate),
         "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
-        _ => Err("these three are all there are".to_owned()),
+        _ => Err("there are no other values".to_owned()),
     };
 
     Status(text) -> Statuses:
@@ -229,8 +229,7 @@ fn checked<T, E: Display>(text: &str, parsed: Result<T, E>) -> Result<String, St
 
 fn per_minute(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
-    number
-        .ok_or_else(|| "zero and no limit are words, because a zero is mostly a mistake".to_owned())
+    number.ok_or_else(|| "write a keyword instead of 0, which is usually a mistake".to_owned())
 }
 
 fn share(text: &str) -> Option<(u32, u32)> {
@@ -257,19 +256,19 @@ fn ratio(text: &str) -> Option<f64> {
 pub(super) fn target(text: &str) -> Result<Uri, String> {
     let uri = url(text)?;
     if uri.query().is_some() {
-        return Err("the query comes with each request: leave it out".to_owned());
+        return Err("remove the query, because each request has its own".to_owned());
     }
     Ok(uri)
 }
 
 fn url(text: &str) -> Result<Uri, String> {
-    let uri = text.parse::<Uri>().map_err(|_| "it is no URL".to_owned())?;
+    let uri = text.parse::<Uri>().map_err(|_| "it is not a URL".to_owned())?;
     if !matches!(uri.scheme().map(Scheme::as_str), Some("http" | "https")) {
-        return Err("it does not begin with http:// or https://".to_owned());
+        return Err("it does not start with http:// or https://".to_owned());
     }
     let authority = uri.authority().ok_or("it names no host")?;
     if authority.as_str().contains('@') {
-        return Err("user and password have no place in it".to_owned());
+        return Err("it must not contain a user or password".to_owned());
     }
     if authority.host().is_empty()
         || (authority.as_str() != authority.host() && authority.port().is_none())
@@ -285,7 +284,7 @@ fn url(text: &str) -> Result<Uri, String> {
 pub(super) fn path(text: &str) -> Result<PathMatch, String> {
     let fixed = text.strip_suffix("/*").unwrap_or(text);
     if !text.starts_with('/') {
-        return Err("it does not begin with `/`".to_owned());
+        return Err("it does not start with `/`".to_owned());
     }
     if fixed.contains('*') {
         return Err("`*` matches everything below and is the last segment; for anything else \
@@ -297,7 +296,7 @@ pub(super) fn path(text: &str) -> Result<PathMatch, String> {
     }
     if fixed.contains(['{', '<']) {
         return Err(format!(
-            "placeholders have no meaning here: write `expression: regex` and {}",
+            "placeholders are not supported here: write `expression: regex` and {}",
             expression(text)
         ));
     }
@@ -318,7 +317,7 @@ fn plain_path(text: &str) -> Result<String, String> {
     match normalise(text, Ambiguous::Refuse) {
         Ok(normal) if normal == text => Ok(normal.into_owned()),
         Ok(normal) => {
-            Err(format!("in its normal form, which is what is matched, it is `{normal}`"))
+            Err(format!("paths are normalized before they are matched: write `{normal}`"))
         }
         Err(fault) => Err(fault.to_string()),
     }

@@ -87,7 +87,7 @@ pub fn read_with_process_env(source: &Source) -> Outcome {
 fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {
     if source.text.len() as u64 > Source::MAX_BYTES {
         let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
-        return Err(problems.error(Place::START, what, "is it the right one?"));
+        return Err(problems.error(Place::START, what, "is it the right file?"));
     }
     let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
     read::plan(&*File::read(Input::root(&root, problems))?)

@@ -51,7 +51,7 @@ pub fn read_rate_limit_files<'a>(
         };
         let name = domain.name.clone();
         if all.insert(name.clone(), domain).is_some() {
-            let what = format!("the domain `{}` is in another file too", name.escape_debug());
+            let what = format!("the domain `{}` is also in another file", name.escape_debug());
             return Err(wrong(what, "write all descriptors of a domain into one file"));
         }
     }
@@ -101,7 +101,7 @@ fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
         let read = item.get().and_then(|entry| descriptor(entry, domain));
         let Ok(descriptor) = read else { continue };
         if all.iter().any(|it| it.key == descriptor.key && it.value == descriptor.value) {
-            let what = "this list has a descriptor with the same key and value already";
+            let what = "this list already has a descriptor with the same key and value";
             item.location.error(what, "remove one of the two");
         }
         all.push(descriptor);
@@ -115,9 +115,7 @@ fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
             let key = flag.key;
             flag.name().warn(
                 format!("`{key}` has no effect: values that clients choose never become labels"),
-                format!(
-                    "remove `{key}`; give values that you want to tell apart rules of their own"
-                ),
+                format!("remove `{key}`; give values that you want to distinguish their own rules"),
             );
         }
     }
@@ -243,7 +241,7 @@ texts! {
     DomainName(text) -> String: "a name of 1 to 120 printable ASCII characters" =>
         match text.len() <= 120 {
             true => format::Identifier::parse(text),
-            false => Err("write a shorter one".to_owned()),
+            false => Err("write a shorter name".to_owned()),
         };
 
     UnitName(text) -> Unit: "a unit of time" => {

@@ -20,12 +20,12 @@ pub enum SourceError {
     )]
     Pipe { name: String },
     #[error(
-        "{name}: the file is larger than {} KiB: is it the right one? Split the service into \
+        "{name}: the file is larger than {} KiB: is it the right file? Split the service into \
          several gateways if it is",
         Source::MAX_BYTES >> 10
     )]
     TooLarge { name: String },
-    #[error("{name}: byte {at} is no UTF-8: save the file as UTF-8")]
+    #[error("{name}: byte {at} is not UTF-8: save the file as UTF-8")]
     NotUtf8 {
         name: String,
         /// The offset of the invalid byte.
@@ -80,12 +80,10 @@ impl Source {
 
 fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "; write one with `tollgate init`, or say where it is",
-        io::ErrorKind::PermissionDenied => {
-            "; let the user that runs this program read it, who in the image is 10001"
-        }
+        io::ErrorKind::NotFound => "; write one with `tollgate init`, or pass its path",
+        io::ErrorKind::PermissionDenied => "; let the program's user (10001 in the image) read it",
         io::ErrorKind::IsADirectory => {
-            "; name a file (Docker makes a folder where it finds no file to mount)"
+            "; name a file (Docker creates a folder if the file to mount does not exist)"
         }
         _ => "",
     }
@@ -99,7 +97,7 @@ mod tests {
     fn unreadable_files_name_a_cure() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Source::read(&folder.path().join("limits.yaml")).unwrap_err().to_string();
-        assert!(missing.ends_with("; write one with `tollgate init`, or say where it is"));
+        assert!(missing.ends_with("; write one with `tollgate init`, or pass its path"));
         #[cfg(unix)]
         {
             let mounted = Source::read(folder.path()).unwrap_err().to_string();
@@ -110,8 +108,7 @@ mod tests {
         let forbidden = SourceError::Io { name: "limits.yaml".to_owned(), error }.to_string();
         assert_eq!(
             forbidden,
-            "limits.yaml: permission denied; let the user that runs this program read it, who in \
-             the image is 10001"
+            "limits.yaml: permission denied; let the program's user (10001 in the image) read it"
         );
     }
 
@@ -120,7 +117,7 @@ mod tests {
         let error = Source::from_reader("big", io::repeat(b'#')).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "big: the file is larger than 1024 KiB: is it the right one? Split the service into \
+            "big: the file is larger than 1024 KiB: is it the right file? Split the service into \
              several gateways if it is"
         );
     }
@@ -128,6 +125,6 @@ mod tests {
     #[test]
     fn invalid_utf8_is_located() {
         let error = Source::from_reader("bad", &b"a: \xff"[..]).unwrap_err();
-        assert_eq!(error.to_string(), "bad: byte 3 is no UTF-8: save the file as UTF-8");
+        assert_eq!(error.to_string(), "bad: byte 3 is not UTF-8: save the file as UTF-8");
     }
 }

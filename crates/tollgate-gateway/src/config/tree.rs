@@ -105,7 +105,7 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
         problems.error(
             Place::START,
             "the file is empty",
-            "`tollgate init` prints one to start from",
+            "`tollgate init` prints a file to start from",
         );
     }
     root
@@ -259,7 +259,7 @@ impl Builder<'_> {
                     None => self.stop(
                         at,
                         "an alias to something that is not complete yet",
-                        "an anchor cannot hold itself: write the value out",
+                        "an anchor cannot contain itself: write the value out",
                     ),
                 }
             }
@@ -278,7 +278,7 @@ impl Builder<'_> {
             return self.stop(
                 at,
                 format!("values nested more than {MAX_DEPTH} deep"),
-                "nothing here goes deeper than a few levels",
+                "no value needs more than a few levels",
             );
         }
         self.frames.push(Frame { start: at.start, anchor, size: 1, kind });

@@ -51,7 +51,7 @@ pub struct Described {
 
 impl Described {
     fn request(&self, path: &str) -> Result<Request<()>, String> {
-        let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
+        let path: PathAndQuery = path.parse().map_err(|_| "the path is invalid".to_owned())?;
         let mut request = Request::new(());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(path);

@@ -32,15 +32,14 @@ impl Names {
         if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
             location.error(
                 format!("`{}` is the name of another policy ({first})", name.escape_debug()),
-                "give each an `identifier` of its own: counters belong to it",
+                "give each a unique `identifier`, because counters belong to it",
             );
         }
     }
 
     pub(super) fn take_derived(&self, name: &str, location: &Location) -> Checked<()> {
         if name.len() > Policy::MAX_NAME {
-            let what =
-                format!("this is the policy `{}`, a name that is too long", name.escape_debug());
+            let what = format!("the policy name `{}` is too long", name.escape_debug());
             let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
             let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
             let cure = format!("choose an `identifier` of at most {most} characters");

@@ -35,7 +35,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
         let name = kind.name();
         if kinds.contains(&ClientKey::Ip) {
             let what = format!(
-                "`{name}` is never used: every request has an address, and `ip` is before it"
+                "`{name}` is never used: every request has an address, and `ip` comes first"
             );
             item.location.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
@@ -50,7 +50,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
     for (key, kind) in unused {
         if key.is_set() && !kinds.contains(&kind) {
             key.name().warn(
-                format!("`{}` has no effect: no client is identified by it", key.key),
+                format!("`{}` has no effect: it identifies no client", key.key),
                 format!("write `identity: [{}, ip]`, or remove it", kind.name()),
             );
         }
@@ -78,14 +78,14 @@ impl Reader<'_> {
             ClientKey::User => match self.limiter.jwt.get()? {
                 Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
                 None => Err(location.error(
-                    "`user` is the subject of a token, and there is no `jwt`",
+                    "`user` is a token's subject, but there is no `jwt`",
                     "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
                 )),
             },
             ClientKey::ApiKey => match self.limiter.api_keys.get()? {
                 Some(keys) => api_keys(keys, self.tiers).map(IdentitySource::ApiKey),
                 None => Err(location.error(
-                    "`apiKey` needs a list of keys, and there is no `apiKeys`",
+                    "`apiKey` needs a list of keys, but there is no `apiKeys`",
                     "add `apiKeys` with the `sha256` of each key",
                 )),
             },
@@ -132,7 +132,7 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
     let word = kind.name();
     let Some(name) = section.name.get()? else {
         let cure = format!("write `{{key: {word}, name: …}}`");
-        return Err(location.error(format!("`{word}` needs the name of what it reads"), cure));
+        return Err(location.error(format!("`{word}` needs a `name`"), cure));
     };
     let place = match kind {
         ClientKey::Header => ValuePlace::Header(name.value.clone()),

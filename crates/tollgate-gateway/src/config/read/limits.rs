@@ -140,7 +140,7 @@ impl<'a> LimitReader<'a, '_> {
         LimitKind { name, whose, algorithm }: LimitKind<'_>,
     ) -> Checked<LimitOptions> {
         let rules = section.rules;
-        rules.expire_seconds.no_effect("here", "what is kept of a client expires by itself");
+        rules.expire_seconds.no_effect("here", "client state expires automatically");
         let costs = costs::costs(&rules.costs, self.outer.costs.as_ref());
         let on_store_error = policy::on_store_error(rules, self.file);
         let shed = policy::shed(rules, self.file);
@@ -324,7 +324,7 @@ fn quotas<'a>(
     }
     let Some(client) = client else {
         return Err(keys.share.name().error(
-            "`client` has no quota of which this could be a share",
+            "`client` has no quota that this could be a share of",
             "write a section `client` with a `limit`, or `limit` and `windowSeconds` here",
         ));
     };
@@ -343,7 +343,7 @@ fn quotas<'a>(
     if quotas.are_several() && is_queue(algorithm) {
         return Err(keys.share.name().error(
             "a queue has one rate, and `client` has several quotas at the same time",
-            "write `mode: meter`, another `strategy`, or a `limit` in place of the share",
+            "write `mode: meter`, another `strategy`, or a `limit` instead of the share",
         ));
     }
     Ok(quotas)
@@ -363,13 +363,13 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Location)]) {
         if let Some((earlier, _)) = earlier {
             location.warn(
                 format!(
-                    "this is never reached: `{}` before it takes every such request",
+                    "this is never reached: `{}` before it matches every such request",
                     earlier.limit.name
                 ),
                 if api.path == PathMatch::Any || earlier.path == api.path {
-                    "only the first that matches counts: remove one of them"
+                    "only the first match counts: remove either"
                 } else {
-                    "only the first that matches counts: move the narrower one up"
+                    "only the first match counts: move the narrower path up"
                 },
             );
         }

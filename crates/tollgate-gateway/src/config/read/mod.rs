@@ -107,7 +107,7 @@ fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     if names.len() > MOST_TIERS {
         return Err(limiter.tiers.name().error(
             format!("{} tiers are more than {MOST_TIERS}", names.len()),
-            "clients of a tier share its numbers, not its quota: a few tiers do for all of them",
+            "clients in a tier share its limits, not its quota, so a few tiers are enough",
         ));
     }
     Ok(names)
@@ -124,7 +124,7 @@ fn on_missing_key(
     if limiter.on_missing_key.is_set() && identity.is_some_and(Identity::always_finds) {
         limiter.on_missing_key.name().warn(
             "`onMissingKey` has no effect: every request has an address",
-            "remove it, or take `ip` out of `identity`",
+            "remove it, or remove `ip` from `identity`",
         );
     }
     let section = match limiter.on_missing_key.get()? {
@@ -134,7 +134,7 @@ fn on_missing_key(
     let status = StatusCode::from_u16(section.deny.value()?).map_err(|_| Reported)?;
     if status == StatusCode::TOO_MANY_REQUESTS {
         return Err(section.deny.error(
-            "429 says that waiting helps, and it does not help a request without a client",
+            "429 means that waiting helps, but it does not help a request without a client",
             "write 401 or 403",
         ));
     }

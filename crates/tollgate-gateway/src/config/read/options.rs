@@ -33,7 +33,7 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
     if lease < SHORT {
         location.warn(
             format!("each request renews a lease of {lease:?} four times in that time"),
-            "30s is enough: the lease matters only after a gateway has died",
+            "30s is enough: the lease matters only after a gateway crash",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
@@ -64,7 +64,7 @@ pub(super) fn penalty(
     };
     if !of_failures && target.enforce && matches!(target.excess, OnExceeded::Wait { .. }) {
         return Err(key.name().error(
-            "a request that waits is denied at first, and that would be a strike",
+            "a waiting request is first denied, which would count as a strike",
             "write `of: failures`, or `excess: reject`",
         ));
     }
@@ -82,7 +82,7 @@ fn failures(section: &Penalty, target: &PenaltyTarget<'_>) -> Checked<Vec<Status
     }
     target.counts.cloned().ok_or_else(|| {
         section.of.error(
-            "nothing says which responses are failures",
+            "the penalty does not define which responses are failures",
             "add `countOnly: {status: 401}` to the penalty, or to its policy",
         )
     })
@@ -95,7 +95,7 @@ fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
     if block > longest {
         let block = humantime::format_duration(block);
         return Err(section.longest.error(
-            format!("the first block, {block}, is longer than the longest"),
+            format!("the first block, {block}, is longer than `longest`"),
             "swap `block` and `longest`, or leave out `longest`",
         ));
     }
@@ -119,7 +119,7 @@ fn warn_of_penalty(key: &Setting, target: &PenaltyTarget<'_>) {
     }
     if target.whose == Whose::Everybody {
         key.name().warn(
-            "one client that is denied often blocks all clients",
+            "a single client with many denials blocks all clients",
             "put it into `client`, or into an api with `per: client`",
         );
     }
@@ -141,7 +141,7 @@ pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<LeaseOption
     if let Some(other) = called.into_iter().find(|key| key.is_set())
         && can_fail
     {
-        let why = "what is asked of Redis anyway is asked in one call";
+        let why = "Redis is called anyway, and a single call decides all policies";
         key.no_effect(format_args!("beside `{}`", other.key), why);
     }
     let (part, whole) = section.share.value()?;
@@ -161,7 +161,7 @@ impl LeaseOption {
                 (false, "remove it, or write `refill: greedy`")
             }
             _ if policy.quota().calendar().is_some() => {
-                (false, "remove it, or write a `window` in place of `calendar`")
+                (false, "remove it, or write a `window` instead of `calendar`")
             }
             _ => (true, "choose a `ttl` of 10ms up to the shortest window"),
         };

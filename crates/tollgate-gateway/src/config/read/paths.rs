@@ -14,9 +14,9 @@ pub(super) fn path(
             // In many routers a colon starts a placeholder, but HTTP gives it no special meaning.
             if path.text.contains("/:") && !path.is_from_variable {
                 location.warn(
-                    "`:` is a letter in a path, and no placeholder begins with it",
+                    "`:` is an ordinary character in a path, and starts no placeholder",
                     format!(
-                        "write `expression: regex` and {} if it is the name of a part",
+                        "write `expression: regex` and {} if it names a part of the path",
                         format::expression(&path.text)
                     ),
                 );
@@ -43,7 +43,7 @@ fn plain(section: &PathSection) -> Checked<PathMatch> {
         text if text.starts_with('^') => "this looks like `expression: regex`".to_owned(),
         text => match format::path(text) {
             Ok(path) => return Ok(path),
-            Err(_) if value.is_from_variable => "look at what the variable holds".to_owned(),
+            Err(_) if value.is_from_variable => "check the variable's value".to_owned(),
             Err(wrong) => wrong,
         },
     };
@@ -64,7 +64,7 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
                  back-references"
             }
         };
-        let what = format!("the regular expression does not build: {}", reason(&error.0));
+        let what = format!("the regular expression is invalid: {}", reason(&error.0));
         location.error(what, cure)
     })?;
     if !value.text.starts_with('^') && !value.text.starts_with("(?") {
@@ -75,7 +75,7 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
     }
     if !value.text.is_ascii() {
         location.warn(
-            "paths are percent-encoded when they are matched, so these letters never are",
+            "paths are percent-encoded when they are matched, so these characters never match",
             "write them as they are sent: `%C3%A9` for `é`",
         );
     }
@@ -108,7 +108,7 @@ pub(super) fn exempt(
         has_patterns |= !matches!(path, PathMatch::Plain(_));
         if path == PathMatch::Any {
             item.location.warn(
-                "every path is exempt, so that nothing is limited",
+                "every path is exempt, so nothing is limited",
                 "name the paths that need no limit",
             );
         }
@@ -120,7 +120,7 @@ pub(super) fn exempt(
     {
         keys.ambiguous.warn(
             "a path with `%2F`, `%5C` or `%3B` is limited, although `exempt` matches it",
-            "write `ambiguous: reject`, unless clients of yours send such paths",
+            "write `ambiguous: reject`, unless your clients send such paths",
         );
     }
     paths

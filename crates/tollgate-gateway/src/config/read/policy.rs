@@ -111,8 +111,8 @@ pub(super) fn algorithm_everywhere(
         return Ok(algorithm);
     }
     section.info.location.warn(
-        "this only measures, because a request waits in one queue and some `apis` have a queue",
-        "write `mode: meter` to say so, or another `strategy`",
+        "this only measures: a request waits in only one queue, and some `apis` have a queue",
+        "write `mode: meter` to make this explicit, or another `strategy`",
     );
     Ok(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
 }
@@ -133,7 +133,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
     let burst = &keys.window.burst;
     if burst.is_set() && !is_bucket(algorithm) {
         return Err(burst.name().error(
-            format!("a {algorithm} has no burst: its whole limit may pass at once"),
+            format!("a {algorithm} has no burst: its entire limit is available immediately"),
             "remove it, or write `strategy: token_bucket`",
         ));
     }
@@ -157,7 +157,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
             "write `strategy: fixed_window_counter`, or a duration such as `window: 24h`",
         ));
     }
-    let why = "the calendar says when units are refilled";
+    let why = "the calendar determines when units are refilled";
     keys.refill_seconds.no_effect("beside `calendar`", why);
     let unit = keys.calendar.value()?.ok_or(Reported)?;
     let zone = keys.time_zone.value()?;
@@ -178,7 +178,7 @@ impl Window {
     fn for_algorithm(&self, algorithm: Algorithm) -> Option<(&Setting, Checked<Duration>)> {
         let (window, refill) = (self.duration(), in_seconds(&self.refill_seconds));
         if !is_bucket(algorithm) {
-            let why = "its window says when units are refilled";
+            let why = "its window determines when units are refilled";
             self.refill_seconds.no_effect(format_args!("on a {algorithm}"), why);
             return window;
         }
@@ -187,7 +187,7 @@ impl Window {
             && (refill.is_err() || window != refill)
         {
             let context = format_args!("on a {algorithm} with `refillSeconds`");
-            key.no_effect(context, "`refillSeconds` says how long");
+            key.no_effect(context, "`refillSeconds` replaces the window");
         }
         refill.or(window)
     }
@@ -233,7 +233,7 @@ pub(super) fn on_store_error(rules: &Rules, file: &FileContext<'_>) -> Checked<O
     let (own, outer) = (&rules.on_store_error, &file.limiter.on_store_error);
     if !file.can_fail {
         let key: &Setting = if own.is_set() { own } else { outer };
-        key.no_effect("in memory", "such a store does not fail");
+        key.no_effect("in memory", "a memory store does not fail");
     }
     inherited(own, outer)
 }
@@ -242,7 +242,7 @@ pub(super) fn on_store_error(rules: &Rules, file: &FileContext<'_>) -> Checked<O
 pub(super) fn shed(rules: &Rules, file: &FileContext<'_>) -> Checked<Option<OnStoreError>> {
     let key = if rules.shed.is_set() { &rules.shed } else { &file.limiter.shed };
     if !file.can_fail {
-        key.no_effect("in memory", "such a store is never overloaded");
+        key.no_effect("in memory", "a memory store is never overloaded");
     }
     key.value()
 }

@@ -50,9 +50,9 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
             let cure = match section.share {
                 Some(_) => {
                     "add `limit: …`, units per window, `share: 1/10`, a part of `client`, or \
-                     `concurrency: …`, requests at once"
+                     `concurrency: …`, requests in flight"
                 }
-                None => "add `limit: …`, units per window, or `concurrency: …`, requests at once",
+                None => "add `limit: …`, units per window, or `concurrency: …`, requests in flight",
             };
             section.info.location.error("`limit` is missing", cure);
             return true;
@@ -75,7 +75,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
     ];
     let unused = if says_failures { &of_quotas[..8] } else { &of_quotas };
     for key in unused {
-        let why = "it is for a quota, and there is no quota";
+        let why = "it applies to a quota, but there is no quota";
         key.no_effect(format_args!("on `{beside}` without `limit`"), why);
     }
     false

@@ -34,14 +34,14 @@ pub(super) fn routes(
     if limiter.target.is_set() && root.target.is_set() {
         return Err(root
             .target
-            .error("`target` says the same as `rateLimiter.target`", "keep one of the two"));
+            .error("`target` duplicates `rateLimiter.target`", "keep one of the two"));
     }
     let fallback = if limiter.target.is_set() { &limiter.target } else { &root.target };
     let decides = limiter.forward_auth.is_set();
     let is_asked = limiter.listen.is_set() || !limiter.has_fronts();
     if is_asked && !limiter.routes.is_set() && !fallback.is_set() {
         limiter.info.location.error(
-            "`target` is missing: nothing says where requests go",
+            "`target` is missing: requests have no destination",
             "add `target: http://localhost:3000`",
         );
     }
@@ -78,7 +78,7 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
         None if file.limiter.forward_auth.is_set() => None,
         None => {
             return Err(section.info.location.error(
-                "`target` is missing: nothing says where requests of this route go",
+                "`target` is missing: requests on this route have no destination",
                 "add `target: http://localhost:3000`, or `forwardAuth` to decide for another proxy",
             ));
         }
@@ -93,9 +93,9 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
             location.error(
                 format!("two routes are named `{}`", route.name.escape_debug()),
                 if index + 1 == routes.len() && route.name == FALLBACK {
-                    "`default` is the route of `target`: give the other one another name"
+                    "`default` is the route of `target`: give the other route another name"
                 } else {
-                    "give each a name of its own"
+                    "give each its own name"
                 },
             );
         }
@@ -105,10 +105,10 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
         if let Some((other, _)) = shadow {
             location.warn(
                 format!(
-                    "no request gets here: the route `{}` before it takes them all",
+                    "no request reaches this route, because the route `{}` before it matches all",
                     other.name
                 ),
-                "move the narrower one up, or remove one of them",
+                "move the narrower route up, or remove either",
             );
         }
         check_queues(&route.limits, location);
@@ -170,7 +170,7 @@ fn check_queues(limits: &RouteLimits, location: &Location) {
     if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
         location.error(
             format!(
-                "a request would wait in two queues, those of `{}` and `{}`",
+                "a request would wait in two queues, for `{}` and `{}`",
                 first.name, second.name
             ),
             "write `mode: meter` or another `strategy` for one of them",

@@ -120,14 +120,14 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], location: &Location) {
         };
         let (all, one) = if holds(&addr, &other) { (addr, other) } else { (other, addr) };
         if addr == other {
-            location.error("this address is here twice", "remove one");
+            location.error("this address is listed twice", "remove one");
         } else if holds(&all, &one) && all.is_ipv4() == one.is_ipv4() {
-            let what = format!("`{all}` is every address, and `{one}` is one of them");
+            let what = format!("`{all}` already includes `{one}`");
             location.error(what, "remove one");
         } else if holds(&all, &one) {
             location.warn(
-                format!("on most systems `{all}` is every IPv4 address too, and so `{one}`"),
-                "remove the IPv4 address, unless this system keeps the two apart",
+                format!("on most systems `{all}` includes every IPv4 address, such as `{one}`"),
+                "remove the IPv4 address, unless this system separates them",
             );
         }
     }
@@ -174,7 +174,7 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
         let is_set = limiter.admin.is_set();
         if is_set { limiter.admin.location() } else { limiter.listen.location() }.error(
             format!("the admin address {admin} is also a public address"),
-            "give it a port of its own",
+            "give it its own port",
         );
     } else if !admin.ip().is_loopback() {
         limiter.admin.warn(

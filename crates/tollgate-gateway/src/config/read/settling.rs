@@ -49,7 +49,7 @@ pub(super) fn excess(rules: &Rules, context: PolicyContext) -> Checked<OnExceede
         key.name().warn(
             "requests already wait in the queue of a leaky_bucket: with `excess` they would wait \
              twice",
-            "write `maxWait` in place of `excess`, or `mode: meter`",
+            "write `maxWait` instead of `excess`, or `mode: meter`",
         );
     }
     if context.can_fail && context.on_store_error == OnStoreError::Closed {
@@ -80,7 +80,7 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
     let Some(section) = rules.reserve.get()? else { return Ok(None) };
     if section.units.is_set() && rules.costs.is_set() {
         return Err(section.units.name().error(
-            "`reserve.units` and `costs` both say what is charged at first",
+            "`reserve.units` and `costs` both set the initial charge",
             "keep one of the two",
         ));
     }
@@ -88,7 +88,7 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
         (SettleBy::Trailer, Some(bytes)) => SettleBy::Bytes(bytes),
         (SettleBy::Header, Some(_)) => {
             return Err(section.bytes_per_unit.name().error(
-                "the bytes of a body are not known when its header is read",
+                "a body's size is unknown when its header arrives",
                 "write `settle: body` beside it",
             ));
         }

@@ -27,7 +27,7 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         (Topology::Sentinel { .. }, Some(master)) => Topology::Sentinel { master },
         (Topology::Sentinel { .. }, None) => {
             return Err(redis.topology.error(
-                "a Sentinel watches servers by name, and `sentinelMaster` is missing",
+                "a Sentinel watches servers by name, but `sentinelMaster` is missing",
                 "add `sentinelMaster: …`, the name in the Sentinel's own configuration",
             ));
         }

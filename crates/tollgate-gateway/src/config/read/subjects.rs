@@ -32,7 +32,7 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
     }
     if list.users.is_set() && !knows_users {
         return Err(list.users.name().error(
-            "a user is the subject of a token, and `identity` does not read tokens",
+            "a user is a token's subject, but `identity` does not read tokens",
             "add `jwt`, and `user` to `identity`",
         ));
     }
@@ -57,7 +57,7 @@ fn warn_of_both<T: Text<Value = String>>(
     for item in allow.items().into_iter().flatten() {
         if item.get().is_ok_and(|text| denied.contains(&text)) {
             item.location.warn(
-                "this is in `deny` as well, which comes first: its requests are rejected",
+                "this is also in `deny`, which has precedence: its requests are rejected",
                 "remove it from one of the two",
             );
         }

@@ -10,7 +10,7 @@ pub(super) fn target(section: &TargetSection, path: &PathMatch) -> Checked<Upstr
         && !PathMatch::Below(prefix.clone()).covers(path)
     {
         return Err(section.strip_prefix.error(
-            format!("requests of this route need not begin with `{}`", prefix.escape_debug()),
+            format!("requests on this route need not start with `{}`", prefix.escape_debug()),
             format!("write `path: {prefix}/*` in the route, or a path below it"),
         ));
     }

@@ -25,7 +25,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
     let (origin, file, key) = if let Some(file) = jwt.key_file.value()? {
         let Some(algorithm) = jwt.algorithm.value()? else {
             return Err(jwt.key_file.error(
-                "the algorithm of the key is missing",
+                "the key's algorithm is missing",
                 "add `algorithm: RS256`, `ES256` or `EdDSA`",
             ));
         };
@@ -36,7 +36,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
         return jwks(jwt, url).map(KeyOrigin::JwksUrl);
     } else {
         return Err(jwt.info.location.error(
-            "the source of the keys of tokens is missing",
+            "the source of token keys is missing",
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
     };
@@ -54,10 +54,11 @@ fn jwks(jwt: &Jwt, url: String) -> Checked<JwksPlan> {
     if plan.max_age < plan.min_refetch {
         let [age, refetch] = [plan.max_age, plan.min_refetch].map(humantime::format_duration);
         let is_set = jwt.max_age.is_set();
-        return Err(if is_set { jwt.max_age.location() } else { jwt.min_refetch.location() }.error(
-            format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),
-            "make it at least as long: the set is not asked for more often than `minRefetch` says",
-        ));
+        return Err(if is_set { jwt.max_age.location() } else { jwt.min_refetch.location() }
+            .error(
+                format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),
+                "make it at least as long: the set is fetched at most once per `minRefetch`",
+            ));
     }
     Ok(plan)
 }

@@ -60,7 +60,7 @@ impl<'a> Input<'a> {
             match scalar.written {
                 Some(_) => self.error(
                     what,
-                    "look at what the variable holds; it is not shown, as it may be a secret",
+                    "check the variable's value, which is not shown because it may be a secret",
                 ),
                 None => self.error(what, cure),
             }
@@ -80,9 +80,9 @@ impl<'a> Input<'a> {
             Value::Map(_) => "a section",
         };
         let cure = if self.node.is_null() {
-            "write one, indented below the key, or remove the key"
+            "write a value, indented below the key, or remove the key"
         } else if matches!(shape, Shape::List(_)) {
-            "begin each item on a line of its own with `- `"
+            "start each item on its own line with `- `"
         } else {
             "see docs/configuration-reference.md, or `tollgate init`"
         };

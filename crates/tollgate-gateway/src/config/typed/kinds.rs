@@ -51,11 +51,11 @@ fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
         Ok(number) if is_digits && number <= max => return Ok(number),
         _ if is_digits => format!("the maximum is {max}"),
         _ if text.parse::<i64>().is_ok_and(|number| number < 0) => format!("the minimum is {min}"),
-        _ if text.contains(['_', ',']) => "write digits alone, without separators".to_owned(),
+        _ if text.contains(['_', ',']) => "write only digits, without separators".to_owned(),
         _ if text.parse::<f64>().is_ok() => {
             "round it, or choose a longer window with a whole number of units".to_owned()
         }
-        _ => "write digits alone".to_owned(),
+        _ => "write only digits".to_owned(),
     })
 }
 
@@ -147,7 +147,7 @@ impl<K: Kind> Kind for List<K> {
             return Err(input.unexpected(&Self::SHAPE));
         };
         if nodes.is_empty() {
-            input.error("an empty list", "leave the key out, or list something");
+            input.error("an empty list", "remove the key, or add an item");
         }
         let item = |(index, node): (usize, &Rc<Node>)| {
             Item::read(input.part(node, &format!("{}[{index}]", input.path)))

@@ -60,7 +60,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("flood", METHOD, &[table])
 }
 
-/// The names of a run's numbers, in order. governor lacks the last.
+/// The names of the numbers in a run, in order. governor lacks the last.
 const NAMES: [&str; 10] = [
     "ns per new key, the first million",
     "ns per new key, the other nine million",

@@ -151,7 +151,7 @@ const METERED: [Metered; 4] = [
     Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no headers", Target::AtMost(1.3)),
 ];
 
-/// Measures nanoseconds per request, in the fastest of a few slices. Later steps subtract large
+/// Measures nanoseconds per request, in the fastest of several slices. Later steps subtract large
 /// numbers with a small difference, which a single interruption would hide.
 pub(crate) fn peer(runtime: &Runtime, wrapping: Wrapping) -> Result<Peer<'_>, Failure> {
     let mut caller = Caller::new(runtime, wrapping)?;

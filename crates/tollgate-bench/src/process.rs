@@ -78,7 +78,7 @@ fn times(pid: &str, skipped: usize) -> Result<f64, Failure> {
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
 
-/// Processor time of a process and its children, such as nginx and its workers.
+/// The total processor time for a process and its children, such as nginx and its workers.
 pub(crate) fn family_time(pid: u32) -> Result<f64, Failure> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let children = children.split_whitespace().map(|child| processor_time(child.parse()?));

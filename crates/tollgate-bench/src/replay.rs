@@ -107,7 +107,7 @@ pub(crate) fn parse(log: &str) -> Result<Vec<f64>, Failure> {
     Ok(vec![records.progress().lines as f64])
 }
 
-/// The processor time of a program, in seconds.
+/// A program's processor time, in seconds.
 fn processor_time(command: &[&str]) -> Result<f64, Failure> {
     let before = process::processor_time_of_children()?;
     let [program, args @ ..] = command else { return Err("no program".into()) };

@@ -27,7 +27,7 @@ in the same round, and `p99 ×` divides the 99th percentiles.";
 const ROUNDS: usize = 8;
 const CONNECTIONS: u32 = 64;
 
-/// The limiter of a replica.
+/// A replica's limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// No limiter.

@@ -8,7 +8,7 @@ pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
 /// The measurements of each peer, one number per round.
 ///
 /// Each round starts with another peer, so all peers suffer equally from the cache contents that
-/// the others leave. Before the first round, all peers run one time to warm up.
+/// their predecessors leave. Before the first round, all peers run one time to warm up.
 pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>> {
     for peer in peers.iter_mut() {
         peer();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::{Failure, process};
 
-/// The results of one second of wrk. NaN if it failed.
+/// The results after wrk has run for one second. NaN if it failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: f64,
@@ -47,7 +47,7 @@ pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
     measured.unwrap_or_else(Load::failed)
 }
 
-/// The mean pause of a connection in [`paced`] before a request, in milliseconds.
+/// The mean pause before a request on a connection in [`paced`], in milliseconds.
 const PAUSE: u32 = 3;
 
 fn run(address: SocketAddr, connections: u32, script: Option<&Path>) -> Result<Load, Failure> {

@@ -83,7 +83,7 @@ impl Ask for Crab {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let mut command = ::redis::cmd("THROTTLE");
         let key = address(number % self.keys);
-        // The same quota as for redis-cell: one per second, with a burst of a million.
+        // The same quota as for redis-cell: one unit per second, with a burst of a million.
         let command = command.arg(key).arg(1_000_000).arg(1).arg(1);
         let answer: Vec<i64> = command.query_async(&mut self.connection.clone()).await?;
         Ok(answer.first() == Some(&1))

@@ -92,7 +92,7 @@ pub(crate) fn peer<'a, S: Side>(
 ) -> Peer<'a> {
     let mut rounds = 0;
     // With one thread the fastest slice counts, because no other process interrupted it. With two
-    // threads the fastest slice would be one in which only one thread ran.
+    // threads, only one thread might have run in the fastest slice.
     let slices = if threads == 1 { 10 } else { 1 };
     Box::new(move || {
         let slice = |_| {

@@ -162,7 +162,7 @@ impl Side for TwoGovernors {
     }
 }
 
-/// A quota for both limiters: `burst` units, and a refill of one unit per `period`.
+/// A quota for both limiters: a burst of `burst` units, and one unit refilled per `period`.
 #[derive(Clone, Copy)]
 pub(crate) struct Bucket {
     burst: u32,

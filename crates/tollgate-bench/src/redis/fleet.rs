@@ -160,7 +160,7 @@ struct Fleet {
     policy: Policy,
 }
 
-/// The results of a round.
+/// A round's results.
 struct Seen {
     /// The share of answered requests.
     answered: f64,

@@ -1,4 +1,4 @@
-//! The goals of a decision compared with other limiters.
+//! Goals for decisions, relative to other limiters.
 
 use crate::redis::turns::Seen;
 use crate::report::Target;
@@ -6,7 +6,7 @@ use crate::report::Target;
 /// Tollgate's store.
 pub(crate) const OURS: &str = "Tollgate";
 
-/// A bound on the ratio of one side's number to another side's number in the same round.
+/// Bounds the ratio between two sides' numbers in the same round.
 #[derive(Clone, Copy)]
 pub(crate) struct Goal {
     pub(crate) of: &'static str,

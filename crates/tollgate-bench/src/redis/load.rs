@@ -12,7 +12,7 @@ pub(crate) trait Ask: Send + Sync + 'static {
     fn ask(&self, number: u64) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
-/// The results of a round.
+/// A round's results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) decisions: f64,

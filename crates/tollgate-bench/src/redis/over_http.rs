@@ -86,7 +86,7 @@ fn goals(apps: &[App]) -> Table {
     table
 }
 
-/// A server, and the results of its rounds.
+/// A server and its rounds' results.
 struct App {
     name: &'static str,
     server: Server,

@@ -31,11 +31,11 @@ is the same script with one request per call through a plain client with a timeo
 const SPAN: Duration = Duration::from_secs(3);
 const WARM: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// The time for which each call of the other client keeps Redis busy.
+/// How long each of the other client's calls keeps Redis busy.
 const SLICE: Duration = Duration::from_millis(8);
 const KEYS: u64 = 64;
 
-/// The result of a request.
+/// A request's result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     Answered,

@@ -50,7 +50,7 @@ impl Ask for Cell {
     async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let command = CustomCommand::new_static("CL.THROTTLE", None, false);
         let key = format!("cell:{}", address(number % self.keys));
-        // One per second, with a burst of a million: larger values overflow its 64-bit sums.
+        // One unit per second, with a burst of a million: larger values overflow its 64-bit sums.
         let args = vec![key.as_str(), "1000000", "1", "1"];
         let answer: Vec<i64> = self.client.custom(command, args).await?;
         Ok(answer.first() == Some(&0))

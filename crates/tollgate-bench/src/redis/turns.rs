@@ -34,7 +34,7 @@ pub(crate) async fn take_turns(
     Ok(())
 }
 
-/// A contender, and the results of its rounds.
+/// A contender and its rounds' results.
 pub(crate) struct Side {
     pub(crate) name: &'static str,
     load: Box<dyn Load>,
@@ -43,7 +43,7 @@ pub(crate) struct Side {
     pub(crate) seen: Vec<Seen>,
 }
 
-/// The results of a round, from the tasks and from the server.
+/// A round's results, from the tasks and the server.
 pub(crate) struct Seen {
     pub(crate) round: Round,
     /// The server's processor time per decision, in seconds.
@@ -84,7 +84,7 @@ impl Side {
         self.seen.iter().map(|seen| seen.round.decisions - seen.round.admitted).sum()
     }
 
-    /// The spread of a number over all rounds, in units of `unit`.
+    /// A number's spread over all rounds, in units of `unit`.
     pub(crate) fn spread(&self, what: What, unit: f64) -> Spread {
         Spread::of(self.seen.iter().map(|seen| what.of(seen) / unit))
     }

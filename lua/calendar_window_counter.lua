@@ -10,7 +10,7 @@ local max, min = math.max, math.min
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local add, since = number.add, number.since
 
--- The longest window of a policy, 400 days.
+-- A policy's longest window, 400 days.
 local LONGEST = 400 * 86400000000
 
 local function decide(rule, now, kind, wait, charged_at, stop, used)

@@ -8,10 +8,11 @@ local format = string.format
 
 -- Kinds of requests.
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
--- Flags of a charge: it enforces its policy, or it is a dry run.
+-- Flags for a charge: it enforces its policy, or it is a dry run.
 local ENFORCED, DRY = 1, 2
--- A key expires in the second that begins this many seconds after the one in which its state becomes
--- fresh. So its state remains for at least a second, and Redis' clock can step back by that much.
+-- A key expires in the second that starts this many seconds after the second in which its state
+-- becomes fresh. So its state remains for at least a second, and Redis' clock can step back by that
+-- much.
 local SLACK = 2
 -- Kinds of replies: the deadline had passed and the call did nothing; states; rows; states that
 -- were not written because the memory is full.

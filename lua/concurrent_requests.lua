@@ -2,8 +2,8 @@
 -- Lua port of crates/tollgate-core/src/algorithm/concurrent_requests.rs.
 --
 -- This is a sliding window log at full resolution with regular refunds: the same rule, state, view
--- and functions. It has its own table because algorithms are compared by table, and a state of one
--- algorithm must not be read as a state of the other.
+-- and functions. It has its own table because algorithms are compared by table, and neither
+-- algorithm may read the other's state.
 
 local log = sliding_window_log()
 

@@ -1,4 +1,4 @@
--- Decisions: a request makes all of its charges or none.
+-- Decisions: a request makes all its charges or none.
 
 local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 
@@ -47,7 +47,7 @@ local function frozen_for(charge)
   return wait
 end
 
--- Decides one request: makes all of its charges or none.
+-- Decides one request: makes all its charges or none.
 local function decide(op)
   local admitted, strikes = ADMITTED, false
   for i = 1, #op do

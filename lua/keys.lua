@@ -107,7 +107,7 @@ local function load_keys()
   end
 end
 
--- The state of a key as `rule` reads it.
+-- A key's state as `rule` reads it.
 local function state_under(rule, entry)
   local from = entry.rule
   if from == rule then return entry.state end
@@ -161,8 +161,8 @@ local function forget(entry)
   entry.rule, entry.state, entry.changed = false, false, true
 end
 
--- Whether the server's memory is full. Redis then refuses the first write of a script and never a
--- later write.
+-- Whether the server's memory is full. Redis then refuses a script's first write, and never a later
+-- write.
 local is_first, is_full = true, false
 
 -- Runs a command that allocates memory. Once the memory is full, it does no more writes.

@@ -1,6 +1,6 @@
 -- Operations: the decoded requests, with their keys and rules. Equal requests are one operation.
 
--- Rules by the offset of their form.
+-- Rules by their form's offset.
 local rule_at = {}
 do
   local from = 1

@@ -148,7 +148,7 @@ if is_plain == 1 then
   end
 
   if plain then
-    -- If the memory is full, Redis refuses the first write of a script and never a later write.
+    -- If the memory is full, Redis refuses a script's first write, and never a later write.
     local first, kind = true, STATES
     -- Redis formats a number slowly, so keys that expire in the same second share the text.
     local seconds = {}

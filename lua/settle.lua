@@ -42,7 +42,7 @@ local function settle(op)
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
--- Restarts the time to live of a permit.
+-- Restarts a permit's time to live.
 local function renew(op)
   local entry, receipt, rule = op.entry, op.receipt, op.rule
   if entry.fault then return fault_row(entry, op.key) end

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Shortens a clap error to one line: the flag or variable, its value, and how to fix it.
+/// Shortens a clap error to one line with the flag or variable, its value, and how to fix it.
 pub(super) fn one_line(error: &clap::Error, line: &[OsString]) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `values.rs` | parses the value of each flag |
+//! | `values.rs` | parses each flag's value |
 //! | `effects.rs` | rejects flags that would have no effect |
 //! | `errors.rs` | shortens errors to one line |
 
@@ -229,7 +229,7 @@ pub struct ApiKeyList(pub Vec<String>);
 pub enum Stop {
     /// The user requested help or the version.
     Help(String),
-    /// An error in one line.
+    /// A one-line error.
     Wrong(String),
 }
 

@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  for i in {{1..6}}; do curl -i -X POST http://127.0.0.1:3000/login -H 'X-API-Key: k-91bc'; done"
     );
-    // Provides the peer address. Without it each request would get a 500.
+    // Provides the peer address, without which each request would get a 500.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The actual usage is charged, however the response ends.
+//! The actual usage is charged, regardless of how the response finishes.
 
 use axum::Router;
 use axum::body::Body;

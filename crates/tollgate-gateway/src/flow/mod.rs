@@ -1,7 +1,7 @@
 //! Flow control: bounds the body bytes that wait to be sent, per stream and per connection.
 //!
 //! hyper and h2 read a body for as long as the other side grants a window, and they only count the
-//! payload. But each frame costs about a hundred additional bytes, and a small chunk retains the
+//! payload. But each frame costs several hundred additional bytes, and a small chunk retains the
 //! entire buffer from which it was split. So every piece counts here until it has been written, and
 //! a body pauses while too many bytes wait.
 

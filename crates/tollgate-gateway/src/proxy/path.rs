@@ -33,14 +33,14 @@ pub enum PathFault {
 /// The normalized form, which is the same for all spellings of a resource.
 ///
 /// * Escapes of characters that need no escape in a path (RFC 3986 `pchar`, except `;`) are
-/// decoded. All other escapes are written in uppercase. Raw characters that are not allowed in a
-/// path are escaped.
+///   decoded. All other escapes are written in uppercase. Raw characters that are not allowed in a
+///   path are escaped.
 /// * Each segment loses its parameters (`;` and the text after it), because servers ignore them
-/// when they look for the resource.
+///   when they look for the resource.
 /// * `//` becomes `/`, `.` and `..` are resolved, and `..` never leads above the root.
 pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
     let normal = decoded_once(path, ambiguous)?;
-    // Some servers decode a path again, for example because they expect a proxy to escape it.
+    // A path may be decoded again, for example by a proxy in front of the service.
     let mut again = decoded_again(&normal)?;
     for _ in 0..MOST_DECODINGS {
         again = match again {

@@ -237,7 +237,7 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<ClientIdentity>()?.tier
 }
 
-/// The costs, taken from the plan's table.
+/// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
     Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))

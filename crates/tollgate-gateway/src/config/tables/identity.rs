@@ -34,7 +34,7 @@ impl ClientKey {
 section! {
     /// How to identify a client.
     Identity = "identity" short key {
-        /// The part of a request that identifies the client.
+        /// The request part that identifies the client.
         required key: IdentityWord,
         /// The name of the header, cookie or query parameter.
         optional name: Written<format::Header>
@@ -84,7 +84,7 @@ section! {
         default min_refetch: MinRefetch = "30s" where jwks_url: "nothing is fetched",
         /// The maximum age of the key set.
         default max_age: MaxAge = "10m" where jwks_url: "nothing is fetched",
-        /// The timeout of a fetch.
+        /// The fetch timeout.
         default fetch_timeout: FetchTimeout = "5s" where jwks_url: "nothing is fetched",
         /// The required `iss`. By default, `iss` is not checked.
         optional issuer: format::Text,

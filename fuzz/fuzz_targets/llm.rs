@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_llm::{Model, Price, Request, UsageReader};
+use tollgate_llm::{Model, Price, Request, UsageEventFilter, UsageReader};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, body)) = data.split_first() else { return };
@@ -15,10 +15,14 @@ fuzz_target!(|data: &[u8]| {
         assert!(asking.includes_usage);
         assert_eq!(asking.estimate(&model), request.estimate(&model));
     }
+    let size = usize::from(first).max(1);
+    let (mut whole, mut chunked) = (UsageEventFilter::default(), UsageEventFilter::default());
+    let passed: Vec<u8> = body.chunks(size).flat_map(|chunk| chunked.filter(chunk)).collect();
+    assert_eq!(whole.filter(body), passed);
     for new in [UsageReader::json, UsageReader::sse] {
         let (mut whole, mut chunked) = (new(), new());
         whole.read(body);
-        for chunk in body.chunks(usize::from(first).max(1)) {
+        for chunk in body.chunks(size) {
             chunked.read(chunk);
         }
         let usage = whole.usage(&request, &model);

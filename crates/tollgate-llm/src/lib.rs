@@ -62,13 +62,17 @@
 //! output tokens are unknown, and it pays for its input and the visible text. The server's own
 //! context, such as `previous_response_id`, is not part of the request. The reported usage has both.
 
+mod filter;
 mod model;
+mod output;
 mod reader;
 mod request;
 mod scan;
 mod usage;
 
+pub use filter::UsageEventFilter;
 pub use model::{DOLLAR, Model, Models, Price};
+pub use output::OutputHistory;
 pub use reader::UsageReader;
 pub use request::{Request, RequestError};
 pub use usage::Usage;

@@ -65,8 +65,8 @@ impl Request {
     /// report their usage. `None` if the response is not a stream, or if the request has its own
     /// `stream_options`, which remain.
     ///
-    /// Only for chat completions: the other APIs reject this member. The client gets an additional
-    /// last chunk with an empty list of choices.
+    /// Only for chat completions: the other APIs reject this member. The stream has an additional
+    /// last event, which [`UsageEventFilter`](crate::UsageEventFilter) removes.
     pub fn ask_for_usage(&self, body: &[u8]) -> Option<Vec<u8>> {
         if !self.streams || self.has_stream_options {
             return None;

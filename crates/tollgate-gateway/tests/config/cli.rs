@@ -60,6 +60,14 @@ fn check_describes_product_features() {
         (
             "llm.yaml",
             &[
+                "  llm: POST /(completions|responses|embeddings|messages)/?$: 60 units per 60 s per API key, token bucket, memory",
+                "    llm/inflight: 8 requests in flight, held for 30 s if their gateway crashes",
+                "    charged as an estimate, corrected within 3600 s by the tokens in the response's usage",
+            ],
+        ),
+        (
+            "settling.yaml",
+            &[
                 "    charged as an estimate, corrected within 3600 s by the response header x-tollgate-cost",
                 "    charged as an estimate, corrected within 600 s by the trailer x-tollgate-cost",
                 "    charged as an estimate, corrected within 3600 s by the body size, 1 unit per 1024 bytes",

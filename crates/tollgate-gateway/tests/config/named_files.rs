@@ -147,7 +147,7 @@ fn relative_paths_start_at_the_working_directory() {
     let arguments = ["check", config.to_str().unwrap()];
     assert_eq!(run(folder.path(), &arguments, "").0, Some(0));
     let (code, told) = run(elsewhere.path(), &arguments, "");
-    let here = format!("begins at the working directory {}", elsewhere.path().display());
+    let here = format!("starts at the working directory {}", elsewhere.path().display());
     assert!(code == Some(2) && told.contains(&here), "{told}");
 }
 

@@ -67,7 +67,7 @@ fn optional_keys_may_be_empty() {
         ),
         (
             format!("domain: a\ndescriptors: [{{key: k, value: v, quota_mode: true, {limit}}}]"),
-            "domain a\n  k=v: 5 per minute, denies only with all others in quota mode\n".to_owned(),
+            "domain a\n  k=v: 5 per minute, denies only together with all quota mode rules\n".to_owned(),
             0,
         ),
     ] {

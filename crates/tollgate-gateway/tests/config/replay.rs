@@ -494,7 +494,7 @@ fn suggest_identifies_clients_like_replay() {
     let format = "--log=json:time=t,address=ip,method=m,target=u,status=s,user=who,\
                   header.x-forwarded-for=xff";
     for (options, clients, parts) in [
-        (&[][..], 1, &["100 requests with X-Forwarded-For", "Users: 100 requests name one"][..]),
+        (&[][..], 1, &["100 requests with X-Forwarded-For", "Users: 100 requests have a user"][..]),
         (&["--trusted-proxies=10.0.0.0/8"], 50, &["  trustedProxies: ['10.0.0.0/8']"]),
         (
             &["--trusted-proxies=10.0.0.0/8", "--header=X-Forwarded-For", "--users"],

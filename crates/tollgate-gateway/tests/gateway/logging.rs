@@ -228,7 +228,7 @@ async fn flapping_upstream_does_not_flood_the_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_responses_are_explained_in_the_log() {
     for (answer, reason) in [
-        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "change of protocol"),
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "upgrades to a protocol"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer coding"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "invalid HTTP"),
         ("HTTP/1.1 200 OK\r\nContent-", "message completed"),

@@ -4,7 +4,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
-use tollgate_llm::{Usage, UsageReader};
+use tollgate_llm::{Usage, UsageEventFilter, UsageReader};
 
 /// Texts that matter to the reader, in any order, with arbitrary bytes between them.
 fn responses() -> impl Strategy<Value = Vec<u8>> {
@@ -103,7 +103,38 @@ fn text_of(value: &Value) -> u64 {
     among(value, &["delta", "output", "content"]) + choices
 }
 
+/// An event of a stream, and whether a client that did not ask for the usage sees it.
+fn events() -> impl Strategy<Value = (String, bool)> {
+    let end = prop::sample::select(vec!["\n\n", "\r\n\r\n", "\r\r"]);
+    let data = prop::sample::select(vec![
+        ("data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 7}}", false),
+        ("id: 1\ndata:{\"usage\":{},\"choices\":[]}", false),
+        ("data: {\"choices\": [], \"usage\": null}", true),
+        ("data: {\"choices\": [{}], \"usage\": {\"prompt_tokens\": 7}}", true),
+        ("data: {\"choices\": [{\"delta\": {\"content\": \"\\\"usage\\\": 1\"}}]}", true),
+        ("data: {\"type\": \"message_delta\", \"usage\": {\"output_tokens\": 7}}", true),
+        ("data: {\"choices\": [], \"usage\": {", true),
+        (": \"usage\":1", true),
+        ("data: [DONE]", true),
+    ]);
+    (data, end).prop_map(|((data, passes), end)| (format!("{data}{end}"), passes))
+}
+
 proptest! {
+    #[test]
+    fn only_events_with_a_usage_are_removed(
+        events in vec(events(), 0..8),
+        chunk in 1_usize..200,
+    ) {
+        let stream: String = events.iter().map(|(event, _)| &**event).collect();
+        let expected: String =
+            events.iter().filter(|(_, passes)| *passes).map(|(event, _)| &**event).collect();
+        let mut filter = UsageEventFilter::default();
+        let chunks = stream.as_bytes().chunks(chunk);
+        let passed: Vec<u8> = chunks.flat_map(|chunk| filter.filter(chunk)).collect();
+        prop_assert_eq!(String::from_utf8_lossy(&passed), expected);
+    }
+
     #[test]
     fn any_chunking_equals_the_whole(
         response in responses(),
@@ -169,4 +200,18 @@ fn memory_does_not_depend_on_the_response() {
             assert!(used.bytes_max < 16 * 1024, "{used:?}: {}", &response[..20]);
         }
     }
+}
+
+#[test]
+fn long_events_pass_in_parts() {
+    let event = format!("data: {{\"choices\": [\"{}\"], \"usage\": 1}}\n\n", "x".repeat(1 << 20));
+    let mut passed = Vec::with_capacity(event.len());
+    let used = allocation_counter::measure(|| {
+        let mut filter = UsageEventFilter::default();
+        for chunk in event.as_bytes().chunks(1000) {
+            passed.extend(filter.filter(chunk));
+        }
+    });
+    assert_eq!(passed, event.as_bytes());
+    assert!(used.bytes_max < 256 * 1024, "{used:?}");
 }

@@ -1,6 +1,7 @@
 //! The parsers, through their public API.
 
 mod chunks;
+mod history;
 mod prices;
 mod requests;
 mod responses;

@@ -1,39 +1,39 @@
-//! Builds the Lua script from the files in `lua/`, in two variants, and their SHA-1 hashes for
-//! `EVALSHA`.
+//! Makes the script out of the files in `lua/`, in two variants, and their SHA-1s, by which Redis
+//! knows them.
 
 use std::path::Path;
 use std::{env, fs, io};
 
-/// Modules that each call on the general path creates.
+/// Made by every call of the general path.
 const EAGER: [&str; 2] = ["outcome", "number"];
 
-/// Modules that the general path creates only if a call needs its algorithm or lease. A module costs
-/// about a microsecond, and most calls need only one.
+/// Functions that the general path calls for the algorithms it needs, and where something is
+/// leased: to make one costs about a microsecond, and most calls need one of them.
 const LAZY: [&str; 10] = [
     "fixed_window_counter",
-    // `sliding_window_log` uses it.
+    // A log is made of it, so it comes before that.
     "long_log",
     "sliding_window_log",
     "sliding_window_counter",
     "token_bucket",
     "leaky_bucket",
     "lease",
-    // Uses `sliding_window_log`.
+    // Made of a log, so it comes after that.
     "concurrent_requests",
     "calendar_window_counter",
     "penalty",
 ];
 
-/// The start of each call, and the fast path, which is enough for most calls.
+/// The start of every call, and the path that ends most calls.
 const PLAIN: [&str; 2] = ["call", "plain"];
 
-/// The general path. The files are concatenated, so each file sees the local names of the files before
-/// it.
+/// The general path, one file after the other as they are: each uses what stands before it, and
+/// finds it as if it were one file.
 const GENERAL: [&str; 7] =
     ["rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
 
-/// Allows keys of several slots. Redis before version 7 rejects this line, so only a variant of the
-/// script has it.
+/// Has Redis from version 7 on accept keys of several slots. Without it no flag is set, and older
+/// servers do not know the line.
 const CROSS_SLOT: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 fn main() -> io::Result<()> {

@@ -100,7 +100,9 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         let actual = match reserve.settle {
             SettleBy::Header => "the response header x-tollgate-cost".to_owned(),
             SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
-            SettleBy::Bytes(bytes) => format!("the body size, 1 unit per {bytes} bytes,"),
+            SettleBy::Bytes(bytes) => format!("the body size, 1 unit per {bytes} bytes"),
+            SettleBy::Tokens => "the tokens in the response's usage".to_owned(),
+            SettleBy::Money => "the price of the response's usage".to_owned(),
         };
         let lapse = span(reserve.lapse.into());
         writeln!(out, "    charged as an estimate, corrected within {lapse} by {actual}")?;

@@ -133,8 +133,11 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
     for limit in [&limits.global, &limits.client].into_iter().flatten() {
         write_limit(out, plan, "every request", limit)?;
     }
-    for ApiPlan { methods, path, limit } in &*limits.apis {
-        write_limit(out, plan, &format!("{methods} {path}"), limit)?;
+    for api in &*limits.apis {
+        let ApiPlan { methods, path, .. } = api;
+        for limit in api.limits() {
+            write_limit(out, plan, &format!("{methods} {path}"), limit)?;
+        }
     }
     if limits.global.is_none() && limits.client.is_none() && limits.apis.is_empty() {
         writeln!(out, "  nothing is limited")?;

@@ -187,6 +187,25 @@ texts! {
         text.split(',').enumerate().map(field).collect()
     };
 
+    /// An amount of money in millionths.
+    Money(text) -> u64:
+        "an amount such as 50, 49.99 or 50 USD", r"^[0-9]+(\.[0-9]{1,6})?( *[A-Z]{3})?$" =>
+    {
+        let amount = text.trim_end_matches(|c: char| c.is_ascii_uppercase());
+        let has_currency = [0, 3].contains(&(text.len() - amount.len()));
+        match millionths(amount.trim_end()).filter(|_| has_currency) {
+            Some(0) => Err("no request would pass: write more than 0".to_owned()),
+            Some(amount) => Ok(amount),
+            None => Err("write a number, and a currency of three letters if you like".to_owned()),
+        }
+    };
+
+    /// A price in millionths.
+    Price(text) -> u64: "a price such as 2 or 0.25", r"^[0-9]+(\.[0-9]{1,6})?$" =>
+        millionths(text).ok_or_else(|| {
+            "write a number without a currency, with at most six digits after the point".to_owned()
+        });
+
     Excess(text) -> OnExceeded:
         "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
     {
@@ -251,6 +270,17 @@ fn ratio(text: &str) -> Option<f64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number = text.parse().ok().filter(|_| is_plain);
     number.filter(|number| (0.0..=1.0).contains(number))
+}
+
+/// Reads a decimal number with at most six digits after the point, and multiplies it by a million.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 6 {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<6}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(fraction)
 }
 
 pub(super) fn target(text: &str) -> Result<Uri, String> {

@@ -4,6 +4,7 @@ use http::Method;
 use tollgate::Policy;
 use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError};
+use tollgate_llm::Models;
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
@@ -20,7 +21,7 @@ pub struct RouteLimits {
 
 impl RouteLimits {
     pub fn all(&self) -> impl Iterator<Item = &LimitPlan> {
-        self.everywhere().chain(self.apis.iter().map(|api| &api.limit))
+        self.everywhere().chain(self.apis.iter().flat_map(ApiPlan::limits))
     }
 
     pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
@@ -39,8 +40,8 @@ impl RouteLimits {
     }
 
     pub fn met(&self) -> impl Iterator<Item = Vec<&LimitPlan>> {
-        let apis = self.apis.iter().map(|api| Some(&api.limit)).chain([None]);
-        apis.map(|api| self.everywhere().chain(api).collect())
+        let apis = self.apis.iter().map(Some).chain([None]);
+        apis.map(|api| self.everywhere().chain(api.into_iter().flat_map(ApiPlan::limits)).collect())
     }
 
     /// Whether both contain the same limits, inherited from the same place.
@@ -62,6 +63,23 @@ pub struct ApiPlan {
     pub methods: Methods,
     pub path: PathMatch,
     pub limit: LimitPlan,
+    pub llm: Option<Arc<LlmPlan>>,
+}
+
+/// The budgets of requests to language models, whose costs are in their bodies.
+#[derive(Clone, Debug)]
+pub struct LlmPlan {
+    /// Limits in tokens and in money.
+    pub budgets: Vec<LimitPlan>,
+    pub models: Models,
+    /// The most bytes of a request that are read before the decision.
+    pub max_read: usize,
+}
+
+impl ApiPlan {
+    pub fn limits(&self) -> impl Iterator<Item = &LimitPlan> {
+        std::iter::once(&self.limit).chain(self.llm.iter().flat_map(|llm| &llm.budgets))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +168,11 @@ impl LimitPlan {
         // A limit may have quotas only in tiers.
         let quotas = self.policies();
         quotas.chain(&self.in_flight).chain(penalty).next()
+    }
+
+    /// Whether the usage of a language model is charged. Only the gateway knows it, not an access log.
+    pub fn charges_usage(&self) -> bool {
+        self.reserve.is_some_and(|reserve| reserve.settle.is_usage())
     }
 
     /// Whether its quota is leased, so units are spent without calling the store.

@@ -32,7 +32,7 @@ pub use self::identity::{
     KeyOrigin, ValuePlace, ValuePlan,
 };
 pub use self::limits::{
-    ApiPlan, CostRule, CostTable, LimitPlan, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
+    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::meeting::{Meeting, MissingClient, PlannedCharge, Unlimited};

@@ -19,6 +19,17 @@ pub enum SettleBy {
     Trailer,
     /// The length of the body: one unit for each block with this many bytes.
     Bytes(u64),
+    /// The tokens that a language model reports. The request estimates them.
+    Tokens,
+    /// The price of these tokens.
+    Money,
+}
+
+impl SettleBy {
+    /// Whether the cost is in the bodies of request and response.
+    pub const fn is_usage(self) -> bool {
+        matches!(self, Self::Tokens | Self::Money)
+    }
 }
 
 /// One status, or all with the same first digit.

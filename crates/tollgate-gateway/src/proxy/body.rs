@@ -47,7 +47,13 @@ impl HoldPermits for Body {
 
 /// Reads a body as it is forwarded. Dropped when the body is complete or the client stops reading.
 pub(crate) trait Watch: fmt::Debug + Send {
-    fn data(&mut self, data: &Bytes);
+    /// Returns the bytes that pass on.
+    fn data(&mut self, data: Bytes) -> Bytes;
+
+    /// Whether fewer bytes may pass on than came.
+    fn shortens(&self) -> bool {
+        false
+    }
 
     fn trailers(&mut self, trailers: &HeaderMap);
 }
@@ -107,23 +113,25 @@ impl http_body::Body for Body {
         if let Some(grpc) = this.grpc {
             return Pin::new(grpc).poll_frame(cx).map_err(|_| BodyError::Unwanted);
         }
-        let mut frame = ready!(this.kind.as_mut().poll_frame(cx));
-        let is_last = match &mut frame {
-            Some(Ok(frame)) => {
-                if let (Some(watch), Some(data)) = (this.watch.as_mut(), frame.data_ref()) {
-                    watch.data(data);
-                }
-                if let Some(trailers) = frame.trailers_mut() {
-                    if let Some(watch) = this.watch {
-                        watch.trailers(trailers);
-                    }
-                    if *this.hides_cost {
-                        trailers.remove(headers::COST);
-                    }
-                }
-                frame.is_trailers() || this.kind.is_end_stream()
+        let (frame, is_last) = loop {
+            let mut frame = ready!(this.kind.as_mut().poll_frame(cx));
+            let Some(Ok(piece)) = &mut frame else { break (frame, true) };
+            if let (Some(watch), Some(data)) = (this.watch.as_mut(), piece.data_ref()) {
+                *piece = Frame::data(watch.data(data.clone()));
             }
-            None | Some(Err(_)) => true,
+            if let Some(trailers) = piece.trailers_mut() {
+                if let Some(watch) = this.watch.as_mut() {
+                    watch.trailers(trailers);
+                }
+                if *this.hides_cost {
+                    trailers.remove(headers::COST);
+                }
+            }
+            let is_last = piece.is_trailers() || this.kind.is_end_stream();
+            // A watch may hold back all bytes.
+            if is_last || piece.data_ref().is_none_or(|data| !data.is_empty()) {
+                break (frame, is_last);
+            }
         };
         if is_last {
             *this.watch = None;
@@ -138,6 +146,9 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.watch.as_ref().is_some_and(|watch| watch.shortens()) {
+            return SizeHint::default();
+        }
         self.grpc.as_ref().map_or_else(|| self.kind.size_hint(), |grpc| grpc.size_hint())
     }
 }

@@ -8,11 +8,11 @@ use http::header::{
 };
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
-use hyper::body::Incoming;
 
 use super::fault::Fault;
 use super::fields::MOST_FIELDS;
 use super::path::{Ambiguous, PathFault, normalise};
+use super::request_body::RequestBody;
 use super::upload::Received;
 use super::{Connection, hop};
 
@@ -57,7 +57,7 @@ pub struct Meaning {
 /// Everything besides a request's head. To limiters this is the request body, which they do not
 /// read.
 #[derive(Debug)]
-pub struct Admitted<B = Incoming> {
+pub struct Admitted<B = RequestBody> {
     pub(crate) body: B,
     /// Set when the entire body has been received. `None` if the request has no body.
     pub(crate) received: Option<Received>,

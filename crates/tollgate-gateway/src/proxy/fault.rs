@@ -38,6 +38,8 @@ pub enum Fault {
     Expectation,
     #[error("the request body is too large")]
     TooLarge,
+    #[error("too many request bodies are being read; try again later")]
+    NoMemory,
     #[error("the request body did not arrive before the timeout")]
     SlowClient,
     /// The client is usually gone and does not read the answer.
@@ -85,6 +87,7 @@ impl Fault {
             Self::Upgrade => (StatusCode::BAD_REQUEST, "bad-upgrade"),
             Self::Expectation => (StatusCode::EXPECTATION_FAILED, "unknown-expectation"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+            Self::NoMemory => (StatusCode::SERVICE_UNAVAILABLE, "too-many-bodies"),
             Self::SlowClient => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
             Self::BrokenClient => (StatusCode::BAD_REQUEST, "request-broken-off"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no-route"),

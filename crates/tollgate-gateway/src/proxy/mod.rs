@@ -19,6 +19,7 @@ mod hop;
 mod outgoing;
 pub mod path;
 mod pool;
+mod request_body;
 mod response;
 mod rewrite;
 mod sent;
@@ -50,6 +51,8 @@ pub use self::forward::Forward;
 pub use self::forwarded::{TrustedProxies, Via};
 pub use self::outgoing::Common;
 pub(crate) use self::pool::become_worker;
+pub use self::request_body::RequestBody;
+pub(crate) use self::request_body::{ReadAhead, ReadBody};
 pub use self::settings::{
     Active, Address, Balance, Endpoint, Host, Passive, Protocol, Servers, Timeouts, Upstream,
 };

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use super::body_error::BodyError;
+use super::request_body::RequestBody;
 
 #[derive(Debug)]
 pub(super) enum RawBody {
@@ -19,7 +20,7 @@ pub(super) enum RawBody {
 
 #[derive(Debug, Default)]
 pub(super) struct RepeatableBody {
-    body: Option<Incoming>,
+    body: Option<RequestBody>,
     reader: Option<Waker>,
     /// All pieces so far, while the gateway may have to repeat the request.
     sent: Option<VecDeque<Bytes>>,
@@ -37,7 +38,7 @@ pub(super) struct Release(Arc<Mutex<RepeatableBody>>);
 
 impl RawBody {
     /// With `may_repeat`, this buffers the start of the body, for [`Release::again`].
-    pub(super) fn request(body: Incoming, may_repeat: bool) -> (Self, Release) {
+    pub(super) fn request(body: RequestBody, may_repeat: bool) -> (Self, Release) {
         let sent = may_repeat.then(VecDeque::new);
         let request = RepeatableBody { body: Some(body), sent, ..RepeatableBody::default() };
         let request = Arc::new(Mutex::new(request));

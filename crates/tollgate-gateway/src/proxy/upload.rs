@@ -34,6 +34,10 @@ impl Received {
     pub(crate) fn is_whole(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn complete(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Upload {
@@ -99,6 +103,6 @@ impl BodySender for Arc<Upload> {
     }
 
     fn finish(&mut self) {
-        self.received.0.store(true, Ordering::Relaxed);
+        self.received.complete();
     }
 }

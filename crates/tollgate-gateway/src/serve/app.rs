@@ -16,6 +16,7 @@ use tollgate::denial::{Denial, Problem, ResponseFormat};
 use tollgate::headers;
 use tollgate::key::{RequestHead, TrustedProxies};
 use tollgate::layer::WaitQueue;
+use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -23,20 +24,21 @@ use tower_service::Service;
 use super::access_log::AccessLog;
 use super::activity::Patience;
 use super::build::{self, Limiter, Parts, Preflight, ReadyRoute};
-use super::client_identity::Identity;
+use super::client_identity::{ClientIdentity, Identity};
 use super::denials::Denied;
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
 use super::lists;
+use super::llm::{self, Llm};
 use super::rate_limits::RateLimits;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use super::token_limit::{Addresses, TooManyRefused};
 use crate::files;
-use crate::plan::{Connections, Front, Meeting, Plan, is_grpc};
+use crate::plan::{Connections, Front, LlmPlan, Meeting, Plan, is_grpc};
 use crate::proxy::{
     Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
-    Received, Tunnels, Via, admit,
+    ReadBody, Received, RequestBody, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
@@ -53,6 +55,7 @@ pub(super) struct App<St> {
     pub(super) rate_limits: Option<RateLimits<St>>,
     pub(super) admin_connections: usize,
     room: WaitQueue,
+    llm: Llm,
 }
 
 /// A listener's address in the file, where port 0 lets the system choose the port.
@@ -148,6 +151,7 @@ impl<St: Inspect> App<St> {
         let room = room.max_requests(requests).max_bytes(bytes);
         clients.bound(per_target);
         let admin_connections = admin;
+        let llm = before.map_or_else(|| Llm::new(timeouts.body), |app| app.llm.clone());
         Ok(Self {
             plan,
             listeners,
@@ -161,6 +165,7 @@ impl<St: Inspect> App<St> {
             rate_limits,
             admin_connections,
             room,
+            llm,
         })
     }
 
@@ -200,6 +205,7 @@ impl<St: Inspect> App<St> {
         connection: &Arc<Connection>,
         received: Option<Received>,
     ) -> Response<Body> {
+        let request = request.map(RequestBody::from);
         let mut answer = self
             .decide(request, connection, received, |route, prices| {
                 Some(Settled { forward: route.forward.as_ref()?, prices })
@@ -226,7 +232,7 @@ impl<St: Inspect> App<St> {
         admitted: impl Fn(&'a ReadyRoute<St>, Option<&'a Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
-        B: Send,
+        B: ReadBody,
         S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
             + Clone
             + Send,
@@ -259,13 +265,47 @@ impl<St: Inspect> App<St> {
             Ok((limiter, inner.ok_or_else(|| Fault::NoRoute.response())?))
         });
         let answered = match allowed {
-            Ok((Some(limiter), inner)) => limiter.layer.layer(inner).call(request).await,
+            Ok((Some(limiter), inner)) => match &limiter.llm {
+                None => limiter.layer.layer(inner).call(request).await,
+                Some(llm) => Box::pin(self.decide_llm(request, limiter, llm, inner)).await,
+            },
             Ok((None, mut inner)) => inner.call(request).await,
             Err(refused) => Ok(*refused),
         };
         let response = answered.unwrap_or_else(|never| match never {});
         route.meter.answered(response.status(), began.elapsed());
         response
+    }
+
+    /// Decides a request to a language model, whose body has its cost.
+    async fn decide_llm<B, S>(
+        &self,
+        mut request: Request<Admitted<B>>,
+        limiter: &Limiter<St>,
+        plan: &LlmPlan,
+        inner: S,
+    ) -> Result<Response<Body>, Infallible>
+    where
+        B: ReadBody,
+        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
+            + Clone
+            + Send,
+        S::Future: Send,
+    {
+        let path = request.uri().path().to_owned();
+        let client = request.extensions().get::<ClientIdentity>();
+        let client = client.and_then(|client| client.subject().ok().flatten());
+        // The limiter denies a request without a client, so its body is not read.
+        let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
+        if !is_denied && !plan.budgets.is_empty() {
+            let client = client.map(|subject| subject.key);
+            if let Err(refused) = self.llm.read(&mut request, plan, client).await {
+                return Ok(*refused);
+            }
+        }
+        let mut response = limiter.layer.layer(inner).call(request).await?;
+        llm::denial(&path, &mut response);
+        Ok(response)
     }
 
     /// The limiter for a request, or `None` if the request is not limited. The limiter finds the

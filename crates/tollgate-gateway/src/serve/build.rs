@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use http::header::FORWARDED;
 use http::{HeaderName, StatusCode};
+use tollgate::headers::{self, HeaderOptions};
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::Reserve;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
-use tollgate::{Costs, Limit, Policy, RateLimitLayer, headers};
+use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
 use super::error::BuildError;
 use super::key_sources;
+use super::llm::ModelCall;
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan,
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
     Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 use crate::proxy::{Common, Fault, Forward, TrustedProxies};
@@ -40,6 +42,7 @@ type Limiters<St> = Vec<Option<Limiter<St>>>;
 pub(super) struct Limiter<St> {
     pub(super) layer: RateLimitLayer<St>,
     pub(super) prices: Prices,
+    pub(super) llm: Option<Arc<LlmPlan>>,
 }
 
 /// Limits CORS preflights by client address.
@@ -114,13 +117,18 @@ impl<St: Inspect> Parts<'_, St> {
         api: Option<&ApiPlan>,
     ) -> Result<Option<Limiter<St>>, BuildError> {
         let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
-        let limits: Vec<_> =
-            limits.into_iter().flatten().chain(api.map(|api| &api.limit)).collect();
+        let of_api = api.into_iter().flat_map(ApiPlan::limits);
+        let limits: Vec<_> = limits.into_iter().flatten().chain(of_api).collect();
         if limits.is_empty() {
             return Ok(None);
         }
         let endpoint = api.map_or("other", |api| &api.limit.name);
-        let limiter = self.limiter_of(&limits, endpoint);
+        let mut headers = self.plan.headers;
+        if api.is_some_and(|api| api.llm.is_some()) {
+            headers = headers.x_ratelimit_by_policy();
+        }
+        let limiter = self.limiter_of(&limits, endpoint, headers);
+        let limiter = limiter.map(|it| Limiter { llm: api.and_then(|api| api.llm.clone()), ..it });
         limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
     }
 
@@ -128,16 +136,21 @@ impl<St: Inspect> Parts<'_, St> {
     /// reads the client from the request's extensions.
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
-        let limiter = self.limiter_of(&[&**limit], "preflight")?;
+        let limiter = self.limiter_of(&[&**limit], "preflight", self.plan.headers)?;
         Ok(Some(Preflight { limiter, source: key_sources::addresses(self.plan)? }))
     }
 
-    fn limiter_of(&self, limits: &[&LimitPlan], endpoint: &str) -> Result<Limiter<St>, BuildError> {
+    fn limiter_of(
+        &self,
+        limits: &[&LimitPlan],
+        endpoint: &str,
+        headers: HeaderOptions,
+    ) -> Result<Limiter<St>, BuildError> {
         let falls_back = limits.iter().any(|limit| limit.may_fall_back());
         let store = if falls_back { self.store } else { self.without_local };
         let grpc = Arc::clone(&self.plan.grpc);
         let mut layer = RateLimitLayer::builder(store.clone())
-            .headers(self.plan.headers)
+            .headers(headers)
             .on_missing_key(self.plan.on_missing_key)
             // `Plan::meets` finds a preflight's limiter.
             .exempt_preflights(false)
@@ -167,7 +180,7 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(enforced(blocked, plan));
             }
         }
-        Ok(Limiter { layer: layer.build()?, prices })
+        Ok(Limiter { layer: layer.build()?, prices, llm: None })
     }
 
     fn tiers(&self) -> impl TierSource + use<St> {
@@ -239,6 +252,11 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
 
 /// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
+    if let Some(settle) = plan.reserve.map(|it| it.settle).filter(|settle| settle.is_usage()) {
+        return Costs::default().from_fn(move |head: &RequestHead<'_>| {
+            head.extensions.get::<ModelCall>()?.estimate(settle)
+        });
+    }
     let table = Arc::clone(&plan.costs);
     Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
@@ -251,7 +269,9 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
             limit.reserve(match plan.settle {
                 SettleBy::Header => reserve.or_by_header(headers::COST),
                 // `settled.rs` reads the body and settles these.
-                SettleBy::Trailer | SettleBy::Bytes(_) => reserve,
+                SettleBy::Trailer | SettleBy::Bytes(_) | SettleBy::Tokens | SettleBy::Money => {
+                    reserve
+                }
             })
         }
         None => limit,

@@ -221,7 +221,9 @@ fn limits<'a>(
 ) -> Result<Vec<Met<'a>>, MissingClient> {
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let api = api.and_then(|api| route.limits.apis.get(api));
-    let api = api.map(|api| (format!("{} {}", api.methods, api.path), &api.limit));
+    let api = api.into_iter().flat_map(|api| {
+        api.limits().map(move |limit| (format!("{} {}", api.methods, api.path), limit))
+    });
     let (mut met, mut is_rejected) = (Vec::new(), false);
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);

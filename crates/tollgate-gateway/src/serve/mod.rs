@@ -18,6 +18,7 @@ mod lifetime;
 mod linger;
 mod listener;
 mod lists;
+mod llm;
 mod observed;
 mod rate_limit_service;
 mod rate_limits;

@@ -27,8 +27,8 @@ use super::key_sources::client_ip;
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{
-    IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy,
-    Statuses, Whose,
+    ApiPlan, IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route,
+    SettleBy, Statuses, Whose,
 };
 use crate::proxy::entrance::{check_method, is_host_and_port};
 use crate::proxy::path::normalise;
@@ -150,8 +150,10 @@ impl Recorded {
         request.route = &route.name;
         self.without_client += u64::from(subject.is_none());
         let mut asks = SmallVec::new();
-        let api = api.and_then(|api| route.limits.apis.get(api)).map(|api| &api.limit);
-        for limit in route.limits.everywhere().chain(api) {
+        let api = api.and_then(|api| route.limits.apis.get(api));
+        let of_api = api.into_iter().flat_map(ApiPlan::limits);
+        let of_api = of_api.filter(|limit| !limit.charges_usage());
+        for limit in route.limits.everywhere().chain(of_api) {
             match plan.key(limit, subject.as_ref()) {
                 Ok(Some(key)) => {
                     let cost = limit.costs.of(head.method, path);
@@ -334,7 +336,7 @@ fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
     }
     match reserve.settle {
         SettleBy::Bytes(unit) => Some(Cost::new(record.bytes.div_ceil(unit))),
-        SettleBy::Header | SettleBy::Trailer => None,
+        SettleBy::Header | SettleBy::Trailer | SettleBy::Tokens | SettleBy::Money => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads a request's actual cost from the response body.
+//! Reads a request's actual cost from the response.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,8 +13,9 @@ use tollgate::layer::Reservation;
 use tollgate::policy::Cost;
 use tower_service::Service;
 
+use super::llm::{ModelCall, UsageMeter};
 use crate::plan::{LimitPlan, SettleBy};
-use crate::proxy::{Admitted, Answering, Body, Forward, Watch};
+use crate::proxy::{Admitted, Answering, Body, Fault, Forward, Watch};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled<'a> {
@@ -55,22 +56,31 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
     fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
         let prices = self.prices.filter(|prices| !prices.0.is_empty());
         let Some(prices) = prices else { return self.forward.send(request) };
-        let Some(reservation) = request.extensions_mut().remove::<Reservation>() else {
+        let call = request.extensions_mut().remove::<ModelCall>();
+        let reservation = request.extensions_mut().remove::<Reservation>();
+        if reservation.is_none() && call.is_none() {
             return self.forward.send(request);
-        };
+        }
         if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
             // Over HTTP/1, upstreams send trailers only if the request has this header.
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
+        // Without a charge, the usage that the gateway asked for is hidden nevertheless.
+        let reservation = reservation.unwrap_or_default();
+        // A client that leaves before the response pays for its input.
+        let usage = call.as_ref().map(ModelCall::unanswered);
+        let mut bill = Bill { reservation, prices: prices.clone(), bytes: None, usage };
         let answer = self.forward.send(request);
-        let prices = prices.clone();
         Box::pin(async move {
-            let response = answer.await?;
+            let mut response = answer.await?;
             // A tunnel has no body, so the estimate remains charged.
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(response);
             }
-            let bill = Bill { reservation, prices, bytes: 0 };
+            bill.bytes = Some(0);
+            if let Some(call) = call {
+                bill.read_usage(call, &mut response);
+            }
             Ok(response.map(|body| body.watched_by(Box::new(bill))))
         })
     }
@@ -79,12 +89,44 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
 struct Bill {
     reservation: Reservation,
     prices: Prices,
-    bytes: u64,
+    /// `None` before the response.
+    bytes: Option<u64>,
+    /// The usage of a language model.
+    usage: Option<UsageMeter>,
+}
+
+impl Bill {
+    /// Reads the usage from the response. An error of the model's server refunds tokens and money,
+    /// unless the model may have worked on the request.
+    fn read_usage(&mut self, call: ModelCall, response: &mut Response<Body>) {
+        if response.status().is_success() {
+            self.usage = Some(call.answered(response.headers_mut()));
+        } else if !response.extensions().get::<Fault>().is_some_and(|it| it.hides_an_outcome()) {
+            self.usage = None;
+            self.settle(|by| by.is_usage().then_some(Cost::ZERO));
+        }
+    }
+
+    fn settle(&self, cost: impl Fn(SettleBy) -> Option<Cost>) {
+        for (policy, by) in &*self.prices.0 {
+            if let Some(cost) = cost(*by) {
+                self.reservation.settle_policy(policy, cost);
+            }
+        }
+    }
 }
 
 impl Watch for Bill {
-    fn data(&mut self, data: &Bytes) {
-        self.bytes = self.bytes.saturating_add(data.len() as u64);
+    fn data(&mut self, data: Bytes) -> Bytes {
+        self.bytes = self.bytes.map(|bytes| bytes.saturating_add(data.len() as u64));
+        match &mut self.usage {
+            Some(usage) => usage.data(data),
+            None => data,
+        }
+    }
+
+    fn shortens(&self) -> bool {
+        self.usage.as_ref().is_some_and(UsageMeter::shortens)
     }
 
     fn trailers(&mut self, trailers: &HeaderMap) {
@@ -95,21 +137,16 @@ impl Watch for Bill {
             );
             return;
         };
-        for (policy, settle) in &*self.prices.0 {
-            if *settle == SettleBy::Trailer {
-                self.reservation.settle_policy(policy, Cost::new(actual));
-            }
-        }
+        self.settle(|by| (by == SettleBy::Trailer).then_some(Cost::new(actual)));
     }
 }
 
 impl Drop for Bill {
     fn drop(&mut self) {
-        for (policy, settle) in &*self.prices.0 {
-            if let SettleBy::Bytes(unit) = settle {
-                self.reservation.settle_policy(policy, Cost::new(self.bytes.div_ceil(*unit)));
-            }
-        }
+        self.settle(|by| match by {
+            SettleBy::Bytes(unit) => Some(Cost::new(self.bytes?.div_ceil(unit))),
+            by => self.usage.as_ref()?.cost(by),
+        });
     }
 }
 

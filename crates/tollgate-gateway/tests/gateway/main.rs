@@ -20,6 +20,7 @@ mod keys;
 mod leaving;
 mod limits;
 mod logging;
+mod models;
 mod operators;
 mod pausing;
 mod products;

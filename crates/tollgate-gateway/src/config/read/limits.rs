@@ -11,7 +11,7 @@ use super::options::{self, LeaseOption, PenaltyTarget};
 use super::policy::{self, Section};
 use super::quotas::{self, Quotas};
 use super::settling::{self, PolicyContext};
-use super::{costs, paths};
+use super::{costs, llm, paths};
 use crate::plan::{
     ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
 };
@@ -44,6 +44,9 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     }
     limits.limits = own;
     limits.client = client;
+    if let Ok(Some(llm)) = llm::api(file) {
+        limits.limits.apis = std::iter::once(&llm).chain(&*limits.limits.apis).cloned().collect();
+    }
     limits
 }
 
@@ -61,7 +64,12 @@ pub(super) fn of_route<'a>(
     RouteLimits {
         global: if route.global.is_set() { own.global } else { outer.global.clone() },
         client: if route.client.is_set() { own.client } else { outer.client.clone() },
-        apis: if route.apis.is_set() { own.apis } else { Arc::clone(&outer.apis) },
+        apis: if route.apis.is_set() {
+            let llm = outer.apis.iter().filter(|api| api.llm.is_some());
+            llm.chain(&*own.apis).cloned().collect()
+        } else {
+            Arc::clone(&outer.apis)
+        },
     }
 }
 
@@ -154,7 +162,7 @@ impl<'a> LimitReader<'a, '_> {
         let lease = options::lease(rules, can_fail);
         let (excess, counts) = (excess?, counts?);
         let target = PenaltyTarget { whose, enforce, excess, counts: counts.as_ref() };
-        let in_flight = options::in_flight(rules, name?, &self.file.names);
+        let in_flight = options::in_flight(&rules.concurrency, name?, &self.file.names);
         let penalty = options::penalty(rules, name?, &target, &self.file.names);
         let estimate = rules.reserve.there().map(|reserve| reserve.units.value()).transpose()?;
         let costs = match estimate.flatten() {
@@ -290,7 +298,7 @@ fn api<'a>(
         let kind = LimitKind { name, whose, algorithm: None };
         let options = reader.options(section, kind);
         let limit = options?.limit(Vec::new())?;
-        return Ok(ApiPlan { methods: methods?, path: path?, limit });
+        return Ok(ApiPlan { methods: methods?, path: path?, limit, llm: None });
     }
     let algorithm = policy::algorithm(section.rules, reader.file);
     let kind = LimitKind { name, whose, algorithm: algorithm.ok() };
@@ -307,7 +315,7 @@ fn api<'a>(
     // The limit applies to paths that match both the api and the route.
     let narrower = if path.covers(reader.path) { reader.path } else { &path };
     reader.check_costs(&limit, section, &methods, narrower);
-    Ok(ApiPlan { methods, path, limit })
+    Ok(ApiPlan { methods, path, limit, llm: None })
 }
 
 /// An api's quotas. For a share, these are the full quotas of `client` and its tiers.

@@ -6,6 +6,7 @@ mod context;
 mod costs;
 mod identity;
 mod limits;
+mod llm;
 mod options;
 mod paths;
 mod policy;

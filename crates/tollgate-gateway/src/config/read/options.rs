@@ -7,8 +7,8 @@ use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, LeakyMode, Lease, Strikes};
 
 use super::super::problem::Checked;
-use super::super::tables::{Penalty, Rules};
-use super::super::typed::{Location, Setting};
+use super::super::tables::{Concurrency, Penalty, Rules};
+use super::super::typed::{Key, Location, Setting};
 use super::context::Names;
 use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
@@ -20,8 +20,11 @@ pub(super) struct PenaltyTarget<'a> {
     pub(super) counts: Option<&'a Vec<Statuses>>,
 }
 
-pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Option<Policy>> {
-    let key = &rules.concurrency;
+pub(super) fn in_flight(
+    key: &Key<Option<Box<Concurrency>>>,
+    name: &str,
+    names: &Names,
+) -> Checked<Option<Policy>> {
     if !key.is_set() {
         return Ok(None);
     }

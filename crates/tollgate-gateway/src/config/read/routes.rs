@@ -11,7 +11,7 @@ use super::context::FileContext;
 use super::limits::{self, Limits};
 use super::paths;
 use super::target::target;
-use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
+use crate::plan::{ApiPlan, LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
 pub(super) fn routes(
     root: &File,
@@ -128,6 +128,7 @@ fn warn_without_limits(limiter: &RateLimiter) {
         || limiter.client.is_set()
         || limiter.global.is_set()
         || limiter.apis.is_set()
+        || limiter.llm.is_set()
         || limiter
             .all_routes()
             .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
@@ -221,7 +222,7 @@ fn warn_of_leases(limits: &RouteLimits, location: &Location) {
 /// A Cluster decides policies in one step only if they have the same key.
 fn warn_of_slots(limits: &RouteLimits, location: &Location) {
     let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
-    let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();
+    let all: Vec<_> = all.chain(limits.apis.iter().flat_map(ApiPlan::limits)).collect();
     let of = |whose: Whose| all.iter().find(|limit| limit.whose == whose);
     if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
         location.warn(

@@ -36,11 +36,12 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
-    let keys: [&Setting; 22] = [
+    let keys: [&Setting; 23] = [
         &limiter.strategy,
         &limiter.global,
         &limiter.client,
         &limiter.apis,
+        &limiter.llm,
         &limiter.identity,
         &limiter.on_missing_key,
         &limiter.trusted_proxies,

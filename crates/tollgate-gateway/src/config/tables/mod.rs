@@ -7,6 +7,7 @@
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
 //! | `window.rs` | windows and bursts |
 //! | `path.rs` | path patterns |
+//! | `llm.rs` | budgets for language models |
 //! | `options.rs` | policy options |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
 //! | `target.rs` | targets, and changes to requests and responses |
@@ -19,6 +20,7 @@ mod answers;
 mod identity;
 mod kinds;
 mod limits;
+mod llm;
 mod options;
 mod path;
 mod server;
@@ -32,7 +34,8 @@ pub(super) use self::identity::{
     ApiKey, ApiKeys, ClientKey, Identity, IdentityWord, Jwt, MissingStatus, MissingWord, Subjects,
 };
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers};
-pub(super) use self::options::{Bandwidth, CountOnly, Penalty, Waiting};
+pub(super) use self::llm::{Llm, ModelPrice};
+pub(super) use self::options::{Bandwidth, Concurrency, CountOnly, Penalty, Waiting};
 pub(super) use self::path::{Path, PathSection};
 pub(super) use self::server::{
     Admin, ForwardAuth, Listen, Paths, RateLimitService, Route, Timeouts, Tls,
@@ -87,6 +90,9 @@ section! {
         /// Additional quotas for some requests. The first entry that matches applies together with
         /// `client` and `global`: all three are charged, or the request is denied.
         optional apis: List<Api>,
+        /// Budgets of each client for language models, in requests, tokens and money. They apply on
+        /// all routes, in addition to `client` and `global` and before `apis`.
+        optional llm: Llm,
         /// How the gateway identifies a client. In a list, the first entry that finds a client
         /// applies.
         default identity: OneOrMore<Short<IdentityWord, Identity>> = "ip",

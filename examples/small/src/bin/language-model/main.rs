@@ -8,7 +8,9 @@ use std::{error::Error, sync::Arc, time::Duration};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, body::Body, extract::State, routing::post};
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, Uri, header::CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Request, StatusCode, Uri};
+use http_body_util::BodyExt;
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
@@ -17,7 +19,9 @@ use tollgate::layer::{Reservation, Tally};
 use tollgate::limit::{OnMissingKey, Reserve};
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tollgate::{body::ExtractLayer, headers::HeaderOptions, policy::calendar};
-use tollgate_llm::{DOLLAR, Model, Models, Price, Request as ModelRequest, Usage, UsageReader};
+use tollgate_llm::{
+    DOLLAR, Model, Models, Price, Request as ModelRequest, Usage, UsageEventFilter, UsageReader,
+};
 
 mod model;
 #[cfg(test)]
@@ -38,11 +42,18 @@ async fn chat(
         status
     };
     let Extension(request) = request.ok_or_else(|| refunded(StatusCode::BAD_REQUEST))?;
-    let body = request.ask_for_usage(&body).map_or(body, Bytes::from);
+    let asking = request.ask_for_usage(&body);
+    let mut filter = asking.is_some().then(UsageEventFilter::default);
+    let body = asking.map_or(body, Bytes::from);
     let forwarded = Request::post(server).header(CONTENT_TYPE, "application/json");
+    let forwarded = forwarded.header(AUTHORIZATION, "Bearer your-key");
     let forwarded = forwarded.body(Body::from(body)).expect("a valid request");
-    let answer = client.request(forwarded).await.ok().filter(|it| it.status().is_success());
-    let answer = answer.ok_or_else(|| refunded(StatusCode::BAD_GATEWAY))?;
+    let answer = client.request(forwarded).await;
+    let answer = answer.map_err(|_| refunded(StatusCode::BAD_GATEWAY))?;
+    if !answer.status().is_success() {
+        reservation.settle(0);
+        return Ok(answer.map(Body::new));
+    }
 
     let model = *models.get(&request.model);
     let charge = move |tally: &Tally, usage: &Usage| {
@@ -58,6 +69,12 @@ async fn chat(
     let body = tally.body_with(answer, move |tally, chunk| {
         reader.read(chunk);
         charge(tally, &reader.usage(&request, &model));
+    });
+    let body = body.map_frame(move |frame| {
+        frame.map_data(|data| match &mut filter {
+            Some(filter) => filter.filter(&data).into(),
+            None => data,
+        })
     });
     Ok(([(CONTENT_TYPE, content_type)], Body::new(body)).into_response())
 }

@@ -19,14 +19,16 @@ pub(crate) struct Args {
     /// Stop after this number of minutes
     #[arg(long, allow_negative_numbers = true)]
     minutes: Option<u64>,
-    /// Seed known bugs, one at a time, and report which ones the simulator finds within 2000 seeds
-    #[arg(long, conflicts_with_all = ["seeds", "seed", "minutes"])]
-    mutants: bool,
+    /// Seed known bugs, one at a time, and report which ones the simulator finds within 2000 seeds.
+    /// With a text, only bugs with it in their description
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "",
+        conflicts_with_all = ["seeds", "seed", "minutes"])]
+    mutants: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if args.mutants {
-        return mutants::run();
+    if let Some(text) = &args.mutants {
+        return mutants::run(text);
     }
     let mut command =
         process::cargo(&["run", "--release", "--package", "tollgate-simulator", "--"]);

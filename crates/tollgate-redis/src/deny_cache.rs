@@ -324,10 +324,12 @@ impl Known {
             && now.until == before.until
             && later.received < self.until
         {
-            // The key was not charged in between, so the instants for other costs remain valid.
+            // The key was not charged in between, so the instants for other costs remain valid. They
+            // are not remembered for longer, because another process may have settled a charge.
             for pass in &before.passes {
                 if now.passes.len() < COSTS && now.passes.iter().all(|(cost, _)| *cost != pass.0) {
                     now.passes.push(*pass);
+                    later.until = later.until.min(self.until);
                 }
             }
         }
@@ -360,26 +362,35 @@ mod tests {
     }
 
     fn request(n: usize) -> Ticket {
+        costing(n, Cost::ONE)
+    }
+
+    fn costing(n: usize, cost: Cost) -> Ticket {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
         let state = n.to_be_bytes().as_slice().into();
-        let line = Line { state, policy, cost: Cost::ONE, enforce: true, dry: false };
+        let line = Line { state, policy, cost, enforce: true, dry: false };
         Ticket::new(Request::Decide([line].into_iter().collect()), 0, 0, Instant::now())
     }
 
     /// Denies a request until a minute from now.
     fn deny(cache: &DenyCache, n: usize) {
+        deny_for(cache, request(n), Micros::new(60_000_000));
+    }
+
+    fn deny_for(cache: &DenyCache, mut ticket: Ticket, wait: Micros) {
         let now = cache.clock.now();
-        let wait = Micros::new(60_000_000);
         let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::undecided(9) };
         let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
-        let mut ticket = request(n);
         ticket.epoch = cache.epoch();
         cache.learn(&ticket, &verdict, &[wait], now..now);
     }
 
     fn is_remembered(cache: &DenyCache, n: usize) -> bool {
-        let ticket = request(n);
+        remembers(cache, &request(n))
+    }
+
+    fn remembers(cache: &DenyCache, ticket: &Ticket) -> bool {
         let Request::Decide(lines) = &ticket.request else { return false };
         cache.find(lines).is_some()
     }
@@ -417,6 +428,19 @@ mod tests {
         deny(&cache, MOST);
         assert!(is_remembered(&cache, MOST));
         assert_eq!(cache.entries.lock().table.len(), 1);
+    }
+
+    /// Another process may have changed the wait for the larger cost only, with a settlement.
+    #[test]
+    fn asking_again_does_not_prolong_other_waits() {
+        let (cache, time) = cache();
+        let two = || costing(0, Cost::new(2));
+        deny_for(&cache, two(), Micros::new(120_000_000));
+        time.fetch_add(59_999_999, Ordering::SeqCst);
+        deny_for(&cache, request(0), Micros::new(60_000_001));
+        assert!(is_remembered(&cache, 0) && remembers(&cache, &two()));
+        time.fetch_add(1, Ordering::SeqCst);
+        assert!(!remembers(&cache, &two()));
     }
 
     #[test]

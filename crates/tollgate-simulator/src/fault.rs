@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::network::Access;
 use crate::server::{Condition, Restart};
@@ -35,6 +35,11 @@ pub(crate) enum Fault {
         is_machine: bool,
         lasts: Duration,
     },
+    /// The server's process is stopped repeatedly for a few milliseconds.
+    Stutter {
+        seed: u64,
+        lasts: Duration,
+    },
     /// The server is down, and then starts with this data. If silent, replicas do not see that their
     /// connections ended.
     Restart {
@@ -57,9 +62,10 @@ pub(crate) enum Fault {
     Step {
         ahead: i64,
     },
-    /// In parts per million.
+    /// NTP slews the server's clock, and the replicas' clocks. In parts per million.
     Slew {
-        rate: i64,
+        server: i64,
+        replicas: i64,
         lasts: Duration,
     },
     /// All machines except the server's are suspended.
@@ -68,8 +74,34 @@ pub(crate) enum Fault {
     },
 }
 
+/// The number of kinds for [`Fault::random`].
+const KINDS: u8 = 20;
+/// The fastest slew (chrony's default bound), in parts per million.
+const SLEW: i64 = 83_333;
+
 impl Fault {
-    pub(crate) fn random(rng: &mut Rng, replicas: usize) -> Self {
+    /// Returns a run's faults, and when they start. Many runs have only a few kinds, because most
+    /// bugs need a combination.
+    pub(crate) fn several(rng: &mut Rng, replicas: usize, run: Duration) -> Vec<(Duration, Self)> {
+        // In runs without a fault, no request may fail.
+        let count = match rng.u8(..5) {
+            0 => 0,
+            1..4 => rng.usize(1..=4),
+            _ => rng.usize(1..=12),
+        };
+        let kinds: Vec<u8> = match rng.u8(..2) {
+            0 => (0..KINDS).collect(),
+            _ => (0..rng.u8(1..=3)).map(|_| rng.u8(..KINDS)).collect(),
+        };
+        let faults = (0..count).map(|_| {
+            let at = Duration::from_millis(rng.u64(..run.as_millis() as u64));
+            let kind = kinds[rng.usize(..kinds.len())];
+            (at, Self::random(kind, rng, replicas))
+        });
+        faults.collect()
+    }
+
+    fn random(kind: u8, rng: &mut Rng, replicas: usize) -> Self {
         let replica = rng.usize(..replicas);
         let lasts = Duration::from_millis(match rng.u8(..3) {
             0 => rng.u64(20..200),
@@ -77,7 +109,7 @@ impl Fault {
             _ => rng.u64(1_000..3_000),
         });
         let ahead = rng.i64(-3_000_000..3_000_000);
-        match rng.u8(..16) {
+        match kind {
             0..3 => Self::Cut { replica },
             3 | 4 => {
                 let directions = [[true, false], [false, true], [true, true]][rng.usize(..3)];
@@ -93,9 +125,17 @@ impl Fault {
             11 => Self::FlushScript,
             12 => Self::Full { lasts },
             13 => Self::ReadOnly { lasts },
-            14 if rng.bool() => Self::Step { ahead },
-            14 => Self::Suspend { micros: rng.u64(100_000..5_000_000) },
-            _ => Self::Slew { rate: rng.i64(-83_333..=83_333), lasts },
+            17..19 => Self::Stutter { seed: rng.u64(..), lasts },
+            14 => Self::Step { ahead },
+            15 => {
+                let most = [100_000, 1_000_000, 5_000_000][rng.usize(..3)];
+                Self::Suspend { micros: rng.u64(10_000..most) }
+            }
+            _ => {
+                let rates = [(SLEW, -SLEW), (-SLEW, SLEW), (rng.i64(-SLEW..=SLEW), 0)];
+                let (server, replicas) = rates[rng.usize(..3)];
+                Self::Slew { server, replicas, lasts }
+            }
         }
     }
 
@@ -126,10 +166,21 @@ impl Fault {
                 }
                 sleep(lasts).await;
                 let mut state = world.lock();
-                state.server.condition = Condition::Works;
+                state.server.resume();
                 if is_machine {
                     state.history.slew(false);
                     state.server.clock.freeze(false);
+                }
+            }
+            Self::Stutter { seed, lasts } => {
+                let (mut rng, end) = (Rng::with_seed(seed), Instant::now() + lasts);
+                while Instant::now() < end {
+                    // The second pause delays the requests that waited during the first.
+                    sleep(Duration::from_millis(rng.u64(20..300))).await;
+                    for _ in 0..2 {
+                        pause(world, Duration::from_millis(rng.u64(10..50))).await;
+                        sleep(Duration::from_millis(rng.u64(1..8))).await;
+                    }
                 }
             }
             Self::Restart { with, is_silent, lasts } => {
@@ -171,13 +222,17 @@ impl Fault {
                 state.server.clock.step(ahead);
                 state.history.break_off();
             }
-            Self::Slew { rate, lasts } => {
+            Self::Slew { server, replicas, lasts } => {
                 {
                     let mut state = world.lock();
+                    // Two slews together would exceed the fastest.
+                    if state.history.is_slewed() {
+                        return;
+                    }
                     state.history.slew(true);
-                    state.server.clock.slew(rate);
+                    state.server.clock.slew(server);
                 }
-                sleep(lasts).await;
+                slew_replicas(asleep, replicas, lasts).await;
                 let mut state = world.lock();
                 state.history.slew(false);
                 state.server.clock.slew(0);
@@ -186,7 +241,7 @@ impl Fault {
                 let mut state = world.lock();
                 let ahead = i64::try_from(micros).expect("a few seconds");
                 state.server.clock.step(ahead);
-                state.history.slew(false);
+                state.history.disturb();
                 for replica in asleep {
                     replica.fetch_add(micros, Ordering::SeqCst);
                 }
@@ -199,5 +254,33 @@ impl Fault {
 fn cut_all(world: &World, replicas: usize) {
     for replica in 0..replicas {
         Access { world: world.clone(), replica }.cut_all();
+    }
+}
+
+/// Stops the server's process, unless it is down.
+async fn pause(world: &World, lasts: Duration) {
+    {
+        let mut state = world.lock();
+        if state.server.condition != Condition::Works {
+            return;
+        }
+        state.server.condition = Condition::Paused;
+    }
+    sleep(lasts).await;
+    let mut state = world.lock();
+    state.server.resume();
+    state.changed.notify_waiters();
+}
+
+async fn slew_replicas(asleep: &[Arc<AtomicU64>], rate: i64, lasts: Duration) {
+    let end = Instant::now() + lasts;
+    while Instant::now() < end {
+        sleep(Duration::from_millis(1)).await;
+        for replica in asleep {
+            // Clocks start with a sum that slewing cannot exceed.
+            let _ = replica.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asleep| {
+                asleep.checked_add_signed(rate / 1_000)
+            });
+        }
     }
 }

@@ -23,8 +23,10 @@ pub(crate) struct History {
     /// Requests with a unique cost, by that cost.
     asked: BTreeMap<u64, Asked>,
     blocks: BTreeMap<(Place, u64), Block>,
-    /// When a key was last refunded or reset, by replica.
-    freed: BTreeMap<Place, BTreeMap<usize, Instant>>,
+    /// When the server last corrected a key, by replica, and when it last got leased units back.
+    freed: BTreeMap<Place, BTreeMap<Option<usize>, Instant>>,
+    /// Each replica's own corrections of a key.
+    correcting: BTreeMap<(usize, Place), Correcting>,
     /// Keys that were refunded or reset: they have admitted more than their limit.
     corrected: BTreeSet<Place>,
     /// Units that were admitted, and when, in the server's time.
@@ -39,8 +41,8 @@ pub(crate) struct History {
     disturbed: Option<Instant>,
     /// How often the server's clock stepped or the server lost data.
     breaks: u64,
-    /// Whether the server's clock runs faster or slower, and whether it ever did.
-    is_slewed: bool,
+    /// Faults due to which clocks run faster or slower now, and whether there ever was such a fault.
+    slews: u64,
     is_uneven: bool,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
@@ -72,6 +74,13 @@ struct Block {
     /// The spent units that were reported to the server.
     returned: Option<u64>,
     breaks: u64,
+}
+
+/// A replica's corrections of a key: the number in flight, and when the last one ended.
+#[derive(Debug, Default)]
+struct Correcting {
+    in_flight: usize,
+    ended: Option<Instant>,
 }
 
 /// A promise that was broken.
@@ -162,20 +171,23 @@ impl History {
     /// The server's data or clock may differ from what replicas remember.
     pub(crate) fn disturb(&mut self) {
         self.disturbed = Some(Instant::now());
+        self.is_uneven = true;
     }
 
     /// The server lost data, or its clock stepped.
     pub(crate) fn break_off(&mut self) {
         self.disturb();
         self.breaks += 1;
-        self.is_uneven = true;
     }
 
-    /// The server's clock runs faster or slower, or evenly again.
-    pub(crate) fn slew(&mut self, is_slewed: bool) {
+    /// A fault due to which clocks run faster or slower starts or ends.
+    pub(crate) fn slew(&mut self, starts: bool) {
         self.disturb();
-        self.is_slewed = is_slewed;
-        self.is_uneven = true;
+        self.slews = if starts { self.slews + 1 } else { self.slews - 1 };
+    }
+
+    pub(crate) const fn is_slewed(&self) -> bool {
+        self.slews > 0
     }
 
     /// Whether the server still has all its writes.
@@ -225,7 +237,7 @@ impl History {
             Change::Freed { .. } => {
                 line.push_str(" corrected");
                 self.corrected.insert(place.clone());
-                self.freed.entry(place).or_default().insert(replica, Instant::now());
+                self.freed.entry(place).or_default().insert(Some(replica), Instant::now());
             }
             Change::Granted { id, units, until, .. } => {
                 let _ = write!(line, " leased {units}");
@@ -235,7 +247,7 @@ impl History {
             }
             Change::Returned { id, used, .. } => {
                 let _ = write!(line, " spent {used}");
-                self.freed.entry(place.clone()).or_default().insert(replica, Instant::now());
+                self.freed.entry(place.clone()).or_default().insert(None, Instant::now());
                 let mut blocks = self.blocks.iter_mut();
                 let found = blocks.find(|((other, _), block)| *other == place && block.id == id);
                 if let Some((_, block)) = found {
@@ -321,18 +333,35 @@ impl History {
         }
     }
 
+    /// A replica starts to settle, renew or reset.
+    pub(crate) fn correct(&mut self, replica: usize, place: &Place) {
+        self.correcting.entry((replica, place.clone())).or_default().in_flight += 1;
+    }
+
+    pub(crate) fn corrected(&mut self, replica: usize, place: &Place) {
+        let correcting = self.correcting.entry((replica, place.clone())).or_default();
+        correcting.in_flight -= 1;
+        correcting.ended = Some(Instant::now());
+    }
+
     /// Whether the server may differ from what this replica remembers of a key: "until the process
-    /// sees another process's reset, refund or raised quota, plus up to 0.2 s while NTP slews".
+    /// sees another process's reset, refund or raised quota, plus up to 0.2 s while NTP slews". A
+    /// replica forgets before its own corrections, and again when it has the answer.
     pub(crate) fn may_be_old(&self, place: &Place, replica: usize, timeout: Duration) -> bool {
         let now = Instant::now();
         let since = |at: Instant, bound: Duration| now - at <= bound + TICK;
+        let own = self.correcting.get(&(replica, place.clone()));
+        let is_own_seen = |at: Instant| {
+            own.is_some_and(|own| own.in_flight == 0 && own.ended >= Some(at))
+                || !since(at, timeout)
+        };
         let freed = self.freed.get(place).into_iter().flatten();
         self.changed.contains(&place.0)
-            || self.is_slewed
+            || self.is_slewed()
             || self.disturbed.is_some_and(|at| since(at, REMEMBERED + REMEMBERED / 5))
-            || freed.into_iter().any(|(by, at)| {
-                // A replica forgets before it corrects a key, and again when it has the answer.
-                since(*at, if *by == replica { timeout } else { REMEMBERED })
+            || freed.into_iter().any(|(by, at)| match by {
+                Some(by) if *by == replica => !is_own_seen(*at),
+                _ => since(*at, REMEMBERED),
             })
     }
 

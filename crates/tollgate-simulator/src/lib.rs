@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
+//! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
 //! | `server/` | the server and its clock |
 //! | `network.rs` | connections that delay, lose and break |
@@ -19,6 +20,7 @@ mod network;
 mod replica;
 mod scenario;
 mod server;
+mod traffic;
 mod world;
 
 use std::fmt;

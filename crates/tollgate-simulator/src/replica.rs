@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Fallback, Key, Outcome, Policy, Quota, Receipt, ReceiptId, Settlement,
-    Source, Store, StoreError, StoreExt, Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Fallback, Key, Outcome, Policy, Quota, Receipt, ReceiptId,
+    Settlement, Source, Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{Clock, MemoryStore};
 use tollgate_redis::RedisStore;
 
 use crate::history::{LEDGER, Log, Place, Told};
 use crate::network::Access;
+use crate::traffic::{Caller, Kind, Traffic};
 use crate::world::World;
 
 /// A policy with its versions and group.
@@ -25,8 +26,9 @@ pub(crate) struct Limit {
     pub(crate) group: Group,
     /// The versions; replicas change to the next version at different times.
     pub(crate) versions: Vec<Policy>,
-    /// Whether charges are settled, and keys are reset.
-    pub(crate) is_corrected: bool,
+    /// Whether charges are settled, and whether keys are reset.
+    pub(crate) is_settled: bool,
+    pub(crate) is_reset: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,7 @@ struct Inner {
     number: usize,
     world: World,
     limits: Arc<Vec<Limit>>,
+    traffic: Traffic,
     ledger: Policy,
     store: RedisStore,
     with_local: Fallback<RedisStore, MemoryStore<LocalClock>>,
@@ -72,7 +75,7 @@ impl Replica {
     pub(crate) fn start(
         world: &World,
         number: usize,
-        limits: Arc<Vec<Limit>>,
+        (limits, traffic): (Arc<Vec<Limit>>, Traffic),
         asleep: Arc<AtomicU64>,
         mut rng: Rng,
     ) -> Self {
@@ -87,6 +90,7 @@ impl Replica {
             number,
             world: world.clone(),
             limits,
+            traffic,
             ledger,
             store,
             with_local,
@@ -114,26 +118,28 @@ impl Replica {
         }
     }
 
-    /// Sends requests until `end`, partly in bursts.
+    /// Sends requests until `end`.
     pub(crate) async fn requests(self, mut rng: Rng, end: Instant) {
-        let (pause, burst) = ([8, 30, 100][rng.usize(..3)], [1, 1, 4, 16][rng.usize(..4)]);
         while Instant::now() < end {
-            sleep(Duration::from_millis(rng.u64(1..=pause * burst))).await;
+            let (pause, starts) = self.0.traffic.burst(&mut rng);
+            sleep(pause).await;
             if rng.u8(..100) == 0 {
                 self.change_version();
             }
-            let requests = 0..rng.u64(1..=burst);
-            let requests: JoinSet<()> =
-                requests.map(|_| self.clone().any_request(rng.fork())).collect();
+            let requests: JoinSet<()> = starts
+                .into_iter()
+                .map(|start| self.clone().any_request(start, rng.fork()))
+                .collect();
             requests.join_all().await;
         }
     }
 
-    async fn any_request(self, mut rng: Rng) {
-        match rng.u8(..40) {
-            0 => self.reset(&mut rng).await,
-            1..8 => self.ledger(&mut rng).await,
-            _ => self.request(&mut rng).await,
+    async fn any_request(self, start: Duration, mut rng: Rng) {
+        sleep(start).await;
+        match self.0.traffic.kind(&mut rng) {
+            Kind::Reset => self.reset(&mut rng).await,
+            Kind::Ledger => self.ledger(&mut rng).await,
+            Kind::Other => self.request(&mut rng).await,
         }
     }
 
@@ -144,6 +150,10 @@ impl Replica {
             state.history.changed.insert(limit.versions[0].name().to_owned());
         }
         state.note(format_args!("replica {} has the next version", self.0.number));
+    }
+
+    fn key(&self, rng: &mut Rng) -> Key {
+        Key::new(KEYS[self.0.traffic.key(rng)])
     }
 
     fn policy(&self, limit: &Limit) -> Policy {
@@ -159,56 +169,58 @@ impl Replica {
             state.history.asked(cost, self.0.number, Instant::now() + TIMEOUT);
             cost
         };
-        let key = Key::new(KEYS[rng.usize(..KEYS.len())]);
-        let ledger = self.0.ledger.clone();
-        self.decide(&[(ledger, key, cost)], Group::Plain, rng).await;
+        let (ledger, key) = (self.0.ledger.clone(), self.key(rng));
+        let charge = Charge::new(&ledger, &key, Cost::new(cost));
+        self.decide(&[charge], Group::Plain, rng).await;
     }
 
     async fn request(&self, rng: &mut Rng) {
         let limits = &self.0.limits;
         let first = &limits[rng.usize(..limits.len())];
-        let key = Key::new(KEYS[rng.usize(..KEYS.len()).min(rng.usize(..KEYS.len()))]);
-        let mut charges = vec![(self.policy(first), key.clone(), cost(first, rng))];
-        let second = &limits[rng.usize(..limits.len())];
+        let key = self.key(rng);
+        let mut limits = vec![first];
+        let second = &self.0.limits[rng.usize(..self.0.limits.len())];
         if rng.u8(..4) == 0 && second.group == first.group && !std::ptr::eq(first, second) {
-            charges.push((self.policy(second), key, cost(second, rng)));
+            limits.push(second);
+        }
+        let policies: Vec<_> = limits.iter().map(|limit| self.policy(limit)).collect();
+        let mut charges = Vec::new();
+        for (limit, policy) in limits.iter().zip(&policies) {
+            let charge = Charge::new(policy, &key, Cost::new(cost(limit, rng)));
+            let is_shadow = limit.group == Group::Plain && self.0.traffic.is_shadow(rng);
+            charges.push(if is_shadow { charge.shadow() } else { charge });
         }
         self.decide(&charges, first.group, rng).await;
     }
 
-    async fn decide(&self, asked: &[(Policy, Key, u64)], group: Group, rng: &mut Rng) {
+    async fn decide(&self, charges: &[Charge<'_>], group: Group, rng: &mut Rng) {
         let inner = &*self.0;
-        let charges: Vec<_> = asked
-            .iter()
-            .map(|(policy, key, cost)| Charge::new(policy, key, Cost::new(*cost)))
-            .collect();
         let start = Instant::now();
-        let leaves = rng.u8(..30) == 0;
-        let patience =
-            if leaves { Duration::from_millis(rng.u64(..8)) } else { Duration::from_secs(3600) };
+        let caller = inner.traffic.caller(rng);
         let answer = match group {
-            Group::Local => timeout(patience, inner.with_local.decide(&charges)).await,
-            Group::Plain | Group::Leased => timeout(patience, inner.store.decide(&charges)).await,
+            Group::Local => caller.poll(inner.with_local.decide(charges)).await,
+            Group::Plain | Group::Leased => caller.poll(inner.store.decide(charges)).await,
         };
         let took = start.elapsed();
-        if took > TIMEOUT + TOLERANCE {
+        if took > caller.patience(TIMEOUT) + TOLERANCE {
             let violation = format!("replica {} waited {took:?}", inner.number);
             inner.world.lock().history.fail(place(&charges[0]), violation);
         }
-        let answer = answer.ok();
-        self.record(&charges, answer.as_ref(), leaves);
+        self.record(charges, answer.as_ref(), caller);
         let Some(Ok(verdict)) = answer else { return };
         if !verdict.is_admitted() {
             return;
         }
         let at = verdict.decided_at();
         let ids = || ReceiptId(rng.u128(..));
-        let receipts: Vec<_> = verdict.receipts(&charges, ids).collect();
+        let receipts: Vec<_> = verdict.receipts(charges, ids).collect();
         for receipt in receipts {
             let mut limits = inner.limits.iter();
             let limit = limits.find(|limit| limit.versions[0].name() == receipt.policy.name());
             let is_permit = receipt.policy.is_concurrency();
-            if is_permit || limit.is_some_and(|limit| limit.is_corrected) && rng.u8(..6) == 0 {
+            if is_permit
+                || limit.is_some_and(|limit| limit.is_settled) && inner.traffic.settles(rng)
+            {
                 self.correct(receipt, at, rng).await;
             }
         }
@@ -219,7 +231,7 @@ impl Replica {
         &self,
         charges: &[Charge<'_>],
         answer: Option<&Result<Verdict, StoreError>>,
-        leaves: bool,
+        caller: Caller,
     ) {
         let number = self.0.number;
         let mut state = self.0.world.lock();
@@ -253,7 +265,8 @@ impl Replica {
                 };
                 state.history.counts.decided[index] += 1;
             }
-            None if leaves => {}
+            // The caller's own fault.
+            _ if caller != Caller::Waits => {}
             _ if told == Told::NotCharged => state.history.counts.not_charged += 1,
             _ => state.history.counts.maybe_charged += 1,
         }
@@ -263,13 +276,23 @@ impl Replica {
             }
             return;
         };
+        let is_enforced =
+            |(charge, decision): (&Charge<'_>, &Decision)| charge.enforce && decision.denies();
+        let is_denied = charges.iter().zip(verdict.decisions()).any(is_enforced);
+        if is_denied == verdict.is_admitted() {
+            let violation = format!("the verdict does not follow from the decisions: {verdict:?}");
+            state.history.fail(place(&charges[0]), violation);
+        }
         let now = state.server.clock.now();
         for (charge, decision) in charges.iter().zip(verdict.decisions()) {
             let (place, units) = (place(charge), charge.cost.get());
+            // A shadow charge that its policy denies does not deny the request.
+            let is_charged = verdict.is_admitted() && !decision.denies();
+            let told = if told == Told::Admitted && !is_charged { Told::Denied } else { told };
             match (verdict.source(), decision.outcome) {
                 (Source::Store, _) => {
                     state.history.told(place.clone(), units, told);
-                    if verdict.is_admitted() {
+                    if is_charged {
                         state.history.admit(place, verdict.decided_at(), units);
                     }
                 }
@@ -327,16 +350,19 @@ impl Replica {
             0 => cost + 1,
             _ => rng.u64(..=cost),
         };
-        let place = (receipt.policy.name().to_owned(), text(&receipt.key));
+        let (number, place) =
+            (self.0.number, (receipt.policy.name().to_owned(), text(&receipt.key)));
         let (mut may_be_settled, mut is_settled) = (false, false);
         for _ in 0..rng.u8(1..=2) {
+            self.0.world.lock().history.correct(number, &place);
             let settled = store.settle(&receipt, Cost::new(actual)).await;
             let mut state = self.0.world.lock();
+            state.history.corrected(number, &place);
             state.history.counts.corrections += 1;
             let name = receipt.policy.name();
             state.note(format_args!(
-                "replica {} {name}/{} {cost}: settled at {actual}: {settled:?}",
-                self.0.number, place.1
+                "replica {number} {name}/{} {cost}: settled at {actual}: {settled:?}",
+                place.1
             ));
             let is_repeated = matches!(settled, Ok(Settlement::Repeated));
             if is_repeated && !may_be_settled {
@@ -369,15 +395,17 @@ impl Replica {
     async fn reset(&self, rng: &mut Rng) {
         let limits = &self.0.limits;
         let limit = &limits[rng.usize(..limits.len())];
-        if !limit.is_corrected {
+        if !limit.is_reset {
             return;
         }
-        let (policy, key) = (self.policy(limit), Key::new(KEYS[rng.usize(..KEYS.len())]));
+        let (number, policy, key) = (self.0.number, self.policy(limit), self.key(rng));
+        let place = (policy.name().to_owned(), text(&key));
+        self.0.world.lock().history.correct(number, &place);
         let result = self.0.store.reset(&policy, &key).await;
         let mut state = self.0.world.lock();
+        state.history.corrected(number, &place);
         state.history.counts.corrections += 1;
-        let (name, key) = (policy.name(), text(&key));
-        state.note(format_args!("replica {} {name}/{key}: reset: {result:?}", self.0.number));
+        state.note(format_args!("replica {number} {}/{}: reset: {result:?}", place.0, place.1));
     }
 }
 
@@ -431,6 +459,7 @@ struct Shown<'a>(&'a Charge<'a>);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, key, cost) = (self.0.policy.name(), text(self.0.key), self.0.cost.get());
-        write!(f, "{name}/{key} {cost}")
+        let shadow = if self.0.enforce { "" } else { " in shadow mode" };
+        write!(f, "{name}/{key} {cost}{shadow}")
     }
 }

@@ -15,12 +15,14 @@ use crate::history::{History, Place};
 use crate::network::Road;
 use crate::replica::{Group, Limit, Replica};
 use crate::server::Server;
+use crate::traffic::Traffic;
 use crate::world::World;
 
 pub(crate) struct Scenario {
     seed: u64,
     rng: Rng,
     limits: Arc<Vec<Limit>>,
+    traffic: Traffic,
     replicas: usize,
     latency: (u64, u64),
     faults: Vec<(Duration, Fault)>,
@@ -29,6 +31,8 @@ pub(crate) struct Scenario {
 
 /// The time after the last fault in which the fleet has to recover.
 const RECOVERS: Duration = Duration::from_secs(5);
+/// How long replicas have slept before the run, in microseconds. Slewing can reduce it.
+const ASLEEP: u64 = 10_000_000;
 /// The server's clock at the start, in microseconds.
 const START: u64 = 1_700_000_000_000_000;
 
@@ -39,15 +43,19 @@ impl Scenario {
         let lasts = Duration::from_millis(rng.u64(500..2_500));
         let latency = rng.u64(0..5);
         let latency = (latency, latency + rng.u64(0..4));
-        // In runs without a fault, no request may fail.
-        let faults = if rng.u8(..5) == 0 { 0 } else { rng.usize(1..=4) };
-        let faults = (0..faults).map(|_| {
-            let at = Duration::from_millis(rng.u64(..lasts.as_millis() as u64));
-            (at, Fault::random(&mut rng, replicas))
+        let faults = Fault::several(&mut rng, replicas, lasts);
+        let groups = match rng.u8(..2) {
+            0 => vec![Group::Plain, Group::Plain, Group::Leased, Group::Local],
+            _ => vec![[Group::Plain, Group::Leased, Group::Local][rng.usize(..3)]],
+        };
+        let limits = (0..rng.usize(2..=4)).map(|index| {
+            let group = groups[rng.usize(..groups.len())];
+            limit(&mut rng, index, group)
         });
-        let faults = faults.collect();
-        let limits = (0..rng.usize(2..=4)).map(|index| limit(&mut rng, index)).collect();
-        Self { seed, rng, limits: Arc::new(limits), replicas, latency, faults, lasts }
+        let limits: Vec<_> = limits.collect();
+        let traffic = Traffic::random(&mut rng, replicas, groups == [Group::Leased]);
+        let limits = Arc::new(limits);
+        Self { seed, rng, limits, traffic, replicas, latency, faults, lasts }
     }
 
     pub(crate) async fn run(mut self) -> Run {
@@ -62,15 +70,17 @@ impl Scenario {
         for limit in &*self.limits {
             world.lock().note(format_args!("limit     {limit}"));
         }
-        let asleep: Vec<_> = (0..self.replicas).map(|_| Arc::<AtomicU64>::default()).collect();
+        let asleep: Vec<_> = (0..self.replicas).map(|_| Arc::new(AtomicU64::new(ASLEEP))).collect();
         let mut replicas = Vec::new();
         for (number, asleep) in asleep.iter().enumerate() {
             let rng = self.rng.fork();
-            let limits = Arc::clone(&self.limits);
-            replicas.push(Replica::start(&world, number, limits, Arc::clone(asleep), rng));
+            let use_of = (Arc::clone(&self.limits), self.traffic);
+            replicas.push(Replica::start(&world, number, use_of, Arc::clone(asleep), rng));
         }
         for replica in &replicas {
             replica.connected().await;
+            // The first calls load the script, and take longer than requests may wait.
+            replica.recovers().await;
         }
         let start = Instant::now();
         let mut tasks = JoinSet::new();
@@ -135,12 +145,7 @@ fn everywhere() -> Place {
     Place::default()
 }
 
-fn limit(rng: &mut Rng, index: usize) -> Limit {
-    let group = match rng.u8(..4) {
-        0 => Group::Leased,
-        1 => Group::Local,
-        _ => Group::Plain,
-    };
+fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
     let window = Duration::from_millis(rng.u64(300..4_000));
     let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
     let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
@@ -168,12 +173,17 @@ fn limit(rng: &mut Rng, index: usize) -> Limit {
             }
         }
     };
-    let lease = Lease::of(1, rng.u32(2..6)).ttl(window.mul_f64(0.1 + 0.9 * rng.f64()));
+    // The shortest blocks end while a call is in flight.
+    let ttl = match rng.u8(..2) {
+        0 => window.mul_f64(0.1 + 0.9 * rng.f64()),
+        _ => window.div_f64(10.0).max(Duration::from_millis(rng.u64(30..200))),
+    };
+    let lease = Lease::of(1, rng.u32(2..6)).ttl(ttl);
     let policy = build(units);
     let versions = match group {
         Group::Leased => vec![policy.with_lease(lease).expect("an algorithm with leases")],
         Group::Plain if rng.u8(..4) == 0 => vec![policy, build(rng.u64(2..30))],
         _ => vec![policy],
     };
-    Limit { group, versions, is_corrected: rng.u8(..3) == 0 }
+    Limit { group, versions, is_settled: rng.u8(..3) == 0, is_reset: rng.u8(..3) == 0 }
 }

@@ -22,14 +22,9 @@ const SEEDS: &str = "2000";
 
 /// Bugs that the simulator does not find reliably yet.
 const MISSED: &[&str] = &[
-    "an expired request was not charged, although it was sent",
     "a call has the deadline of its latest request",
     "denials are remembered that were on their way during a reset",
-    "denials of a policy that settles are remembered",
-    "leased units are spent after their block has ended",
     "a block has no margin for clocks that are slewed",
-    "requests of a call wait longer than their timeout",
-    "a key with units is remembered as empty",
 ];
 
 const MUTANTS: &[Mutant] = &[
@@ -172,10 +167,10 @@ const MUTANTS: &[Mutant] = &[
         to: "if actual > cost { GIVE_BACK } else { OWE }",
     },
     Mutant {
-        bug: "a key with units is remembered as empty",
+        bug: "a remembered denial in shadow mode denies the request",
         file: "crates/tollgate-redis/src/deny_cache.rs",
-        from: "Room::Units(decision.remaining)",
-        to: "Room::Units(0)",
+        from: "|(line, decision): (&Line, &Decision)| line.enforce && decision.denies();",
+        to: "|(_, decision): (&Line, &Decision)| decision.denies();",
     },
     Mutant {
         bug: "the local fallback grants the whole quota",
@@ -185,30 +180,26 @@ const MUTANTS: &[Mutant] = &[
     },
 ];
 
-pub(super) fn run() -> Result<(), Failure> {
+/// Seeds the bugs with `text` in their description.
+pub(super) fn run(text: &str) -> Result<(), Failure> {
     let root = process::root();
     let tree = root.join("target/mutants");
+    export(&tree)?;
+    let mutants: Vec<_> = MUTANTS.iter().filter(|mutant| mutant.bug.contains(text)).collect();
     let mut missed = Vec::new();
-    for Mutant { bug, file, from, to } in MUTANTS {
+    for Mutant { bug, file, from, to } in &mutants {
         println!("\n{bug}");
-        export(&tree)?;
-        let source = replace(&root, file, from, to)?;
-        fs::write(tree.join(file), source)
-            .map_err(|error| Failure::Unready(format!("cannot write a copy of {file}: {error}")))?;
-        let cargo = |task: &str, rest: &[&str]| {
-            let mut command = process::cargo(&[task, "--quiet", "--package", "tollgate-simulator"]);
-            // Cargo would take a build with a bug for a build of this tree, so share no target.
-            command.current_dir(&tree).env("CARGO_TARGET_DIR", tree.join("target")).args(rest);
-            command
-        };
-        process::run(&mut cargo("build", &[]))?;
-        let status = process::status(&mut cargo("run", &["--", "--seeds", SEEDS]))?;
-        println!("{}", if status.success() { "missed" } else { "found" });
-        if status.success() {
+        let (source, path) = (read(&root, file)?, tree.join(file));
+        write(&path, &replace(&source, file, from, to)?)?;
+        let is_found = is_found(&tree);
+        write(&path, &source)?;
+        let is_found = is_found?;
+        println!("{}", if is_found { "found" } else { "missed" });
+        if !is_found {
             missed.push(*bug);
         }
     }
-    println!("\nfound {} of {} bugs", MUTANTS.len() - missed.len(), MUTANTS.len());
+    println!("\nfound {} of {} bugs", mutants.len() - missed.len(), mutants.len());
     let (known, unexpected): (Vec<&str>, Vec<&str>) =
         missed.into_iter().partition(|bug| MISSED.contains(bug));
     known.iter().for_each(|bug| println!("missed, as before: {bug}"));
@@ -219,10 +210,32 @@ pub(super) fn run() -> Result<(), Failure> {
     Err(Failure::Broken(format!("the simulator missed these bugs:\n  {unexpected}")))
 }
 
+/// Whether the simulator reports a violation in the tree.
+fn is_found(tree: &Path) -> Result<bool, Failure> {
+    let cargo = |task: &str, rest: &[&str]| {
+        let mut command = process::cargo(&[task, "--quiet", "--package", "tollgate-simulator"]);
+        // Cargo would take a build with a bug for a build of this tree, so share no target. A little
+        // optimization takes less time than it saves.
+        command.current_dir(tree).env("CARGO_TARGET_DIR", tree.join("target"));
+        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").args(rest);
+        command
+    };
+    process::run(&mut cargo("build", &[]))?;
+    Ok(!process::status(&mut cargo("run", &["--", "--seeds", SEEDS]))?.success())
+}
+
+fn read(root: &Path, file: &str) -> Result<String, Failure> {
+    fs::read_to_string(root.join(file))
+        .map_err(|error| Failure::Unready(format!("cannot read {file}: {error}")))
+}
+
+fn write(path: &Path, source: &str) -> Result<(), Failure> {
+    fs::write(path, source)
+        .map_err(|error| Failure::Unready(format!("cannot write {}: {error}", path.display())))
+}
+
 /// Returns a file's text with the bug.
-fn replace(root: &Path, file: &str, from: &str, to: &str) -> Result<String, Failure> {
-    let source = fs::read_to_string(root.join(file))
-        .map_err(|error| Failure::Unready(format!("cannot read {file}: {error}")))?;
+fn replace(source: &str, file: &str, from: &str, to: &str) -> Result<String, Failure> {
     match source.matches(from).count() {
         1 => Ok(source.replace(from, to)),
         count => Err(Failure::Broken(format!(
@@ -245,7 +258,8 @@ mod tests {
     #[test]
     fn every_bug_changes_one_place() {
         for Mutant { file, from, to, .. } in MUTANTS {
-            replace(&process::root(), file, from, to).unwrap_or_else(|error| panic!("{error}"));
+            let source = read(&process::root(), file).unwrap_or_else(|error| panic!("{error}"));
+            replace(&source, file, from, to).unwrap_or_else(|error| panic!("{error}"));
         }
     }
 }

@@ -114,6 +114,13 @@ impl Server {
         self.copy = self.data.clone();
     }
 
+    /// Continues after a pause, unless the server is down meanwhile.
+    pub(crate) fn resume(&mut self) {
+        if self.condition == Condition::Paused {
+            self.condition = Condition::Works;
+        }
+    }
+
     pub(crate) fn start(&mut self, restart: Restart) {
         self.data = match restart {
             Restart::All => std::mem::take(&mut self.data),
@@ -274,7 +281,9 @@ impl Server {
             self.data.written(&sum.policy, &sum.key, now);
         }
         if verdict.is_admitted() {
-            changes.extend(sums.iter().filter(takes).map(|sum| Change::Charged {
+            let charged = sums.iter().zip(verdict.decisions());
+            let charged = charged.filter(|(sum, decision)| takes(sum) && !decision.denies());
+            changes.extend(charged.map(|(sum, _)| Change::Charged {
                 policy: sum.policy.name().to_owned(),
                 key: sum.key.clone(),
                 cost: sum.cost.get(),

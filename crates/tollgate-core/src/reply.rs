@@ -1,7 +1,7 @@
 use core::convert::Infallible;
 use core::fmt;
-use core::future::{Ready, ready};
 use core::marker::PhantomData;
+use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
@@ -13,15 +13,17 @@ use core::task::{Context, Poll};
 pub struct Reply<F: Future>(Repr<F>);
 
 enum Repr<F: Future> {
-    Ready(Ready<F::Output>),
+    Ready(F::Output),
     Pending(F),
+    /// The output was returned by a poll.
+    Taken,
 }
 
 impl<F: Future> Reply<F> {
     /// Creates a reply that is ready.
     #[inline]
     pub fn ready(output: F::Output) -> Self {
-        Self(Repr::Ready(ready(output)))
+        Self(Repr::Ready(output))
     }
 
     /// Creates a reply that is not ready yet.
@@ -36,8 +38,9 @@ impl<F: Future> Reply<F> {
     #[inline]
     pub fn now(self) -> Result<F::Output, F> {
         match self.0 {
-            Repr::Ready(output) => Ok(output.into_inner()),
+            Repr::Ready(output) => Ok(output),
             Repr::Pending(future) => Err(future),
+            Repr::Taken => panic!("{POLLED_AGAIN}"),
         }
     }
 
@@ -47,8 +50,9 @@ impl<F: Future> Reply<F> {
         G: Future<Output = F::Output>,
     {
         match self.0 {
-            Repr::Ready(output) => Reply(Repr::Ready(output)),
+            Repr::Ready(output) => Reply::ready(output),
             Repr::Pending(future) => Reply::pending(map(future)),
+            Repr::Taken => Reply(Repr::Taken),
         }
     }
 }
@@ -57,14 +61,17 @@ impl<F: Future + Unpin> Future for Reply<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match &mut self.0 {
-            Repr::Ready(output) => Pin::new(output).poll(cx),
-            Repr::Pending(future) => Pin::new(future).poll(cx),
+        if let Repr::Pending(future) = &mut self.0 {
+            return Pin::new(future).poll(cx);
+        }
+        match mem::replace(&mut self.0, Repr::Taken) {
+            Repr::Ready(output) => Poll::Ready(output),
+            Repr::Pending(_) | Repr::Taken => panic!("{POLLED_AGAIN}"),
         }
     }
 }
 
-// `Ready` is `Unpin` for every output.
+// The output is never pinned.
 impl<F: Future + Unpin> Unpin for Reply<F> {}
 
 impl<F: Future> fmt::Debug for Reply<F> {
@@ -79,11 +86,15 @@ impl<T> Reply<NeverPending<T>> {
     #[inline]
     pub fn into_inner(self) -> T {
         match self.0 {
-            Repr::Ready(output) => output.into_inner(),
+            Repr::Ready(output) => output,
             Repr::Pending(never) => match never.0 {},
+            Repr::Taken => panic!("{POLLED_AGAIN}"),
         }
     }
 }
+
+/// A reply must not be polled or taken after it was ready.
+const POLLED_AGAIN: &str = "`Reply` polled after completion";
 
 /// The future type for a store that is always ready, such as an in-memory store. It has no values.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! The fast path for requests with keys that are already in the store.
 
-use std::mem::needs_drop;
-
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_rule};
@@ -124,15 +122,7 @@ fn decide_by<R: Kind>(
     // Read the clock under the lock, so time does not step back between decisions, and after the
     // search, which would otherwise wait for the clock.
     let now = clock.now();
-    if needs_drop::<R::State>() {
-        return Some((decide(rule, state, cost, now), now));
-    }
-    // Copying a state without heap data is cheap. Only the charge needs the lock; the decision's
-    // details are computed from the copy after the lock is released.
-    let before = state.clone();
-    decide(rule, state, cost, now);
-    drop(shard);
-    Some((rule.assess(rule.refresh(&before, now), now, cost), now))
+    Some((decide(rule, state, cost, now), now))
 }
 
 /// A request's locked shards, with their indices.

@@ -1,5 +1,7 @@
 //! Formats numbers as header values, without an allocation for small numbers.
 
+use std::sync::LazyLock;
+
 use http::HeaderValue;
 
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
@@ -19,6 +21,12 @@ impl Line {
 
     pub(super) const fn new() -> Self {
         Self { short: [0; Self::SHORT], len: 0, long: Vec::new() }
+    }
+
+    pub(super) fn from(value: &HeaderValue) -> Self {
+        let mut line = Self::new();
+        line.push(value.as_bytes());
+        line
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -76,18 +84,20 @@ pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
 }
 
 pub(super) fn integer(number: u64) -> HeaderValue {
-    match small(number) {
-        Some(digits) => HeaderValue::from_static(digits),
-        None => value(itoa::Buffer::new().format(number).as_bytes())
-            .unwrap_or_else(|| HeaderValue::from(number)),
-    }
+    let small = usize::try_from(number).ok().and_then(|number| SMALL.get(number));
+    small.cloned().unwrap_or_else(|| {
+        value(itoa::Buffer::new().format(number).as_bytes())
+            .unwrap_or_else(|| HeaderValue::from(number))
+    })
 }
 
-#[inline]
-fn small(number: u64) -> Option<&'static str> {
-    let number = usize::try_from(number).ok()?;
-    std::str::from_utf8(WORDS.get(number)?.get(..digits(number))?).ok()
-}
+/// The values of the numbers below 1000. Their texts are static, so a clone neither allocates nor
+/// counts references.
+static SMALL: LazyLock<Box<[HeaderValue]>> = LazyLock::new(|| {
+    let texts =
+        WORDS.iter().enumerate().map(|(number, word)| str::from_utf8(&word[..digits(number)]));
+    texts.flatten().map(HeaderValue::from_static).collect()
+});
 
 #[inline]
 const fn digits(number: usize) -> usize {

@@ -140,36 +140,34 @@ impl PolicyFields {
 
 /// Adds `RateLimit-Policy` and `RateLimit`.
 #[inline]
-pub(super) fn append(headers: &mut HeaderMap, rows: &[Row<'_>]) {
-    let [(fields, decision)] = rows else { return append_several(headers, rows) };
-    let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { return };
-    headers.append(RATELIMIT_POLICY, quota.clone());
-    let mut state = Line::new();
-    push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
-    if let Some(state) = digits::value(state.as_slice()) {
-        headers.append(RATELIMIT, state);
-    }
-}
-
-fn append_several(headers: &mut HeaderMap, rows: &[Row<'_>]) {
-    let (mut quotas, mut state) = (Line::new(), Line::new());
-    let mut separator: &[u8] = b"";
-    for (fields, decision) in rows {
-        let (Some(quota), Some(item)) = (&fields.quota, &fields.item) else { continue };
-        quotas.push(separator);
-        state.push(separator);
-        separator = b", ";
-        quotas.push(quota.as_bytes());
+pub(super) fn append<'a>(headers: &mut HeaderMap, rows: impl Iterator<Item = Row<'a>>) {
+    let members = rows.filter_map(|(fields, decision)| {
+        Some((fields.quota.as_ref()?, fields.item.as_ref()?, fields, decision))
+    });
+    let (mut first, mut quotas, mut state) = (None::<&HeaderValue>, None, Line::new());
+    for (quota, item, fields, decision) in members {
+        if let Some(first) = first {
+            let quotas = quotas.get_or_insert_with(|| Line::from(first));
+            quotas.push(b", ");
+            quotas.push(quota.as_bytes());
+            state.push(b", ");
+        } else {
+            first = Some(quota);
+        }
         push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
     }
-    if state.as_slice().is_empty() {
-        return;
+    let Some(first) = first else { return };
+    // Each value is built in place, because a move would have to wait for the writes.
+    let Some(state) = digits::value(state.as_slice()) else { return };
+    match quotas {
+        // A single quota is the same in all responses, so its value is shared.
+        None => drop(headers.append(RATELIMIT_POLICY, first.clone())),
+        Some(quotas) => {
+            let Some(quotas) = digits::value(quotas.as_slice()) else { return };
+            headers.append(RATELIMIT_POLICY, quotas);
+        }
     }
-    let (quotas, state) = (digits::value(quotas.as_slice()), digits::value(state.as_slice()));
-    if let (Some(quotas), Some(state)) = (quotas, state) {
-        headers.append(RATELIMIT_POLICY, quotas);
-        headers.append(RATELIMIT, state);
-    }
+    headers.append(RATELIMIT, state);
 }
 
 /// Appends a member of `RateLimit`: `"name";r=99;t=60`.

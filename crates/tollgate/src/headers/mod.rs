@@ -50,7 +50,6 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
-use smallvec::SmallVec;
 use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp};
 
 pub(crate) use self::fields::{PolicyFields, Row};
@@ -169,21 +168,17 @@ impl HeaderOptions {
         headers: &mut HeaderMap,
         decided_at: Timestamp,
         is_denial: bool,
-        rows: impl IntoIterator<Item = Row<'a>>,
+        rows: impl Iterator<Item = Row<'a>> + Clone,
     ) {
-        let mut shown = SmallVec::<[Row<'a>; 4]>::new();
-        for row in rows {
-            if row.1.outcome != Outcome::Undecided {
-                shown.push(row);
-            }
-        }
-        if self.ratelimit && !shown.is_empty() {
-            fields::append(headers, &shown);
+        let shown = rows.filter(|(fields, decision)| {
+            decision.outcome != Outcome::Undecided && !fields.is_hidden()
+        });
+        if self.ratelimit {
+            fields::append(headers, shown.clone());
         }
         if !self.sends_x_ratelimit(is_denial) {
             return;
         }
-        let shown = shown.iter().filter(|(fields, _)| !fields.is_hidden());
         if self.x_ratelimit == SendOn::ByPolicy {
             for (fields, decision) in shown {
                 if let Some(names) = fields.names() {
@@ -195,7 +190,6 @@ impl HeaderOptions {
         // A 429 describes a policy that can deny.
         let tightest = shown
             .filter(|(fields, _)| !(is_denial && fields.is_soft()))
-            .copied()
             .reduce(|tightest, row| if is_tighter(row, tightest) { row } else { tightest });
         if let Some(tightest) = tightest {
             write_x_ratelimit(headers, decided_at, tightest);

@@ -1,14 +1,16 @@
 //! How a request gets into the service: finds the limits that apply, calls the store, and applies
 //! its reply.
 
+use std::mem;
 use std::sync::Arc;
 
 use tollgate_core::{Decision, Store};
 
 use super::compiled::CompiledLimit;
-use super::judge::{Judgement, Passed, judge};
+use super::judge::judge;
 use super::respond::{self, OwnResponse};
-use super::row::{Row, Rows, TierIndex};
+use super::row::{Row, TierIndex};
+use super::rows::Rows;
 use super::state::LayerState;
 use super::wait::{self, Waiting};
 use crate::denial::Denial;
@@ -16,47 +18,53 @@ use crate::key::{KeyError, Subject, SubjectKind};
 use crate::{OnMissingKey, RequestHead};
 
 pub(super) enum Admission {
-    /// The request goes to the service. `None` if the layer adds no headers or state.
-    Pass(Option<Passed>),
+    /// The request goes to the service.
+    Pass,
     Respond(OwnResponse),
     /// The request waits for the store, for units, or for its turn in a leaky bucket.
     Wait(Waiting),
 }
 
 #[inline]
-pub(super) fn admit<St: Store>(layer: &Arc<LayerState<St>>, head: &RequestHead<'_>) -> Admission {
-    let rows = match classify(layer, head) {
-        Ok(rows) if rows.is_empty() => return Admission::Pass(None),
-        Ok(rows) => rows,
-        Err(response) => return Admission::Respond(response),
-    };
-    let timer = layer.telemetry.start(&layer.limits, &rows, head);
+pub(super) fn admit<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    head: &RequestHead<'_>,
+    rows: &mut Rows,
+) -> Admission {
+    if let Err(response) = classify(layer, head, rows) {
+        return Admission::Respond(response);
+    }
+    if rows.is_empty() {
+        return Admission::Pass;
+    }
+    let timer = layer.telemetry.start(&layer.limits, rows, head);
     let judged = match layer.wait_queue() {
         Some(queue) => wait::for_units(layer, queue, rows, timer, head),
-        None => match layer.decide(&rows).now() {
+        None => match layer.decide(rows).now() {
             Ok(reply) => Ok(judge(layer, rows, &timer, reply)),
-            Err(reply) => Err(wait::for_store(layer, rows, timer, reply)),
+            Err(reply) => Err(wait::for_store(layer, mem::take(rows), timer, reply)),
         },
     };
     match judged {
-        Ok(Judgement::Pass(Some(passed))) if passed.delay(layer).is_some() => {
-            Admission::Wait(wait::for_turn(layer, passed))
+        Ok(Ok(())) if wait::delay(layer, rows).is_some() => {
+            Admission::Wait(wait::for_turn(layer, mem::take(rows)))
         }
-        Ok(Judgement::Pass(passed)) => Admission::Pass(passed),
-        Ok(Judgement::Reject(rejection)) => {
-            Admission::Respond(respond::reject(layer, &rejection, head))
-        }
+        Ok(Ok(())) => Admission::Pass,
+        Ok(Err(rejection)) => Admission::Respond(respond::reject(layer, rows, &rejection, head)),
         Err(waiting) => Admission::Wait(waiting),
     }
 }
 
 /// Finds the limits that apply to a request, with its key and cost under each.
 #[inline]
-fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, OwnResponse> {
+fn classify<St>(
+    layer: &LayerState<St>,
+    head: &RequestHead<'_>,
+    rows: &mut Rows,
+) -> Result<(), OwnResponse> {
     if layer.exempts(head) {
-        return Ok(Rows::new());
+        return Ok(());
     }
-    let mut rows = Rows::new();
     let tier = layer.tiers.as_ref().map_or_else(TierIndex::default, |tiers| tiers.of(head));
     for (limit, compiled) in (0..).zip(&layer.limits.0) {
         if !compiled.limit.applies_to(head) {
@@ -70,12 +78,10 @@ fn classify<St>(layer: &LayerState<St>, head: &RequestHead<'_>) -> Result<Rows, 
             },
         };
         let cost = compiled.cost(head, &layer.options.grpc);
-        if rows.is_empty() {
-            rows.reserve(layer.limits.0.len());
-        }
-        rows.push(Row { limit, tier, kind, key, cost, decision: Decision::undecided(0) });
+        let row = Row { limit, tier, kind, key, cost, decision: Decision::undecided(0) };
+        rows.push(row, layer.limits.0.len());
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Applies [`OnMissingKey`], and handles key sources that fail. Returns `None` to skip the limit. A

@@ -8,14 +8,14 @@ use tokio::runtime::Handle;
 use tollgate_core::{Cost, Policy, Store, StoreError, Verdict};
 
 use super::receipts::{receipts, settle};
-use super::row::Rows;
+use super::row::Row;
 use super::state::LayerState;
 
 /// Refunds a request's charges if it is dropped before it runs. As a future, it resolves to the
 /// store's reply.
 pub(super) struct CancelGuard<St: Store> {
     layer: Arc<LayerState<St>>,
-    rows: Rows,
+    rows: Box<[Row]>,
     refunds: fn(&Policy) -> bool,
     stage: Stage<St>,
 }
@@ -29,22 +29,22 @@ enum Stage<St: Store> {
 impl<St: Store> CancelGuard<St> {
     pub(super) fn pending(
         layer: &Arc<LayerState<St>>,
-        rows: Rows,
+        rows: &[Row],
         reply: St::Future<Verdict>,
         refunds: fn(&Policy) -> bool,
     ) -> Self {
         let stage = Stage::Pending(reply);
-        Self { layer: Arc::clone(layer), rows, refunds, stage }
+        Self { layer: Arc::clone(layer), rows: rows.into(), refunds, stage }
     }
 
     pub(super) fn charged(
         layer: &Arc<LayerState<St>>,
-        rows: &Rows,
+        rows: &[Row],
         verdict: Verdict,
         refunds: fn(&Policy) -> bool,
     ) -> Self {
         let stage = Stage::Charged(verdict);
-        Self { layer: Arc::clone(layer), rows: rows.clone(), refunds, stage }
+        Self { layer: Arc::clone(layer), rows: rows.into(), refunds, stage }
     }
 
     pub(super) fn disarm(mut self) {

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, HeaderName, Response};
-use tollgate_core::{AnyStore, Micros, Store};
+use tollgate_core::{AnyStore, Micros, Store, Verdict};
 
 use super::compiled::CompiledLimits;
 use super::in_flight::LeaseRenewer;
 use super::receipts::receipts;
-use super::row::{Decided, Row};
+use super::row::Row;
 use super::settlement::{OpenCharges, Reservation, open_charges, settle_by_response};
-use super::verdicts::Verdicts;
 use super::wait_queue::WaitQueue;
 use crate::body::InFlight;
 use crate::{Limit, ResponseHead};
@@ -25,7 +24,6 @@ pub(super) struct Extras<St> {
     /// The leaky bucket in queue mode, which may delay requests.
     pub(super) delays: Option<usize>,
     pub(super) wait_queue: Option<WaitQueue>,
-    exposes_verdicts: bool,
     has_soft_limits: bool,
 }
 
@@ -41,12 +39,7 @@ pub(super) struct FollowUp {
 
 impl<St: Store> Extras<St> {
     /// Returns `None` if no limit needs these features.
-    pub(super) fn new(
-        store: &St,
-        limits: &[Limit],
-        queue: &WaitQueue,
-        exposes_verdicts: bool,
-    ) -> Option<Box<Self>> {
+    pub(super) fn new(store: &St, limits: &[Limit], queue: &WaitQueue) -> Option<Box<Self>> {
         let settles = limits.iter().any(|limit| limit.settling.settles());
         let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
@@ -58,14 +51,12 @@ impl<St: Store> Extras<St> {
             leases: LeaseRenewer::new(store, policies),
             delays: limits.iter().position(|limit| limit.enforce && limit.policy.queues()),
             wait_queue: waits.then(|| queue.clone()),
-            exposes_verdicts,
             has_soft_limits: limits.iter().any(Limit::is_soft),
         };
         let is_needed = extras.settles.is_some()
             || extras.leases.is_some()
             || extras.delays.is_some()
             || waits
-            || exposes_verdicts
             || extras.has_soft_limits;
         is_needed.then(|| Box::new(extras))
     }
@@ -75,19 +66,20 @@ impl<St: Store> Extras<St> {
     pub(super) fn follow_up(
         &self,
         limits: &CompiledLimits,
-        decided: &Decided,
+        rows: &[Row],
+        verdict: &Verdict,
     ) -> Option<Box<FollowUp>> {
         let mut follow_up = FollowUp::default();
         if self.settles.is_some() || self.leases.is_some() {
-            let receipts = receipts(limits, &decided.rows, &decided.verdict());
+            let receipts = receipts(limits, rows, verdict);
             let leases = self.leases.as_ref();
             follow_up.in_flight = leases.map(|leases| leases.hold(&receipts)).unwrap_or_default();
             let settles = self.settles.as_ref();
             follow_up.open = settles.and_then(|store| open_charges(store, limits, receipts));
         }
         let is_exceeded = |row: &Row| row.decision.denies() && limits.of(row).limit.is_soft();
-        follow_up.exceeds = self.has_soft_limits && decided.rows.iter().any(is_exceeded);
-        follow_up.delay = self.delay(limits, &decided.rows);
+        follow_up.exceeds = self.has_soft_limits && rows.iter().any(is_exceeded);
+        follow_up.delay = self.delay(limits, rows);
         (!follow_up.is_empty()).then(|| Box::new(follow_up))
     }
 
@@ -119,26 +111,17 @@ impl<St> Extras<St> {
             headers.remove(name);
         }
     }
-
-    pub(super) fn prepare(
-        &self,
-        limits: &CompiledLimits,
-        decided: &Decided,
-        follow_up: Option<&FollowUp>,
-        extensions: &mut Extensions,
-    ) {
-        if self.exposes_verdicts || follow_up.is_some_and(|it| it.exceeds) {
-            Verdicts::push(extensions, limits, decided);
-        }
-        let Some(follow_up) = follow_up else { return };
-        follow_up.in_flight.hand_over(extensions);
-        if let Some(open) = &follow_up.open {
-            Reservation::hand_over(open, extensions);
-        }
-    }
 }
 
 impl FollowUp {
+    /// Gives the handler access to permits and open charges.
+    pub(super) fn hand_over(&self, extensions: &mut Extensions) {
+        self.in_flight.hand_over(extensions);
+        if let Some(open) = &self.open {
+            Reservation::hand_over(open, extensions);
+        }
+    }
+
     fn is_empty(&self) -> bool {
         let Self { exceeds, open, in_flight, delay } = self;
         !exceeds && open.is_none() && in_flight.is_empty() && *delay == Micros::ZERO

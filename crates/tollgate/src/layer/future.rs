@@ -11,10 +11,10 @@ use tollgate_core::Store;
 use tower_service::Service;
 
 use super::cancel::CancelGuard;
-use super::judge::{Judgement, Passed};
 use super::respond::{self, OwnResponse};
+use super::rows::Rows;
 use super::state::LayerState;
-use super::wait::Waiting;
+use super::wait::{Waiting, guard};
 use crate::RequestHead;
 use crate::body::{BodyMode, InFlight};
 
@@ -47,7 +47,7 @@ pin_project! {
 }
 
 /// The state that the layer needs for the response.
-type ResponseWork<St> = (Arc<LayerState<St>>, Option<Passed>);
+type ResponseWork<St> = (Arc<LayerState<St>>, Rows);
 
 struct HeldRequest<S, St: Store, B> {
     layer: Arc<LayerState<St>>,
@@ -56,7 +56,7 @@ struct HeldRequest<S, St: Store, B> {
     request: Request<B>,
     /// `None` when the request has passed.
     waiting: Option<Waiting>,
-    passed: Option<Passed>,
+    rows: Rows,
     /// Refunds the charges if the request leaves before the service is ready.
     guard: Option<CancelGuard<St>>,
 }
@@ -82,8 +82,8 @@ where
         request: Request<B>,
         waiting: Waiting,
     ) -> Self {
-        let (waiting, passed, guard) = (Some(waiting), None, None);
-        let held = HeldRequest { layer, inner, is_ready, request, waiting, passed, guard };
+        let (waiting, rows, guard) = (Some(waiting), Rows::default(), None);
+        let held = HeldRequest { layer, inner, is_ready, request, waiting, rows, guard };
         let held = Box::new(held);
         Self { stage: Stage::Held { held: Some(held) }, mode: PhantomData }
     }
@@ -97,18 +97,15 @@ where
     /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
         if let Some(waiting) = &mut self.waiting {
-            match ready!(waiting.as_mut().poll(cx)) {
-                Judgement::Pass(passed) => {
-                    let may_leave = passed.as_ref().filter(|_| !self.is_ready);
-                    self.guard = may_leave.map(|passed| passed.guard(&self.layer));
-                    (self.waiting, self.passed) = (None, passed);
-                }
-                Judgement::Reject(rejection) => {
-                    let head = RequestHead::of(&self.request);
-                    let response = respond::reject(&self.layer, &rejection, &head);
-                    return Poll::Ready(Ok(Some(response)));
-                }
+            let (rows, judged) = ready!(waiting.as_mut().poll(cx));
+            if let Err(rejection) = judged {
+                let head = RequestHead::of(&self.request);
+                let response = respond::reject(&self.layer, &rows, &rejection, &head);
+                return Poll::Ready(Ok(Some(response)));
             }
+            let may_leave = !self.is_ready && !rows.is_empty();
+            self.guard = may_leave.then(|| guard(&self.layer, &rows));
+            (self.waiting, self.rows) = (None, rows);
         }
         if !self.is_ready {
             ready!(self.inner.poll_ready(cx))?;
@@ -120,11 +117,9 @@ where
         if let Some(guard) = self.guard {
             guard.disarm();
         }
-        if let Some(passed) = &self.passed {
-            passed.prepare(&self.layer, self.request.extensions_mut());
-        }
+        self.layer.prepare(&self.rows, self.request.extensions_mut());
         let future = self.inner.call(self.request);
-        Stage::Running { future, work: Some((self.layer, self.passed)) }
+        Stage::Running { future, work: Some((self.layer, self.rows)) }
     }
 }
 
@@ -147,8 +142,8 @@ where
                     // permits now.
                     let work = work.take();
                     let mut in_flight = InFlight::default();
-                    if let (Ok(response), Some((layer, passed))) = (&mut response, work) {
-                        in_flight = respond::finish(&layer, response, passed);
+                    if let (Ok(response), Some((layer, rows))) = (&mut response, work) {
+                        in_flight = respond::finish(&layer, response, rows);
                     }
                     return Poll::Ready(response.map(|response| M::respond(response, in_flight)));
                 }

@@ -25,7 +25,7 @@
 //!
 //! | file | types used by other files in this folder |
 //! |---|---|
-//! | `row.rs` | `Row`, `Rows`: a limit that applies to a request; `Decided`; `Rejection` |
+//! | `row.rs`, `rows.rs` | `Row`: a limit that applies to a request; `Rows`: all of them, with their decisions; `Rejection` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
 //! | `extras.rs` | `Extras`: features that continue after the decision; `FollowUp`: their state for a request |
 //! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a position in the wait queue; `Waiter`, `Denied` |
@@ -51,6 +51,7 @@ mod outage;
 mod receipts;
 mod respond;
 mod row;
+mod rows;
 mod service;
 mod settlement;
 mod state;

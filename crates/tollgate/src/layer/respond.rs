@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 use tollgate_core::{Decision, Micros, Store, StoreError};
 
-use super::judge::Passed;
-use super::row::{Decided, Rejection, Row};
+use super::row::Row;
+use super::rows::{Rejection, Rows};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
@@ -18,23 +18,24 @@ pub(super) type OwnResponse = Box<Response<Bytes>>;
 
 pub(super) fn reject<St>(
     layer: &LayerState<St>,
+    rows: &Rows,
     rejection: &Rejection,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
     match rejection {
-        Rejection::Denied(decided) => deny(layer, decided, head),
-        Rejection::Undecided(rows, error) => store_unavailable(layer, rows, error, head),
+        Rejection::Denied => deny(layer, rows, head),
+        Rejection::Undecided(error) => store_unavailable(layer, rows, error, head),
     }
 }
 
-fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -> OwnResponse {
-    let Decided { rows, at, source } = decided;
+fn deny<St>(layer: &LayerState<St>, rows: &Rows, head: &RequestHead<'_>) -> OwnResponse {
+    let at = rows.decided_at;
     let options = &layer.options.headers;
     // Uses the keys of all policies that apply, so that the seed does not depend on the denying
     // policy.
     let seed = headers::seed_of(rows.iter().map(|row| &row.key));
     let enforced = shown(layer, rows, |limit| limit.enforce);
-    let denial = Denial::of_verdict(*at, enforced, options, seed);
+    let denial = Denial::of_verdict(at, enforced, options, seed);
     let denial = denial.of_request(*head, |policy| {
         let is_meant = |row: &&Row| layer.limit(row).policy.name() == policy;
         rows.iter().find(is_meant).map(|row| row.cost)
@@ -49,10 +50,10 @@ fn deny<St>(layer: &LayerState<St>, decided: &Decided, head: &RequestHead<'_>) -
         "deny",
     );
     let mut response = own(layer, &denial, head);
-    options.write(response.headers_mut(), *at, true, shown(layer, rows, in_headers));
-    headers::add_reduced_capacity_reason(response.headers_mut(), *source);
+    options.write(response.headers_mut(), at, true, shown(layer, rows, in_headers));
+    headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
     if layer.options.expose_verdicts {
-        Verdicts::push_outer(response.extensions_mut(), &layer.limits, decided);
+        Verdicts::push_outer(response.extensions_mut(), &layer.limits, rows);
     }
     response
 }
@@ -90,8 +91,8 @@ fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) 
 fn shown<'a, St>(
     layer: &'a LayerState<St>,
     rows: &'a [Row],
-    is_meant: impl Fn(&Limit) -> bool,
-) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
+    is_meant: impl Fn(&Limit) -> bool + Clone,
+) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> + Clone {
     let meant = rows.iter().filter(move |row| is_meant(layer.limit(row)));
     let rows = meant.map(|row| (layer.limits.fields(row), &row.decision));
     rows.filter(|(fields, decision)| fields.is_shown(decision))
@@ -108,24 +109,23 @@ const fn in_headers(limit: &Limit) -> bool {
 pub(super) fn finish<St: Store, B>(
     layer: &LayerState<St>,
     response: &mut Response<B>,
-    passed: Option<Passed>,
+    mut rows: Rows,
 ) -> InFlight {
     let mut in_flight = InFlight::default();
-    if let Some(Passed { mut decided, follow_up }) = passed {
+    if !rows.is_empty() {
         let mut exceeds = false;
-        if let Some(follow_up) = follow_up {
+        if let Some(follow_up) = rows.follow_up.take() {
             exceeds = follow_up.exceeds;
-            in_flight = follow_up.settle(&layer.limits, response, &mut decided.rows);
+            in_flight = follow_up.settle(&layer.limits, response, &mut rows);
         }
-        let Decided { rows, at, source } = &decided;
-        let shown = shown(layer, rows, in_headers);
-        layer.options.headers.write(response.headers_mut(), *at, false, shown);
-        headers::add_reduced_capacity_reason(response.headers_mut(), *source);
+        let shown = shown(layer, &rows, in_headers);
+        layer.options.headers.write(response.headers_mut(), rows.decided_at, false, shown);
+        headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
         if exceeds {
-            add_exceeded(layer, response.headers_mut(), rows);
+            add_exceeded(layer, response.headers_mut(), &rows);
         }
         if layer.options.expose_verdicts || exceeds {
-            Verdicts::push_outer(response.extensions_mut(), &layer.limits, &decided);
+            Verdicts::push_outer(response.extensions_mut(), &layer.limits, &rows);
         }
     }
     if let Some(extras) = &layer.extras {

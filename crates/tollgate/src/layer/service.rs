@@ -13,6 +13,7 @@ use tower_service::Service;
 
 use super::admit::{Admission, admit};
 use super::future::ResponseFuture;
+use super::rows::Rows;
 use super::state::LayerState;
 use super::wait::Waiting;
 use crate::body::{AnyBody, BodyMode, SameBody};
@@ -165,13 +166,12 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        match admit(&self.state, &RequestHead::of(&request)) {
-            Admission::Pass(passed) => {
-                if let Some(passed) = &passed {
-                    passed.prepare(&self.state, request.extensions_mut());
-                }
-                let has_work = passed.is_some() || self.state.has_cost_headers();
-                let work = has_work.then(|| (Arc::clone(&self.state), passed));
+        let mut rows = Rows::default();
+        match admit(&self.state, &RequestHead::of(&request), &mut rows) {
+            Admission::Pass => {
+                self.state.prepare(&rows, request.extensions_mut());
+                let has_work = !rows.is_empty() || self.state.has_cost_headers();
+                let work = has_work.then(|| (Arc::clone(&self.state), rows));
                 ResponseFuture::running(self.inner.call(request), work)
             }
             Admission::Respond(response) => ResponseFuture::rejected(response),

@@ -1,3 +1,4 @@
+use http::Extensions;
 use tollgate_core::{Reply, Store, Verdict};
 
 use super::compiled::{CompiledLimit, CompiledLimits, Tiers};
@@ -5,7 +6,9 @@ use super::extras::Extras;
 use super::options::Options;
 use super::outage::Outage;
 use super::row::Row;
+use super::rows::Rows;
 use super::telemetry::Telemetry;
+use super::verdicts::Verdicts;
 use super::wait_queue::WaitQueue;
 use crate::key::FaultLog;
 use crate::{Limit, RequestHead};
@@ -24,7 +27,7 @@ pub(super) struct LayerState<St> {
 
 impl<St: Store> LayerState<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let extras = Extras::new(&store, &limits, &options.queue, options.expose_verdicts);
+        let extras = Extras::new(&store, &limits, &options.queue);
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let compile = |limit| CompiledLimit::new(limit, tiers.as_ref(), &options.costs);
         let limits = CompiledLimits(limits.into_iter().map(compile).collect());
@@ -61,6 +64,19 @@ impl<St> LayerState<St> {
     #[inline]
     pub(super) fn limit(&self, row: &Row) -> &Limit {
         &self.limits.of(row).limit
+    }
+
+    /// Gives the handler of a request that passed access to the decisions.
+    #[inline]
+    pub(super) fn prepare(&self, rows: &Rows, extensions: &mut Extensions) {
+        let follow_up = rows.follow_up.as_ref();
+        let exposes = self.options.expose_verdicts || follow_up.is_some_and(|it| it.exceeds);
+        if exposes && !rows.is_empty() {
+            Verdicts::push(extensions, &self.limits, rows);
+        }
+        if let Some(follow_up) = follow_up {
+            follow_up.hand_over(extensions);
+        }
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use http::{Extensions, HeaderValue};
 use tollgate_core::{Decision, Policy, Source, Timestamp};
 
 use super::compiled::CompiledLimits;
-use super::row::Decided;
+use super::rows::Rows;
 use crate::headers;
 
 /// The decisions on a request, by policy. They are ordered by layer, outermost first, and then by
@@ -67,32 +67,28 @@ impl Verdicts {
     }
 
     /// For a request, which reaches the outer layer first.
-    pub(super) fn push(extensions: &mut Extensions, limits: &CompiledLimits, decided: &Decided) {
+    pub(super) fn push(extensions: &mut Extensions, limits: &CompiledLimits, rows: &Rows) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
-        verdicts.extend(of_rows(limits, decided));
+        verdicts.extend(of_rows(limits, rows));
     }
 
     /// For a response, which reaches the inner layer first.
-    pub(super) fn push_outer(
-        extensions: &mut Extensions,
-        limits: &CompiledLimits,
-        decided: &Decided,
-    ) {
+    pub(super) fn push_outer(extensions: &mut Extensions, limits: &CompiledLimits, rows: &Rows) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;
-        verdicts.splice(..0, of_rows(limits, decided));
+        verdicts.splice(..0, of_rows(limits, rows));
     }
 }
 
-fn of_rows(limits: &CompiledLimits, decided: &Decided) -> impl Iterator<Item = LimitVerdict> {
-    decided.rows.iter().map(|row| {
+fn of_rows(limits: &CompiledLimits, rows: &Rows) -> impl Iterator<Item = LimitVerdict> {
+    rows.iter().map(|row| {
         let limit = &limits.of(row).limit;
         LimitVerdict {
             policy: limits.fields(row).policy().clone(),
             is_shadow: limit.is_shadow(),
             is_soft: limit.is_soft(),
             decision: row.decision,
-            decided_at: decided.at,
-            source: decided.source,
+            decided_at: rows.decided_at,
+            source: rows.source,
         }
     })
 }

@@ -1,16 +1,18 @@
 //! Requests that wait for the store's reply, in the wait queue, or for their turn in a leaky
 //! bucket.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tollgate_core::{Policy, Store, Verdict};
+use tollgate_core::{Micros, Policy, Store, StoreError, Verdict};
 
 use super::cancel::CancelGuard;
-use super::judge::{Judgement, Passed, judge};
-use super::row::Rows;
+use super::judge::judge;
+use super::row::Row;
+use super::rows::{Rejection, Rows};
 use super::state::LayerState;
 use super::telemetry::DecisionTimer;
 use super::wait_queue::{Arrival, Ticket, WaitQueue};
@@ -18,7 +20,9 @@ use super::waiter::{Denied, Waiter};
 use crate::RequestHead;
 
 /// A waiting request. It resolves when the request may go to the service or is rejected.
-pub(super) type Waiting = Pin<Box<dyn Future<Output = Judgement> + Send>>;
+pub(super) type Waiting = Pin<Box<dyn Future<Output = Judged> + Send>>;
+
+type Judged = (Rows, Result<(), Rejection>);
 
 /// Waits for the store's reply.
 #[cold]
@@ -28,53 +32,57 @@ pub(super) fn for_store<St: Store>(
     timer: DecisionTimer,
     reply: St::Future<Verdict>,
 ) -> Waiting {
-    let (layer, reply) = (Arc::clone(layer), guarded(layer, &rows, reply));
-    Box::pin(async move {
-        let reply = reply.await;
-        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
-    })
+    let reply = guarded(layer, &rows, reply);
+    let layer = Arc::clone(layer);
+    Box::pin(async move { after_reply(layer, rows, &timer, reply.await).await })
 }
 
 /// Otherwise clients that disconnect before the reply would fill a concurrency limit.
 fn guarded<St: Store>(
     layer: &Arc<LayerState<St>>,
-    rows: &Rows,
+    rows: &[Row],
     reply: St::Future<Verdict>,
 ) -> CancelGuard<St> {
     // Only permits are refunded, so without them the rows are not needed.
-    let rows = if layer.holds_permits() { rows.clone() } else { Rows::new() };
+    let rows = if layer.holds_permits() { rows } else { &[] };
     CancelGuard::pending(layer, rows, reply, Policy::is_concurrency)
+}
+
+async fn after_reply<St: Store>(
+    layer: Arc<LayerState<St>>,
+    mut rows: Rows,
+    timer: &DecisionTimer,
+    reply: Result<Verdict, StoreError>,
+) -> Judged {
+    let judged = judge(&layer, &mut rows, timer, reply);
+    if judged.is_ok()
+        && let Some(turn) = turn(&layer, &rows)
+    {
+        turn.await;
+    }
+    (rows, judged)
 }
 
 /// Waits for the turn of a request that a leaky bucket delays.
 #[cold]
-pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, passed: Passed) -> Waiting {
-    let turn = turn(layer, &passed);
+pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, rows: Rows) -> Waiting {
+    let turn = turn(layer, &rows);
     Box::pin(async move {
         if let Some(turn) = turn {
             turn.await;
         }
-        Judgement::Pass(Some(passed))
+        (rows, Ok(()))
     })
-}
-
-async fn after_turn<St: Store>(layer: &Arc<LayerState<St>>, judgement: Judgement) -> Judgement {
-    if let Judgement::Pass(Some(passed)) = &judgement
-        && let Some(turn) = turn(layer, passed)
-    {
-        turn.await;
-    }
-    judgement
 }
 
 /// Starts a request's delay. If the request is dropped before its delay is over, even unpolled, its
 /// charges are refunded.
 fn turn<St: Store>(
     layer: &Arc<LayerState<St>>,
-    passed: &Passed,
+    rows: &Rows,
 ) -> Option<impl Future<Output = ()> + Send + use<St>> {
-    let (limit, delay) = passed.delay(layer)?;
-    let guard = passed.guard(layer);
+    let (limit, delay) = delay(layer, rows)?;
+    let guard = guard(layer, rows);
     let timer = layer.telemetry.start_waiting(limit);
     let end = sleep(Duration::from(delay));
     Some(async move {
@@ -84,21 +92,36 @@ fn turn<St: Store>(
     })
 }
 
+/// Returns the limit that delays a request that passed, and the delay.
+#[inline]
+pub(super) fn delay<St>(layer: &LayerState<St>, rows: &Rows) -> Option<(usize, Micros)> {
+    let delay = rows.follow_up.as_ref()?.delay;
+    let limit = layer.extras.as_ref()?.delays?;
+    (delay > Micros::ZERO).then_some((limit, delay))
+}
+
+/// Refunds the charges of a request that passed if it is dropped before it runs. Its permits are
+/// returned with its rows.
+pub(super) fn guard<St: Store>(layer: &Arc<LayerState<St>>, rows: &Rows) -> CancelGuard<St> {
+    let refunds = |policy: &Policy| !policy.is_concurrency();
+    CancelGuard::charged(layer, rows, rows.verdict(), refunds)
+}
+
 /// Judges a request that may wait for units. It waits if earlier requests wait for the same key, or
 /// if the store denies it.
 ///
 /// # Errors
-/// The future of a waiting request.
+/// The future of a waiting request, which takes the rows.
 #[inline(never)]
 pub(super) fn for_units<St: Store>(
     layer: &Arc<LayerState<St>>,
     queue: &WaitQueue,
-    rows: Rows,
+    rows: &mut Rows,
     timer: DecisionTimer,
     head: &RequestHead<'_>,
-) -> Result<Judgement, Waiting> {
+) -> Result<Result<(), Rejection>, Waiting> {
     let arrival = queue.arrive(head);
-    let waiter = Waiter { layer: Arc::clone(layer), rows };
+    let waiter = Waiter { layer: Arc::clone(layer), rows: mem::take(rows) };
     if arrival.others_wait && waiter.may_wait() != 0 && !waiter.never_passes() {
         match waiter.enter(queue, &arrival, 0) {
             Ok(None) => {}
@@ -106,30 +129,30 @@ pub(super) fn for_units<St: Store>(
             Err(keys) => return Err(rejected(waiter, timer, keys)),
         }
     }
-    match layer.decide(&waiter.rows).now() {
-        Ok(Ok(verdict)) if !verdict.is_admitted() => {
-            match waiter.after_denial(queue, &arrival, &verdict) {
-                Some((ticket, denied)) => {
-                    Err(in_queue(waiter, timer, ticket, Some((verdict, denied))))
-                }
-                None => Ok(judge(layer, waiter.rows, &timer, Ok(verdict))),
-            }
-        }
-        Ok(reply) => Ok(judge(layer, waiter.rows, &timer, reply)),
+    let reply = match layer.decide(&waiter.rows).now() {
+        Ok(reply) => reply,
         Err(reply) => {
             let reply = guarded(layer, &waiter.rows, reply);
-            Err(Box::pin(after_reply(waiter, queue.clone(), arrival, timer, reply)))
+            return Err(Box::pin(after_first_reply(waiter, queue.clone(), arrival, timer, reply)));
         }
+    };
+    if let Ok(verdict) = &reply
+        && !verdict.is_admitted()
+        && let Some((ticket, denied)) = waiter.after_denial(queue, &arrival, verdict)
+    {
+        return Err(in_queue(waiter, timer, ticket, Some((verdict.clone(), denied))));
     }
+    *rows = waiter.rows;
+    Ok(judge(layer, rows, &timer, reply))
 }
 
-async fn after_reply<St: Store>(
+async fn after_first_reply<St: Store>(
     waiter: Waiter<St>,
     queue: WaitQueue,
     arrival: Arrival,
     timer: DecisionTimer,
     reply: CancelGuard<St>,
-) -> Judgement {
+) -> Judged {
     let reply = reply.await;
     if let Ok(verdict) = &reply
         && !verdict.is_admitted()
@@ -137,8 +160,7 @@ async fn after_reply<St: Store>(
     {
         return in_queue(waiter, timer, ticket, Some((verdict.clone(), denied))).await;
     }
-    let Waiter { layer, rows } = waiter;
-    after_turn(&layer, judge(&layer, rows, &timer, reply)).await
+    after_reply(waiter.layer, waiter.rows, &timer, reply).await
 }
 
 fn in_queue<St: Store>(
@@ -152,8 +174,7 @@ fn in_queue<St: Store>(
     Box::pin(async move {
         let reply = waiter.wait(ticket, denial).await;
         waiting.stop();
-        let Waiter { layer, rows } = waiter;
-        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
+        after_reply(waiter.layer, waiter.rows, &timer, reply).await
     })
 }
 
@@ -162,7 +183,6 @@ fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: u64) 
     timer.has_waited = true;
     Box::pin(async move {
         let reply = waiter.reject(keys).await;
-        let Waiter { layer, rows } = waiter;
-        after_turn(&layer, judge(&layer, rows, &timer, reply)).await
+        after_reply(waiter.layer, waiter.rows, &timer, reply).await
     })
 }

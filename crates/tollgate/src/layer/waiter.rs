@@ -10,7 +10,7 @@ use tollgate_core::{
 
 use super::cancel::CancelGuard;
 use super::lanes::{LaneKey, Member, bits};
-use super::row::Rows;
+use super::rows::Rows;
 use super::state::LayerState;
 use super::wait_queue::{Arrival, Ticket, WaitQueue};
 
@@ -219,9 +219,7 @@ impl<St: Store> Waiter<St> {
     async fn call_store(&self) -> Result<Verdict, StoreError> {
         match self.decide(|charge| charge).now() {
             Ok(reply) => reply,
-            Err(reply) => {
-                CancelGuard::pending(&self.layer, self.rows.clone(), reply, |_| true).await
-            }
+            Err(reply) => CancelGuard::pending(&self.layer, &self.rows, reply, |_| true).await,
         }
     }
 

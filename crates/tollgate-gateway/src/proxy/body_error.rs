@@ -13,6 +13,8 @@ pub enum BodyError {
     Unwanted,
     #[error("the body is too large")]
     TooLarge,
+    #[error("too many request bodies are being read")]
+    NoMemory,
     #[error("the body has more than {MOST_FIELDS} trailers")]
     Trailers,
 }

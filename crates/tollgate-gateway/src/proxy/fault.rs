@@ -118,11 +118,19 @@ impl Fault {
             SendError::Http(error) => error,
         };
         match error.source().and_then(|cause| cause.downcast_ref()) {
-            Some(BodyError::Idle(_)) => Self::SlowClient,
-            Some(BodyError::Broken(_) | BodyError::Unwanted) => Self::BrokenClient,
-            Some(BodyError::Trailers) => Self::Fields,
-            Some(BodyError::TooLarge) => Self::TooLarge,
+            Some(error) => Self::of_body(error),
             None => Self::BadAnswer,
+        }
+    }
+
+    /// The fault for a request whose body cannot be read.
+    pub(crate) const fn of_body(error: &BodyError) -> Self {
+        match error {
+            BodyError::Idle(_) => Self::SlowClient,
+            BodyError::Broken(_) | BodyError::Unwanted => Self::BrokenClient,
+            BodyError::Trailers => Self::Fields,
+            BodyError::TooLarge => Self::TooLarge,
+            BodyError::NoMemory => Self::NoMemory,
         }
     }
 

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::fault::Fault;
+use super::body_error::BodyError;
 
 /// The body of a client's request. The gateway may have read its start, or all of it.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) trait ReadBody: Sized + Send {
         &mut self,
         max: usize,
         ahead: &ReadAhead,
-    ) -> impl Future<Output = Result<Option<Bytes>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Option<Bytes>, BodyError>> + Send;
 
     /// Replaces a body that was read.
     fn replace(&mut self, body: Bytes);
@@ -54,17 +54,18 @@ impl From<Incoming> for RequestBody {
 }
 
 impl ReadBody for RequestBody {
-    async fn read(&mut self, max: usize, ahead: &ReadAhead) -> Result<Option<Bytes>, Fault> {
+    async fn read(&mut self, max: usize, ahead: &ReadAhead) -> Result<Option<Bytes>, BodyError> {
         let Some(rest) = &mut self.rest else { return Ok(Some(self.read.clone())) };
         let mut read = BytesMut::new();
         let is_whole = loop {
-            let frame = timeout(ahead.idle, rest.frame()).await.map_err(|_| Fault::SlowClient)?;
+            let frame = timeout(ahead.idle, rest.frame()).await;
+            let frame = frame.map_err(|_| BodyError::Idle(ahead.idle))?;
             let Some(frame) = frame else { break true };
             // The gateway drops trailers of such requests. No client of a model API sends them.
-            let Ok(data) = frame.map_err(|_| Fault::BrokenClient)?.into_data() else { continue };
-            let bytes = u32::try_from(data.len()).map_err(|_| Fault::TooLarge)?;
+            let Ok(data) = frame?.into_data() else { continue };
+            let bytes = u32::try_from(data.len()).map_err(|_| BodyError::TooLarge)?;
             let room = Arc::clone(&ahead.room).try_acquire_many_owned(bytes);
-            let room = room.map_err(|_| Fault::NoMemory)?;
+            let room = room.map_err(|_| BodyError::NoMemory)?;
             match &mut self._room {
                 Some(all) => all.merge(room),
                 None => self._room = Some(room),
@@ -89,7 +90,7 @@ impl ReadBody for RequestBody {
 
 /// A request that is only described, by another proxy for example.
 impl ReadBody for () {
-    async fn read(&mut self, _: usize, _: &ReadAhead) -> Result<Option<Bytes>, Fault> {
+    async fn read(&mut self, _: usize, _: &ReadAhead) -> Result<Option<Bytes>, BodyError> {
         Ok(None)
     }
 
@@ -161,7 +162,7 @@ mod tests {
     async fn whole_body_can_be_replaced() {
         let ahead = ahead(100);
         let (mut body, _client) = body(5, b"hello").await;
-        assert_eq!(body.read(5, &ahead).await, Ok(Some(Bytes::from("hello"))));
+        assert_eq!(body.read(5, &ahead).await.unwrap().unwrap(), "hello");
         assert_eq!(ahead.room.available_permits(), 95);
         body.replace(Bytes::from("bye"));
         assert_eq!(body.size_hint().exact(), Some(3));
@@ -172,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn long_body_continues_after_the_part_that_was_read() {
         let (mut body, mut client) = body(9, b"hello").await;
-        assert_eq!(body.read(3, &ahead(100)).await, Ok(None));
+        assert_eq!(body.read(3, &ahead(100)).await.unwrap(), None);
         assert_eq!(body.size_hint().exact(), Some(9));
         client.write_all(b" you").await.unwrap();
         assert_eq!(body.collect().await.unwrap().to_bytes(), "hello you");
@@ -184,7 +185,8 @@ mod tests {
         let (mut first, _one) = body(5, b"hello").await;
         let (mut second, _two) = body(5, b"hello").await;
         assert!(first.read(5, &ahead).await.is_ok());
-        assert_eq!(second.read(5, &ahead).await, Err(Fault::NoMemory));
+        let error = second.read(5, &ahead).await.unwrap_err();
+        assert!(matches!(error, BodyError::NoMemory));
         drop((first, second));
         assert_eq!(ahead.room.available_permits(), 8);
     }
@@ -192,7 +194,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_client_is_given_up() {
         let (mut body, client) = body(5, b"hell").await;
-        assert_eq!(body.read(5, &ahead(8)).await, Err(Fault::SlowClient));
+        let error = body.read(5, &ahead(8)).await.unwrap_err();
+        assert!(matches!(error, BodyError::Idle(_)));
         drop(client);
     }
 }

@@ -20,7 +20,7 @@ use tollgate_llm::{
 
 use super::denials::Denied;
 use crate::plan::{LlmPlan, SettleBy};
-use crate::proxy::{Admitted, Body, ReadAhead, ReadBody};
+use crate::proxy::{Admitted, Body, Fault, ReadAhead, ReadBody};
 
 /// What requests to language models share, across reloads too.
 #[derive(Clone)]
@@ -83,7 +83,10 @@ impl Llm {
         }
         let admitted = request.body_mut();
         let body = admitted.body.read(plan.max_read, &self.ahead).await;
-        let body = body.map_err(|fault| api.error(fault.status(), &format!("{fault}.")))?;
+        let body = body.map_err(|error| {
+            let fault = Fault::of_body(&error);
+            api.error(fault.status(), &format!("{fault}."))
+        })?;
         let call = match body {
             Some(body) => {
                 if let Some(received) = &admitted.received {

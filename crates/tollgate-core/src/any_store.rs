@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
+use core::num::NonZeroU32;
 use core::pin::Pin;
 
 use crate::{Charge, Cost, Key, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict};
@@ -34,6 +35,7 @@ trait Erased: Send + Sync {
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Boxed<()>>;
     fn name(&self) -> &'static str;
     fn has_local_fallback(&self) -> bool;
+    fn replicas(&self) -> Option<NonZeroU32>;
 }
 
 impl AnyStore {
@@ -74,6 +76,10 @@ impl<S: Store> Erased for S {
     fn has_local_fallback(&self) -> bool {
         Store::has_local_fallback(self)
     }
+
+    fn replicas(&self) -> Option<NonZeroU32> {
+        Store::replicas(self)
+    }
 }
 
 impl Store for AnyStore {
@@ -101,6 +107,10 @@ impl Store for AnyStore {
 
     fn has_local_fallback(&self) -> bool {
         self.0.has_local_fallback()
+    }
+
+    fn replicas(&self) -> Option<NonZeroU32> {
+        self.0.replicas()
     }
 }
 

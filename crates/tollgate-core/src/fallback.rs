@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::identity;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
@@ -29,10 +30,13 @@ use crate::{
 ///
 /// # How much may be admitted
 ///
-/// With `n` replicas and a share of `s`, up to `n·s` times the quota is admitted in each window, in
-/// addition to what the primary store admits. With the default share of one half, two replicas
-/// together stay within the quota while the primary store is down. With more replicas, choose 1/n
-/// ([`with_share`](Self::with_share)) to stay within it.
+/// If the primary store counts the processes that share it ([`Store::replicas`]), each of `n`
+/// processes grants 1/`n` of each quota, but at least 1 unit. In each window, all processes together
+/// admit the quota, in addition to the primary store's charges. A process that never reached the
+/// primary store does not know `n`, and grants half.
+///
+/// With a fixed share `s` ([`with_share`](Self::with_share)), or with half if the primary store does
+/// not count, `n` processes admit up to `n·s` quotas.
 ///
 /// Clones share both stores.
 #[derive(Clone, Debug)]
@@ -43,15 +47,29 @@ pub struct Fallback<S, L> {
     is_used: bool,
 }
 
-/// The share that a local store grants, and the policies reduced to this share.
-#[derive(Debug)]
+/// A numerator and a denominator.
+type Share = (u32, u32);
+
+/// The share that a local store grants, and the policies reduced to it.
+#[derive(Debug, Default)]
 struct Shares {
-    numerator: u32,
-    denominator: u32,
+    /// `None` if it depends on the number of processes.
+    fixed: Option<Share>,
     /// Policies and their reduced copies by [`Policy::identity`], which makes the local store get
     /// the same handles each time. Not by name, because tiers have policies with equal names.
-    cut: RwLock<BTreeMap<usize, (Policy, Policy)>>,
+    cut: RwLock<BTreeMap<usize, Cut>>,
 }
+
+#[derive(Debug)]
+struct Cut {
+    share: Share,
+    reduced: Policy,
+    /// While it exists, no other policy has its identity.
+    _whole: Policy,
+}
+
+/// The share if the number of processes is unknown.
+const HALF: Share = (1, 2);
 
 /// The maximum number of stored shares, because a caller may build a policy for every request and
 /// must not use unbounded memory that way.
@@ -59,17 +77,18 @@ const MAX_SHARES: usize = 1024;
 
 impl<S: Store, L: Store> Fallback<S, L> {
     pub(crate) fn new(store: S, local: L) -> Self {
-        let shares = Shares { numerator: 1, denominator: 2, cut: RwLock::default() };
-        Self { store, local, shares: Arc::new(shares), is_used: true }
+        // The store starts to count processes, before the first outage.
+        let _ = store.replicas();
+        Self { store, local, shares: Arc::default(), is_used: true }
     }
 
-    /// Sets the share of each quota that the local store grants: `numerator / denominator`.
+    /// Sets a fixed share of each quota that the local store grants: `numerator / denominator`.
     ///
     /// # Errors
     /// `denominator` is zero.
     pub fn with_share(self, numerator: u32, denominator: u32) -> Result<Self, PolicyError> {
         check_share("local fallback", numerator, denominator)?;
-        let shares = Shares { numerator, denominator, cut: RwLock::default() };
+        let shares = Shares { fixed: Some((numerator, denominator)), cut: RwLock::default() };
         Ok(Self { shares: Arc::new(shares), ..self })
     }
 
@@ -90,26 +109,35 @@ impl<S: Store, L: Store> Fallback<S, L> {
     pub const fn local(&self) -> &L {
         &self.local
     }
+
+    fn share(&self) -> Share {
+        let counted = || Some((1, self.store.replicas()?.get()));
+        self.shares.fixed.or_else(counted).unwrap_or(HALF)
+    }
 }
 
 impl Shares {
-    fn of(&self, policy: &Policy) -> Policy {
+    /// Returns the policy reduced to `share`.
+    fn of(&self, policy: &Policy, share: Share) -> Policy {
         let identity = policy.identity();
+        let is_current = |cut: &&Cut| cut.share == share;
         let cut = self.cut.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, share)) = cut.get(&identity) {
-            return share.clone();
+        if let Some(known) = cut.get(&identity).filter(is_current) {
+            return known.reduced.clone();
         }
         drop(cut);
-        // A denominator of zero is the only error, and `with_share` has ruled it out.
-        let share = policy.share(self.numerator, self.denominator);
-        let share = share.unwrap_or_else(|_| policy.clone());
         let mut cut = self.cut.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have inserted the share in the meantime.
+        if let Some(known) = cut.get(&identity).filter(is_current) {
+            return known.reduced.clone();
+        }
         if cut.len() >= MAX_SHARES {
             cut.clear();
         }
-        // Another thread may have inserted the share in the meantime.
-        let (_, share) = cut.entry(identity).or_insert_with(|| (policy.clone(), share));
-        share.clone()
+        // A denominator of zero is the only error, and `with_share` has ruled it out.
+        let reduced = policy.share(share.0, share.1).unwrap_or_else(|_| policy.clone());
+        cut.insert(identity, Cut { share, reduced: reduced.clone(), _whole: policy.clone() });
+        reduced
     }
 }
 
@@ -141,7 +169,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
                 first(self.store.settle(receipt, actual))
             }
             Source::Local => {
-                let policy = self.shares.of(&receipt.policy);
+                let policy = self.shares.of(&receipt.policy, self.share());
                 let receipt = Receipt { policy, ..receipt.clone() };
                 let reply = self.local.settle(&receipt, actual);
                 reply.map_pending(|reply| at(Stage::Second(reply)))
@@ -154,7 +182,8 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
             Source::Store | Source::Cache | Source::Lease => first(self.store.renew(receipt)),
             Source::Local => {
                 let whole = receipt.policy.clone();
-                let receipt = Receipt { policy: self.shares.of(&whole), ..receipt.clone() };
+                let policy = self.shares.of(&whole, self.share());
+                let receipt = Receipt { policy, ..receipt.clone() };
                 match self.local.renew(&receipt).now() {
                     Ok(renewed) => Reply::ready(renewed.map(|it| under(&whole, it))),
                     Err(reply) => {
@@ -179,6 +208,10 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     fn has_local_fallback(&self) -> bool {
         self.is_used || self.store.has_local_fallback()
     }
+
+    fn replicas(&self) -> Option<NonZeroU32> {
+        self.store.replicas()
+    }
 }
 
 impl<S: Store, L: Store> Fallback<S, L> {
@@ -187,6 +220,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
             charges: charges.iter().map(Owned::of).collect(),
             local: self.local.clone(),
             shares: Arc::clone(&self.shares),
+            share: self.share(),
             may_have_charged: false,
         }
     }
@@ -215,6 +249,7 @@ struct Request<L> {
     charges: SmallVec<[Owned; 4]>,
     local: L,
     shares: Arc<Shares>,
+    share: Share,
     /// Whether the first store may have charged it.
     may_have_charged: bool,
 }
@@ -262,7 +297,7 @@ impl<L: Store> Request<L> {
             return Err(error);
         }
         let policies: SmallVec<[Policy; 4]> =
-            local().map(|charge| self.shares.of(&charge.policy)).collect();
+            local().map(|charge| self.shares.of(&charge.policy, self.share)).collect();
         let charges: SmallVec<[Charge<'_>; 4]> = local()
             .zip(&policies)
             .map(|(Owned { key, cost, enforce, dry, .. }, policy)| Charge {
@@ -393,9 +428,10 @@ impl<S: Store, L: Store, T: Send + 'static> fmt::Debug for FallbackFuture<S, L, 
 
 #[cfg(test)]
 mod tests {
-    use crate::NeverPending;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::NeverPending;
     use crate::{Quota, StoreExt, Timestamp};
 
     /// Gives the same answer to every call.
@@ -447,6 +483,34 @@ mod tests {
         }
     }
 
+    /// Fails, and counts this many replicas.
+    #[derive(Clone, Debug, Default)]
+    struct Counting(Arc<AtomicU32>);
+
+    impl Store for Counting {
+        type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+        fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+            Stub::Down.decide(charges)
+        }
+
+        fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+            Stub::Down.settle(receipt, actual)
+        }
+
+        fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+            Stub::Down.renew(receipt)
+        }
+
+        fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+            Stub::Down.reset(policy, key)
+        }
+
+        fn replicas(&self) -> Option<NonZeroU32> {
+            NonZeroU32::new(self.0.load(Ordering::Relaxed))
+        }
+    }
+
     fn policy(limit: u64) -> Policy {
         Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap()
     }
@@ -491,6 +555,23 @@ mod tests {
         let seen = local.0.lock().unwrap();
         assert_eq!([seen[0].capacity(), seen[1].capacity()], [5, 50]);
         assert!(seen[0].is_same(&seen[2]) && seen[1].is_same(&seen[3]), "shares were rebuilt");
+    }
+
+    #[test]
+    fn share_follows_number_of_replicas() {
+        let (counting, local) = (Counting::default(), Recorder::default());
+        let fallback = counting.clone().or_local(local.clone());
+        let fixed = fallback.clone().with_share(1, 5).unwrap();
+        let policy = policy(100);
+        for replicas in [0, 1, 4, 4, 1_000] {
+            counting.0.store(replicas, Ordering::Relaxed);
+            for fallback in [&fallback, &fixed] {
+                now(fallback.peek(&policy, &Key::GLOBAL)).unwrap();
+            }
+        }
+        let capacities = local.0.lock().unwrap().iter().map(Policy::capacity).collect::<Vec<_>>();
+        // A store that has not counted yet gets one half, and any share has at least one unit.
+        assert_eq!(capacities, [50, 20, 100, 20, 25, 20, 25, 20, 1, 20]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
+use core::num::NonZeroU32;
 
 #[cfg(feature = "std")]
 use crate::Fallback;
@@ -125,6 +126,15 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn has_local_fallback(&self) -> bool {
         false
     }
+
+    /// Returns how many processes share this store's quotas, if the store counts them.
+    ///
+    /// [`StoreExt::or_local`] divides quotas by this number while the store cannot decide. It also
+    /// calls this method immediately, because a store may only start to count then. A wrapper
+    /// returns its inner store's answer.
+    fn replicas(&self) -> Option<NonZeroU32> {
+        None
+    }
 }
 
 /// Convenience methods for every [`Store`].
@@ -155,8 +165,8 @@ pub trait StoreExt: Store {
         self.decide(&charges)
     }
 
-    /// Falls back to `local` while this store cannot decide. Each process then grants half of each
-    /// quota by itself. See [`Fallback`] for other shares and for the total that may be admitted.
+    /// Falls back to `local` while this store cannot decide. The processes then divide each quota
+    /// and together stay within it. See [`Fallback`] for exceptions and fixed shares.
     #[cfg(feature = "std")]
     fn or_local<L: Store>(self, local: L) -> Fallback<Self, L> {
         Fallback::new(self, local)

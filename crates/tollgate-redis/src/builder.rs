@@ -1,8 +1,8 @@
 //! A store's settings.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -297,7 +297,13 @@ impl RedisStoreBuilder {
             ids,
             time: self.time,
         });
-        Ok(RedisStore(Arc::new(Inner { address, names, combiner, leases })))
+        Ok(RedisStore(Arc::new(Inner {
+            address,
+            names,
+            combiner,
+            leases,
+            roster: OnceLock::new(),
+        })))
     }
 }
 

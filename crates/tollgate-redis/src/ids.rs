@@ -25,6 +25,11 @@ impl Ids {
         Self { process, receipts, blocks, calls }
     }
 
+    /// Returns this process's random bits.
+    pub(crate) const fn process(&self) -> u64 {
+        self.process
+    }
+
     /// Returns a new receipt id, for a charge that Redis made at `decided_at`.
     pub(crate) fn receipt(&self, decided_at: Timestamp) -> ReceiptId {
         ReceiptId::new(self.process, decided_at, next(&self.receipts))

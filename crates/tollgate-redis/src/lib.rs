@@ -92,6 +92,7 @@ mod random;
 mod replay;
 mod reply;
 mod report;
+mod roster;
 mod script;
 mod server_clock;
 #[doc(hidden)]

@@ -55,6 +55,13 @@ impl Names {
         name
     }
 
+    /// Returns the name of the roster of processes. No subject is that short.
+    pub(crate) fn roster(&self) -> Name {
+        let mut name = Name::from_slice(&self.prefix);
+        name.extend_from_slice(b"roster}");
+        name
+    }
+
     fn subject(&self, key: &Key) -> Name {
         let mut hash = self.hash.clone();
         hash.update(&*key.as_bytes());

@@ -1,5 +1,6 @@
 //! A store's counters.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ pub struct RedisStats {
     pub queued: u64,
     /// The number of connections made.
     pub connections: u64,
+    /// The number of stores that share the quotas and have a local fallback, including this store.
+    /// Zero before Redis has counted them, and without a fallback.
+    pub replicas: u64,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +100,7 @@ impl Counters {
         measure::connection();
     }
 
-    pub(crate) fn read(&self, queued: usize) -> RedisStats {
+    pub(crate) fn read(&self, queued: usize, replicas: Option<NonZeroU32>) -> RedisStats {
         RedisStats {
             calls: self.calls.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
@@ -108,6 +112,7 @@ impl Counters {
             leased: self.leased.load(Ordering::Relaxed),
             queued: queued as u64,
             connections: self.connections.load(Ordering::Relaxed),
+            replicas: replicas.map_or(0, NonZeroU32::get).into(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The store: turns charges, settlements and resets into requests.
 
 use std::fmt;
-use std::sync::Arc;
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use crate::future::RedisFuture;
 use crate::lease::Leases;
 use crate::names::{Name, Names};
 use crate::report::RedisReport;
+use crate::roster::Roster;
 use crate::stats::RedisStats;
 use crate::ticket::{CallAnswer, Line, Request, Ticket};
 use crate::topology::Member;
@@ -44,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) names: Names,
     pub(crate) combiner: Arc<Combiner>,
     pub(crate) leases: Leases,
+    /// Joined when a local fallback first needs it.
+    pub(crate) roster: OnceLock<Roster>,
 }
 
 impl RedisStore {
@@ -94,7 +98,8 @@ impl RedisStore {
     /// Returns the counters of this store.
     pub fn stats(&self) -> RedisStats {
         let combiner = &self.0.combiner;
-        combiner.counters.read(combiner.topology.queued())
+        let replicas = self.0.roster.get().and_then(Roster::count);
+        combiner.counters.read(combiner.topology.queued(), replicas)
     }
 
     /// Queues a request about a key, or starts the call that carries it.
@@ -224,6 +229,15 @@ impl Store for RedisStore {
 
     fn name(&self) -> &'static str {
         "redis"
+    }
+
+    /// The first call joins the roster in Redis, which counts the stores in this namespace that
+    /// have done so. A store renews its entry every second, and is counted for up to ten seconds
+    /// after its last heartbeat.
+    fn replicas(&self) -> Option<NonZeroU32> {
+        let Combiner { topology, ids, runtime, .. } = &*self.0.combiner;
+        let join = || Roster::join(topology, &self.0.names.roster(), ids.process(), runtime);
+        self.0.roster.get_or_init(join).count()
     }
 }
 

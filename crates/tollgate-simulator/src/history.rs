@@ -31,8 +31,8 @@ pub(crate) struct History {
     corrected: BTreeSet<Place>,
     /// Units that were admitted, and when, in the server's time.
     admitted: BTreeMap<Place, Vec<(Timestamp, u64)>>,
-    /// The same for each replica's local fallback, by the local store's clock.
-    local: BTreeMap<(usize, Place), Vec<(Timestamp, u64)>>,
+    /// The same for all local fallbacks together, by the clock that they share.
+    local: BTreeMap<Place, Vec<(Timestamp, u64)>>,
     /// For each replica, when answers arrived, and their commands' transit times.
     transits: BTreeMap<usize, VecDeque<(Instant, Duration)>>,
     /// Policies that have had several versions.
@@ -109,8 +109,8 @@ pub struct Counts {
 pub(crate) struct Log {
     pub(crate) name: String,
     pub(crate) limit: u64,
-    /// The share that a local store admits.
-    pub(crate) share: u64,
+    /// What all local stores admit together.
+    pub(crate) local: u64,
     /// In microseconds.
     pub(crate) window: u64,
 }
@@ -298,14 +298,8 @@ impl History {
     }
 
     /// A replica's local fallback admitted a charge.
-    pub(crate) fn admit_locally(
-        &mut self,
-        replica: usize,
-        place: Place,
-        at: Timestamp,
-        units: u64,
-    ) {
-        self.local.entry((replica, place)).or_default().push((at, units));
+    pub(crate) fn admit_locally(&mut self, place: Place, at: Timestamp, units: u64) {
+        self.local.entry(place).or_default().push((at, units));
     }
 
     /// A replica spent units of the block that was granted at `granted_at`. "Units count at the
@@ -386,7 +380,7 @@ impl History {
                 violations.push((place.clone(), format!("too few units were reported: {block:?}")));
             }
         }
-        for Log { name, limit, share, window } in logs {
+        for Log { name, limit, local, window } in logs {
             let is_exact = self.breaks == 0 && !self.changed.contains(name);
             for (place, admitted) in self.admitted.iter_mut().filter(|(place, _)| place.0 == *name)
             {
@@ -395,13 +389,10 @@ impl History {
                     violations.extend(found.map(|found| (place.clone(), found)));
                 }
             }
-            for ((replica, place), admitted) in &mut self.local {
-                if place.0 == *name
-                    && let Some(found) = excess(admitted, *share, *window)
-                {
-                    violations
-                        .push((place.clone(), format!("local in replica {replica}: {found}")));
-                }
+            // "All processes together allow at most a quota, or one unit each."
+            for (place, admitted) in self.local.iter_mut().filter(|(place, _)| place.0 == *name) {
+                let found = excess(admitted, *local, *window);
+                violations.extend(found.map(|found| (place.clone(), format!("local: {found}"))));
             }
         }
         if let Some((place, violation)) = violations.into_iter().next() {

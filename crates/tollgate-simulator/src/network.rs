@@ -15,7 +15,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tollgate_redis::simulation::{Answers, Command, CommandError, Connection, Network, Pending};
 
-use crate::server::Condition;
+use crate::server::{Condition, is_call};
 use crate::world::World;
 
 /// The network between a replica and the server.
@@ -78,8 +78,8 @@ struct Reply {
     number: u64,
     answers: Answers,
     arrives: Instant,
-    /// The commands' time from replica to server.
-    transit: Duration,
+    /// The commands' time from replica to server, if the answer tells the server's time.
+    transit: Option<Duration>,
 }
 
 const TO_SERVER: usize = 0;
@@ -303,7 +303,9 @@ async fn carry_replies(access: Access, from: From, mut replies: mpsc::UnboundedR
         let open = state.roads[from.replica].links[from.link].open.as_mut();
         let Some(open) = open.filter(|open| open.number == from.connection) else { return };
         let waiting = open.unanswered.remove(&reply.number);
-        state.history.arrived(from.replica, reply.transit);
+        if let Some(transit) = reply.transit {
+            state.history.arrived(from.replica, transit);
+        }
         if let Some(waiting) = waiting {
             let _ = waiting.send(reply.answers);
         }
@@ -313,7 +315,11 @@ async fn carry_replies(access: Access, from: From, mut replies: mpsc::UnboundedR
 impl Request {
     /// Sends the answers back.
     pub(crate) fn answer(self, answers: Answers, arrives: Instant) {
-        let transit = self.sent.elapsed();
+        // `EVAL` repeats a call, so its answer only bounds the time since the first attempt.
+        let tells_time = self.commands.first().zip(answers.first()).is_some_and(|(it, answer)| {
+            answer.is_ok() && (it.name == "TIME" || it.name == "EVALSHA" && is_call(it))
+        });
+        let transit = tells_time.then(|| self.sent.elapsed());
         // The connection may have ended.
         let _ = self.answers.send(Reply { number: self.number, answers, arrives, transit });
     }

@@ -111,6 +111,14 @@ impl Replica {
         self.0.store.connected().await;
     }
 
+    /// Waits until the store has counted all replicas.
+    pub(crate) async fn counts(&self, replicas: usize) {
+        let counted = || self.0.with_local.replicas().map(|it| it.get() as usize);
+        while counted() != Some(replicas) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits until the store decides.
     pub(crate) async fn recovers(&self) {
         while self.0.store.peek(&self.0.ledger, &Key::new(KEYS[0])).await.is_err() {
@@ -300,7 +308,7 @@ impl Replica {
                     state.history.told(place.clone(), units, told);
                     if verdict.is_admitted() {
                         let at = verdict.decided_at();
-                        state.history.admit_locally(number, place, at, units);
+                        state.history.admit_locally(place, at, units);
                     }
                 }
                 (Source::Lease, Outcome::Allow { charged_at, .. }) => {
@@ -410,14 +418,14 @@ impl Replica {
 }
 
 impl Limit {
-    /// Returns the limit and a local store's share, for a sliding window log.
-    pub(crate) fn as_log(&self) -> Option<Log> {
+    /// Returns the limit and the sum of the local shares, for a sliding window log.
+    pub(crate) fn as_log(&self, replicas: usize) -> Option<Log> {
         let policy = &self.versions[0];
         let is_log = matches!(policy.algorithm(), Some(Algorithm::SlidingWindowLog { .. }));
         is_log.then(|| Log {
             name: policy.name().to_owned(),
             limit: policy.capacity(),
-            share: policy.share(1, 2).expect("a share").capacity(),
+            local: policy.share(1, replicas as u32).expect("a share").capacity() * replicas as u64,
             window: policy.window().get(),
         })
     }

@@ -82,6 +82,9 @@ impl Scenario {
             // The first calls load the script, and take longer than requests may wait.
             replica.recovers().await;
         }
+        for replica in &replicas {
+            replica.counts(replicas.len()).await;
+        }
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for replica in &replicas {
@@ -121,11 +124,11 @@ impl Scenario {
         // Let blocked messages arrive.
         sleep(Duration::from_secs(1)).await;
         assert!(!serving.is_finished(), "the simulated server panicked");
-        finish(&world, self.seed, has_faults, &self.limits)
+        finish(&world, self.seed, has_faults, &self.limits, replicas.len())
     }
 }
 
-fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit]) -> Run {
+fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit], replicas: usize) -> Run {
     let mut state = world.lock();
     let counts = state.history.counts;
     let failed = counts.not_charged + counts.maybe_charged;
@@ -134,7 +137,7 @@ fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit]) -> Run {
         let violation = format!("{failed} requests failed without a fault");
         state.history.fail(everywhere(), violation);
     }
-    let logs: Vec<_> = limits.iter().filter_map(Limit::as_log).collect();
+    let logs: Vec<_> = limits.iter().filter_map(|limit| limit.as_log(replicas)).collect();
     state.history.check(&logs);
     let (violation, trace) = (state.history.violation.take(), std::mem::take(&mut state.trace));
     Run { seed, violation, trace, counts }

@@ -59,6 +59,12 @@ const MUTANTS: &[Mutant] = &[
         to: "let first = tickets.iter().map(|ticket| ticket.deadline).max();",
     },
     Mutant {
+        bug: "each process grants half of the quota during an outage",
+        file: "crates/tollgate-core/src/fallback.rs",
+        from: "self.store.replicas()?.get()",
+        to: "self.store.replicas()?.get().min(2)",
+    },
+    Mutant {
         bug: "the slowest answer sets the server's clock",
         file: "crates/tollgate-redis/src/server_clock.rs",
         from: "|least| least.min(sample)",
@@ -175,7 +181,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         bug: "the local fallback grants the whole quota",
         file: "crates/tollgate-core/src/fallback.rs",
-        from: "policy.share(self.numerator, self.denominator)",
+        from: "policy.share(share.0, share.1)",
         to: "policy.share(1, 1)",
     },
 ];

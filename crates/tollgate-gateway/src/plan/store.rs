@@ -27,8 +27,8 @@ pub struct RedisPlan {
     /// The key with which identities are hashed, the same on all replicas.
     pub key_secret: Option<Secret>,
     /// The share of each quota that a policy with `onStoreError: local` grants while Redis is down:
-    /// numerator and denominator.
-    pub local_share: (u32, u32),
+    /// numerator and denominator. `None` divides it by the number of gateways.
+    pub local_share: Option<(u32, u32)>,
 }
 
 impl RedisPlan {

@@ -9,8 +9,8 @@ pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 
 /// Starts to connect without waiting. Must be called in a tokio runtime.
 pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
-    let (numerator, denominator) = plan.local_share;
     let store = redis(plan)?.or_local(MemoryStore::new());
+    let Some((numerator, denominator)) = plan.local_share else { return Ok(store) };
     store.with_share(numerator, denominator).map_err(|error| error.to_string())
 }
 

@@ -9,6 +9,8 @@ mod faults;
 mod lease;
 mod refunds;
 mod rights;
+#[cfg(unix)]
+mod roster;
 mod scenes;
 mod script;
 #[cfg(unix)]

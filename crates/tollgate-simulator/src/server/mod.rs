@@ -19,6 +19,8 @@ use self::request::{Call, Request, Sum};
 /// A key expires in the second that starts this many seconds after the second in which its state
 /// becomes fresh.
 const SLACK: u64 = 2;
+/// A process counts for at least this long after its last heartbeat.
+const COUNTED: Micros = Micros::new(5_000_000);
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -54,6 +56,8 @@ pub(crate) enum Restart {
 #[derive(Clone, Debug, Default)]
 struct Data {
     reference: Reference,
+    /// The processes that share the quotas, and when each was last seen.
+    roster: BTreeMap<Bytes, Timestamp>,
     /// When each key expires.
     expiries: BTreeMap<(String, Vec<u8>), Timestamp>,
 }
@@ -161,6 +165,9 @@ impl Server {
             changes: Vec::new(),
             at: None,
         };
+        if !is_call(command) {
+            return self.count(&command.arguments[3]);
+        }
         if command.name == "EVAL" {
             self.knows_script = true;
         } else if !self.knows_script {
@@ -187,6 +194,15 @@ impl Server {
         self.data.reference.forget_resets();
         let answer = Ok(Value::Bytes(Bytes::from(reply.into_bytes())));
         Done { answer, changes, at: Some(now) }
+    }
+
+    /// Counts the processes like `roster.lua`.
+    fn count(&mut self, number: &Bytes) -> Done {
+        let now = self.clock.read();
+        self.data.roster.insert(number.clone(), now);
+        self.data.roster.retain(|_, seen| now.since(*seen) < COUNTED);
+        let count = i64::try_from(self.data.roster.len()).expect("a few processes");
+        Done { answer: Ok(Value::Number(count)), changes: Vec::new(), at: Some(now) }
     }
 
     fn request(
@@ -316,6 +332,12 @@ impl Data {
             }
         }
     }
+}
+
+/// Whether this calls the script that decides, and not the roster's script.
+pub(crate) fn is_call(command: &Command) -> bool {
+    let is_script = matches!(command.name, "EVAL" | "EVALSHA");
+    is_script && !command.arguments.get(2).is_some_and(|key| key.ends_with(b"{roster}"))
 }
 
 fn freed(policy: &str, key: &Key) -> Change {

@@ -1,5 +1,7 @@
 //! Stores that wrap another store.
 
+use std::num::NonZeroU32;
+
 use tollgate_core::{
     Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };
@@ -10,21 +12,24 @@ pub struct Inside {
     has_local_fallback: bool,
 }
 
-/// Checks that a wrapper returns its inner store's name, and has a local fallback if the inner
-/// store has one. `wrap` creates the wrapper.
+/// Checks that a wrapper returns its inner store's name and number of replicas, and has a local
+/// fallback if the inner store has one. `wrap` creates the wrapper.
 ///
-/// Both methods of [`Store`] have a default, so a wrapper that forgets them still compiles.
+/// These methods of [`Store`] have a default, so a wrapper that forgets them still compiles.
 pub fn a_wrapper_passes_on_what_the_store_inside_is<W: Store>(wrap: impl Fn(Inside) -> W) {
     for has_local_fallback in [false, true] {
         let inside = Inside { has_local_fallback };
         let (name, wrapper) = (inside.name(), wrap(inside));
         assert_eq!(wrapper.name(), name, "`Store::name` of the wrapper");
+        assert_eq!(wrapper.replicas(), REPLICAS, "`Store::replicas` of the wrapper");
         assert!(
             wrapper.has_local_fallback() || !has_local_fallback,
             "`Store::has_local_fallback` of the wrapper is not that of the store inside"
         );
     }
 }
+
+const REPLICAS: Option<NonZeroU32> = NonZeroU32::new(7);
 
 impl Inside {
     fn answer<T>() -> Reply<NeverPending<Result<T, StoreError>>> {
@@ -57,5 +62,9 @@ impl Store for Inside {
 
     fn has_local_fallback(&self) -> bool {
         self.has_local_fallback
+    }
+
+    fn replicas(&self) -> Option<NonZeroU32> {
+        REPLICAS
     }
 }

@@ -99,6 +99,7 @@ pub(crate) mod name {
     pub(crate) const OVERFLOWED: &str = "tollgate_memory_overflowed_total";
     pub(crate) const LISTED: &str = "tollgate_listed_requests_total";
     pub(crate) const REDIS_QUEUED: &str = "tollgate_redis_queued_requests";
+    pub(crate) const REDIS_REPLICAS: &str = "tollgate_redis_replicas";
 }
 
 /// Ranges from in-memory decisions to timeouts.
@@ -179,6 +180,11 @@ pub const METRICS: &[Metric] = &[
         "Duration of a call, from sending it to the reply.",
     ),
     Metric::gauge(name::REDIS_QUEUED, &["store"], "Requests that wait for a call."),
+    Metric::gauge(
+        name::REDIS_REPLICAS,
+        &["store"],
+        "Replicas that share the quotas and fall back to a local share. 0 if unknown.",
+    ),
     Metric::counter(
         "tollgate_redis_deny_cache_hits_total",
         &[],

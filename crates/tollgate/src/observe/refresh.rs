@@ -68,9 +68,12 @@ impl Gauges {
         if let Some(is_open) = self.breaker {
             gauge!(name::BREAKER, &labels).set(f64::from(u8::from(is_open)));
         }
-        for (counter, gauge) in
-            [("keys", name::KEYS), ("bytes", name::BYTES), ("queued", name::REDIS_QUEUED)]
-        {
+        for (counter, gauge) in [
+            ("keys", name::KEYS),
+            ("bytes", name::BYTES),
+            ("queued", name::REDIS_QUEUED),
+            ("replicas", name::REDIS_REPLICAS),
+        ] {
             #[expect(clippy::cast_precision_loss, reason = "all are below 2^53")]
             if let Some(count) = self.counters.get(counter) {
                 gauge!(gauge, &labels).set(*count as f64);

@@ -95,6 +95,7 @@ impl Inspect for tollgate_redis::RedisStore {
             ("leased", stats.leased),
             ("queued", stats.queued),
             ("connections", stats.connections),
+            ("replicas", stats.replicas),
         ];
         StoreReport {
             is_available: self.is_connected() && !self.breaker().is_open(),

@@ -97,7 +97,7 @@ pub struct Args {
     pub api_keys: Option<ApiKeyList>,
 
     /// While Redis cannot decide: let requests pass without limits, reject them with 503, or let this
-    /// replica grant half of the quota by itself [default: local]
+    /// replica grant its share of the quota by itself [default: local]
     #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
     pub on_store_error: Option<OnStoreError>,
 

@@ -149,17 +149,30 @@ async fn open_allows_during_outage() {
     }
 }
 
+/// Waits until each replica knows that there are three.
+async fn until_counted(set: &Set) {
+    for admin in &set.admins {
+        let client = Client::new(None, *admin);
+        until_async("three replicas", Duration::from_secs(20), async || {
+            let status = client.get("/status", &[]).await.json();
+            (status["stores"][0]["redis"]["replicas"] == 3).then_some(())
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_grants_half_per_replica() {
+async fn replicas_grant_one_quota_together() {
     let mut set = set("local");
     let client = client(&set);
+    until_counted(&set).await;
     for fault in Fault::ALL {
         let key = format!("{fault:?}");
         assert_eq!(count(&ask(&client, &key, 10).await, 200), 10);
         fault.begin(&mut set);
         let answers = ask(&client, &key, 6 * LIMIT).await;
-        assert_eq!(count(&answers, 200), 3 * (LIMIT / 2), "{fault:?}");
-        assert_eq!(count(&answers, 429), 6 * LIMIT - 3 * (LIMIT / 2), "{fault:?}");
+        assert_eq!(count(&answers, 200), 3 * (LIMIT / 3), "{fault:?}");
+        assert_eq!(count(&answers, 429), 6 * LIMIT - 3 * (LIMIT / 3), "{fault:?}");
         fault.end(&mut set);
         assert_recovered(&set, &key).await;
     }

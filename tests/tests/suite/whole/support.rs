@@ -1,6 +1,6 @@
 //! Starts Redis, replicas and nginx on free ports.
 
-use tollgate_replicas::{Order, Set};
+use tollgate_replicas::{Admin, Order, Set};
 
 use crate::client::Client;
 
@@ -18,7 +18,7 @@ pub(crate) fn start(flags: &[&str]) -> Set {
         redis_port: 0,
         flags: usual.chain(flags).map(|flag| (*flag).to_owned()).collect(),
         variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
-        admin: None,
+        admin: Some(Admin { port: 0, token: "a-secret-of-16-characters".to_owned() }),
     };
     Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"))
 }

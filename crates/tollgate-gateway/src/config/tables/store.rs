@@ -37,8 +37,9 @@ section! {
         /// The secret for hashing identities, which is the same on all replicas. If it is missing,
         /// anyone with access to Redis can find out client addresses.
         optional key_secret: Hidden<format::Text>,
-        /// The share of each quota that a policy with `onStoreError: local` grants in this process.
-        default local_share: format::Share = "1/2",
+        /// A fixed share of each quota that a policy with `onStoreError: local` grants in this
+        /// process. By default the gateways count themselves, and each grants an equal share.
+        optional local_share: format::Share,
     }
 }
 

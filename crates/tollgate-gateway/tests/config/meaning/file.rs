@@ -87,7 +87,7 @@ fn redis_secrets_are_not_shown() {
 ",
     );
     let StorePlan::Redis(redis) = &plan.store else { panic!() };
-    assert_eq!((redis.timeout, redis.local_share), (Duration::from_millis(20), (1, 3)));
+    assert_eq!((redis.timeout, redis.local_share), (Duration::from_millis(20), Some((1, 3))));
     assert_eq!(redis.topology, Topology::Cluster);
     assert_eq!(redis.url.reveal(), "redis://:hunter2@localhost:6379");
     let client = plan.routes[0].limits.client.as_ref().unwrap();

@@ -71,7 +71,7 @@ const BOUNDARIES: &[Boundary] = &[
     },
     Boundary {
         package: "tollgate-llm",
-        features: "--all-features",
+        features: "--no-default-features",
         direct: Some(&["memchr", "serde", "serde_json", "thiserror"]),
         forbidden: &["http", "hyper", "tokio", "tollgate-core", "tower"],
         reason: "usage is read from bytes, by a proxy of any framework",

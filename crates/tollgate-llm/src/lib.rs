@@ -2,7 +2,8 @@
 //!
 //! A service that forwards requests to a model needs three numbers: an estimate of the tokens before
 //! the request, the actual tokens after the response, and their price. This crate reads them from
-//! bytes. It contains no I/O, HTTP or logging.
+//! bytes. Without features it contains no I/O, HTTP or logging. With the feature `axum`, the layer
+//! `LlmBudget` applies them around a router.
 //!
 //! ```
 //! use tollgate_llm::{DOLLAR, Model, Models, Price, Request, UsageReader};
@@ -62,7 +63,11 @@
 //! output tokens are unknown, and it pays for its input and the visible text. The server's own
 //! context, such as `previous_response_id`, is not part of the request. The reported usage has both.
 
+mod api;
+mod call;
 mod filter;
+#[cfg(feature = "axum")]
+mod layer;
 mod model;
 mod output;
 mod reader;
@@ -70,9 +75,18 @@ mod request;
 mod scan;
 mod usage;
 
+pub use api::Api;
+pub use call::{Call, Meter};
 pub use filter::UsageEventFilter;
+#[cfg(feature = "axum")]
+pub use layer::{LlmBudget, LlmBudgetBuilder, LlmService};
 pub use model::{DOLLAR, Model, Models, Price};
 pub use output::OutputHistory;
 pub use reader::UsageReader;
 pub use request::{Request, RequestError};
 pub use usage::Usage;
+
+/// The example of the guide is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/how-to/language-models.md")]
+struct Guide;

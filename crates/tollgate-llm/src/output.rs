@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Learns the length of responses per client and model, for requests without a maximum.
 ///
@@ -18,8 +18,13 @@ use std::sync::{Mutex, PoisonError};
 /// assert_eq!(history.percentile_95("client 7", "gpt-5-mini"), Some(95));
 /// assert_eq!(history.percentile_95("client 8", "gpt-5-mini"), None);
 /// ```
+///
+/// Clones share the history.
+#[derive(Clone, Debug)]
+pub struct OutputHistory(Arc<Shared>);
+
 #[derive(Debug)]
-pub struct OutputHistory {
+struct Shared {
     hasher: RandomState,
     /// Half of the maximum, because there are two generations.
     max_recent: usize,
@@ -38,29 +43,41 @@ impl OutputHistory {
     /// bytes each.
     pub fn new(max_pairs: usize) -> Self {
         let max_recent = (max_pairs / 2).max(1);
-        Self { hasher: RandomState::new(), max_recent, generations: Mutex::default() }
+        let (hasher, generations) = (RandomState::new(), Mutex::default());
+        Self(Arc::new(Shared { hasher, max_recent, generations }))
     }
 
     /// Records the output tokens of a complete response.
     pub fn record(&self, client: impl Hash, model: &str, output: u64) {
-        let pair = self.hasher.hash_one((client, model));
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let Generations { recent, earlier } = &mut *generations;
-        if !recent.contains_key(&pair) && recent.len() == self.max_recent {
-            *earlier = std::mem::take(recent);
-        }
-        let histogram =
-            recent.entry(pair).or_insert_with(|| earlier.remove(&pair).unwrap_or_default());
-        histogram.record(output);
+        self.record_of(self.pair(client, model), output);
     }
 
     /// Returns the number of output tokens that 95 % of the responses do not exceed, rounded up by at
     /// most 25 %. `None` for fewer than 20 responses. Recent responses count more.
     pub fn percentile_95(&self, client: impl Hash, model: &str) -> Option<u64> {
-        let pair = self.hasher.hash_one((client, model));
-        let generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let histogram = generations.recent.get(&pair).or_else(|| generations.earlier.get(&pair))?;
-        histogram.percentile_95()
+        self.percentile_of(self.pair(client, model))
+    }
+
+    pub(crate) fn pair(&self, client: impl Hash, model: &str) -> u64 {
+        self.0.hasher.hash_one((client, model))
+    }
+
+    pub(crate) fn record_of(&self, pair: u64, output: u64) {
+        let Generations { recent, earlier } = &mut *self.generations();
+        if !recent.contains_key(&pair) && recent.len() == self.0.max_recent {
+            *earlier = std::mem::take(recent);
+        }
+        let earlier = || earlier.remove(&pair).unwrap_or_default();
+        recent.entry(pair).or_insert_with(earlier).record(output);
+    }
+
+    pub(crate) fn percentile_of(&self, pair: u64) -> Option<u64> {
+        let Generations { recent, earlier } = &*self.generations();
+        recent.get(&pair).or_else(|| earlier.get(&pair))?.percentile_95()
+    }
+
+    fn generations(&self) -> MutexGuard<'_, Generations> {
+        self.0.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

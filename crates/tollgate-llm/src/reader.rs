@@ -33,9 +33,12 @@ impl UsageReader {
     /// Makes a reader for a response's `Content-Type`: [`sse`](Self::sse) for
     /// `text/event-stream`, else [`json`](Self::json).
     pub fn for_content_type(content_type: &str) -> Self {
+        if Self::is_sse(content_type) { Self::sse() } else { Self::json() }
+    }
+
+    pub(crate) fn is_sse(content_type: &str) -> bool {
         let essence = content_type.split(';').next().unwrap_or_default().trim_ascii();
-        let is_stream = essence.eq_ignore_ascii_case("text/event-stream");
-        if is_stream { Self::sse() } else { Self::json() }
+        essence.eq_ignore_ascii_case("text/event-stream")
     }
 
     /// Reads the next bytes.

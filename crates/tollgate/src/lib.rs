@@ -129,7 +129,6 @@ mod documents {
         Http: "http.md",
         Korean: "ko/README.md",
         Leases: "leases.md",
-        LanguageModels: "how-to/language-models.md",
         Login: "how-to/login.md",
         Migrating: "how-to/migrating.md",
         SoftLimits: "how-to/soft-limits.md",

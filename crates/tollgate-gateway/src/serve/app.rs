@@ -29,7 +29,7 @@ use super::denials::Denied;
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
 use super::lists;
-use super::llm::{self, Llm};
+use super::llm::Llm;
 use super::rate_limits::RateLimits;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
@@ -292,7 +292,6 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let path = request.uri().path().to_owned();
         let client = request.extensions().get::<ClientIdentity>();
         let client = client.and_then(|client| client.subject().ok().flatten());
         // The limiter denies a request without a client, so its body is not read.
@@ -303,9 +302,7 @@ impl<St: Inspect> App<St> {
                 return Ok(*refused);
             }
         }
-        let mut response = limiter.layer.layer(inner).call(request).await?;
-        llm::denial(&path, &mut response);
-        Ok(response)
+        limiter.layer.layer(inner).call(request).await
     }
 
     /// The limiter for a request, or `None` if the request is not limited. The limiter finds the

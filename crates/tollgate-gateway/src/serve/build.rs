@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::header::FORWARDED;
 use http::{HeaderName, StatusCode};
-use tollgate::headers::{self, HeaderOptions};
+use tollgate::headers;
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::Reserve;
@@ -12,12 +12,13 @@ use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
+use tollgate_llm::Call;
 
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
 use super::error::BuildError;
 use super::key_sources;
-use super::llm::ModelCall;
+use super::llm::{self, LlmDenials};
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
@@ -123,12 +124,8 @@ impl<St: Inspect> Parts<'_, St> {
             return Ok(None);
         }
         let endpoint = api.map_or("other", |api| &api.limit.name);
-        let mut headers = self.plan.headers;
-        if api.is_some_and(|api| api.llm.is_some()) {
-            headers = headers.x_ratelimit_by_policy();
-        }
-        let limiter = self.limiter_of(&limits, endpoint, headers);
-        let limiter = limiter.map(|it| Limiter { llm: api.and_then(|api| api.llm.clone()), ..it });
+        let llm = api.and_then(|api| api.llm.as_ref());
+        let limiter = self.limiter_of(&limits, endpoint, llm);
         limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
     }
 
@@ -136,7 +133,7 @@ impl<St: Inspect> Parts<'_, St> {
     /// reads the client from the request's extensions.
     pub(super) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
-        let limiter = self.limiter_of(&[&**limit], "preflight", self.plan.headers)?;
+        let limiter = self.limiter_of(&[&**limit], "preflight", None)?;
         Ok(Some(Preflight { limiter, source: key_sources::addresses(self.plan)? }))
     }
 
@@ -144,13 +141,12 @@ impl<St: Inspect> Parts<'_, St> {
         &self,
         limits: &[&LimitPlan],
         endpoint: &str,
-        headers: HeaderOptions,
+        llm: Option<&Arc<LlmPlan>>,
     ) -> Result<Limiter<St>, BuildError> {
         let falls_back = limits.iter().any(|limit| limit.may_fall_back());
         let store = if falls_back { self.store } else { self.without_local };
         let grpc = Arc::clone(&self.plan.grpc);
-        let mut layer = RateLimitLayer::builder(store.clone())
-            .headers(headers)
+        let layer = RateLimitLayer::builder(store.clone())
             .on_missing_key(self.plan.on_missing_key)
             // `Plan::meets` finds a preflight's limiter.
             .exempt_preflights(false)
@@ -158,8 +154,14 @@ impl<St: Inspect> Parts<'_, St> {
             .endpoint(endpoint)
             .grpc_if(move |head| is_grpc(&grpc, head.uri.path()))
             .tiers(self.tiers())
-            .wait_queue(self.room)
-            .denial_response(Denials::of(self.plan));
+            .wait_queue(self.room);
+        let (headers, denials) = (self.plan.headers, Denials::of(self.plan));
+        let mut layer = match llm {
+            None => layer.headers(headers).denial_response(denials),
+            Some(_) => {
+                layer.headers(headers.x_ratelimit_by_policy()).denial_response(LlmDenials(denials))
+            }
+        };
         let prices = Prices::of(limits.iter().copied());
         for &plan in limits {
             for quota in &plan.quotas {
@@ -180,7 +182,7 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(enforced(blocked, plan));
             }
         }
-        Ok(Limiter { layer: layer.build()?, prices, llm: None })
+        Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned() })
     }
 
     fn tiers(&self) -> impl TierSource + use<St> {
@@ -254,7 +256,8 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
 fn costs(plan: &LimitPlan) -> Costs {
     if let Some(settle) = plan.reserve.map(|it| it.settle).filter(|settle| settle.is_usage()) {
         return Costs::default().from_fn(move |head: &RequestHead<'_>| {
-            head.extensions.get::<ModelCall>()?.estimate(settle)
+            let call: &Call = head.extensions.get()?;
+            llm::cost(call, &call.estimate(), settle)
         });
     }
     let table = Arc::clone(&plan.costs);

@@ -1,5 +1,6 @@
 //! Reads a request's actual cost from the response.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use http::{Request, Response, StatusCode};
 use tollgate::headers;
 use tollgate::layer::Reservation;
 use tollgate::policy::Cost;
+use tollgate_llm::{Call, Meter};
 use tower_service::Service;
 
-use super::llm::{ModelCall, UsageMeter};
+use super::llm;
 use crate::plan::{LimitPlan, SettleBy};
 use crate::proxy::{Admitted, Answering, Body, Fault, Forward, Watch};
 
@@ -56,7 +58,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
     fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
         let prices = self.prices.filter(|prices| !prices.0.is_empty());
         let Some(prices) = prices else { return self.forward.send(request) };
-        let call = request.extensions_mut().remove::<ModelCall>();
+        let call = request.extensions_mut().remove::<Call>();
         let reservation = request.extensions_mut().remove::<Reservation>();
         if reservation.is_none() && call.is_none() {
             return self.forward.send(request);
@@ -68,7 +70,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
         // Without a charge, the usage that the gateway asked for is hidden nevertheless.
         let reservation = reservation.unwrap_or_default();
         // A client that leaves before the response pays for its input.
-        let usage = call.as_ref().map(ModelCall::unanswered);
+        let usage = call.map(|call| Usage { meter: call.meter(""), call });
         let mut bill = Bill { reservation, prices: prices.clone(), bytes: None, usage };
         let answer = self.forward.send(request);
         Box::pin(async move {
@@ -77,10 +79,7 @@ impl<'a> Service<Request<Admitted>> for Settled<'a> {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(response);
             }
-            bill.bytes = Some(0);
-            if let Some(call) = call {
-                bill.read_usage(call, &mut response);
-            }
+            bill.begin(&mut response);
             Ok(response.map(|body| body.watched_by(Box::new(bill))))
         })
     }
@@ -91,16 +90,23 @@ struct Bill {
     prices: Prices,
     /// `None` before the response.
     bytes: Option<u64>,
-    /// The usage of a language model.
-    usage: Option<UsageMeter>,
+    usage: Option<Usage>,
+}
+
+/// The usage of a language model.
+struct Usage {
+    call: Call,
+    meter: Meter,
 }
 
 impl Bill {
     /// Reads the usage from the response. An error of the model's server refunds tokens and money,
     /// unless the model may have worked on the request.
-    fn read_usage(&mut self, call: ModelCall, response: &mut Response<Body>) {
+    fn begin(&mut self, response: &mut Response<Body>) {
+        self.bytes = Some(0);
+        let Some(usage) = &mut self.usage else { return };
         if response.status().is_success() {
-            self.usage = Some(call.answered(response.headers_mut()));
+            usage.meter = llm::meter(&usage.call, response.headers_mut());
         } else if !response.extensions().get::<Fault>().is_some_and(|it| it.hides_an_outcome()) {
             self.usage = None;
             self.settle(|by| by.is_usage().then_some(Cost::ZERO));
@@ -120,13 +126,16 @@ impl Watch for Bill {
     fn data(&mut self, data: Bytes) -> Bytes {
         self.bytes = self.bytes.map(|bytes| bytes.saturating_add(data.len() as u64));
         match &mut self.usage {
-            Some(usage) => usage.data(data),
+            Some(usage) => match usage.meter.read(&data) {
+                Cow::Borrowed(_) => data,
+                Cow::Owned(passed) => passed.into(),
+            },
             None => data,
         }
     }
 
     fn shortens(&self) -> bool {
-        self.usage.as_ref().is_some_and(UsageMeter::shortens)
+        self.usage.as_ref().is_some_and(|usage| usage.meter.shortens())
     }
 
     fn trailers(&mut self, trailers: &HeaderMap) {
@@ -145,7 +154,10 @@ impl Drop for Bill {
     fn drop(&mut self) {
         self.settle(|by| match by {
             SettleBy::Bytes(unit) => Some(Cost::new(self.bytes?.div_ceil(unit))),
-            by => self.usage.as_ref()?.cost(by),
+            by => {
+                let Usage { call, meter } = self.usage.as_ref()?;
+                llm::cost(call, &meter.usage(), by)
+            }
         });
     }
 }

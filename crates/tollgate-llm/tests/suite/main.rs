@@ -1,5 +1,7 @@
 //! The parsers, through their public API.
 
+#[cfg(feature = "axum")]
+mod budget;
 mod chunks;
 mod history;
 mod prices;

@@ -5,7 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use axum::response::sse::{Event, Sse};
-use axum::{Json, Router, routing::post};
+use axum::{Router, routing::post};
+use bytes::Bytes;
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -13,7 +14,8 @@ use tokio_stream::{Stream, StreamExt};
 
 type Answer = Sse<Box<dyn Stream<Item = Result<Event, Infallible>> + Send + Unpin>>;
 
-async fn answer(Json(request): Json<Value>) -> Result<Answer, StatusCode> {
+async fn answer(request: Bytes) -> Result<Answer, StatusCode> {
+    let request: Value = serde_json::from_slice(&request).map_err(|_| StatusCode::BAD_REQUEST)?;
     if request["model"] == "broken" {
         return Err(StatusCode::INTERNAL_SERVER_ERROR);
     }

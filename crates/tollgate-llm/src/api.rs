@@ -1,0 +1,61 @@
+use serde_json::json;
+
+/// The API that a client uses, by the path of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Api {
+    /// OpenAI's chat completions and completions: `…/completions`.
+    Completions,
+    /// Anthropic's messages: `…/messages`.
+    Messages,
+    /// OpenAI's other APIs.
+    OpenAi,
+}
+
+impl Api {
+    /// The policy name for a budget in money. Its denials have OpenAI's code `insufficient_quota`.
+    pub const BUDGET: &str = "budget";
+
+    /// Returns the API with this path.
+    pub fn of_path(path: &str) -> Self {
+        match path.trim_end_matches('/').rsplit('/').next() {
+            Some("completions") => Self::Completions,
+            Some("messages") => Self::Messages,
+            _ => Self::OpenAi,
+        }
+    }
+
+    /// Returns the JSON body of an error, as clients of this API expect it. `policy` is the name of
+    /// the policy that denied the request.
+    ///
+    /// ```
+    /// use tollgate_llm::Api;
+    ///
+    /// let body = Api::of_path("/v1/messages").error(429, Some("tokens"), "Too many tokens.");
+    /// let expected = r#"{"error":{"message":"Too many tokens.","type":"rate_limit_error"},"type":"error"}"#;
+    /// assert_eq!(body, expected);
+    /// ```
+    pub fn error(self, status: u16, policy: Option<&str>, message: &str) -> String {
+        if self == Self::Messages {
+            let kind = match status {
+                401 => "authentication_error",
+                403 => "permission_error",
+                413 => "request_too_large",
+                429 => "rate_limit_error",
+                500.. => "api_error",
+                _ => "invalid_request_error",
+            };
+            let error = json!({"type": kind, "message": message});
+            return json!({"type": "error", "error": error}).to_string();
+        }
+        let (kind, code) = match (status, policy) {
+            (429, Some(Self::BUDGET)) => ("insufficient_quota", Some("insufficient_quota")),
+            (429, policy) => (policy.unwrap_or("requests"), Some("rate_limit_exceeded")),
+            (401 | 403, None) => ("invalid_request_error", Some("invalid_api_key")),
+            (500.., _) => ("server_error", None),
+            _ => ("invalid_request_error", None),
+        };
+        let error = json!({"message": message, "type": kind, "param": null, "code": code});
+        json!({"error": error}).to_string()
+    }
+}

@@ -1,0 +1,378 @@
+//! Budgets around an axum router that forwards requests to models.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, to_bytes};
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Body as _, Frame, SizeHint};
+use tollgate::denial::{Denial, Reason};
+use tollgate::headers::HeaderOptions;
+use tollgate::key::{KeySource, RequestHead};
+use tollgate::layer::{LayerError, RateLimitLayerBuilder, Reservation};
+use tollgate::limit::{OnMissingKey, Reserve};
+use tollgate::{Costs, Limit, Policy, RateLimitLayer, Store};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Api, Call, Meter, Model, Models, OutputHistory, Usage};
+
+/// A layer with budgets in requests, tokens and money, around an axum router that forwards requests
+/// to models (feature `axum`).
+///
+/// It reads the request, reserves its estimate, and settles tokens and money by the usage in the
+/// response. The handler only forwards the request. A response that is no success is free, and a
+/// client that leaves pays for its input and the text so far. Denials have the error body of the
+/// API, and the status 401 without a key.
+///
+/// ```
+/// use tollgate::key::{ApiKey, ApiKeys};
+/// use tollgate::{MemoryStore, Policy, Quota};
+/// use tollgate_llm::{DOLLAR, LlmBudget, Model, Models, Price};
+///
+/// let models = Models::new(Model::new(Price::per_million(15 * DOLLAR, 120 * DOLLAR)));
+/// let key = ApiKey::in_authorization("Bearer").one_of(ApiKeys::from_keys(["k-7f3a"]));
+/// let budget = LlmBudget::builder(MemoryStore::new(), key, models)
+///     .requests(Policy::token_bucket("requests", Quota::per_minute(60))?)
+///     .tokens(Policy::token_bucket("tokens", Quota::per_minute(100_000))?)
+///     .build()?;
+/// let app = axum::Router::<()>::new().layer(budget);
+/// # let _ = app;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct LlmBudget<St> {
+    limits: RateLimitLayer<St>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    key: Box<dyn KeySource>,
+    models: Models,
+    history: OutputHistory,
+    max_body: usize,
+    tokens: Option<String>,
+    money: Option<String>,
+}
+
+/// Builds an [`LlmBudget`]. A policy applies to each key.
+#[must_use]
+pub struct LlmBudgetBuilder<St, K> {
+    limits: RateLimitLayerBuilder<St>,
+    key: K,
+    models: Models,
+    max_body: usize,
+    tokens: Option<String>,
+    money: Option<String>,
+}
+
+impl<St: Store> LlmBudget<St> {
+    /// Starts a budget for each `key`.
+    pub fn builder<K: KeySource + Clone>(
+        store: St,
+        key: K,
+        models: Models,
+    ) -> LlmBudgetBuilder<St, K> {
+        let limits = RateLimitLayer::builder(store)
+            .headers(HeaderOptions::default().x_ratelimit_by_policy())
+            .denial_response(denied);
+        LlmBudgetBuilder { limits, key, models, max_body: 4 << 20, tokens: None, money: None }
+    }
+}
+
+impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
+    /// Limits requests, or concurrent requests. It may be called several times.
+    pub fn requests(mut self, policy: Policy) -> Self {
+        self.limits = self.limits.limit(limit(policy, &self.key));
+        self
+    }
+
+    /// Limits input and output tokens.
+    pub fn tokens(mut self, policy: Policy) -> Self {
+        self.tokens = Some(policy.name().to_owned());
+        let limit = limit(policy, &self.key);
+        self.limits = self.limits.limit(by_usage(limit, |_, usage| usage.total()));
+        self
+    }
+
+    /// Limits the price of these tokens, in the unit of the [prices](crate::Price).
+    pub fn money(mut self, policy: Policy) -> Self {
+        self.money = Some(policy.name().to_owned());
+        let limit = limit(policy, &self.key);
+        self.limits = self.limits.limit(by_usage(limit, |model, usage| model.price().of(usage)));
+        self
+    }
+
+    /// Sets the longest request body in bytes. The default is 4 MiB, and longer requests get 413.
+    pub const fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = bytes;
+        self
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Errors
+    /// As [`RateLimitLayerBuilder::build`].
+    pub fn build(self) -> Result<LlmBudget<St>, LayerError> {
+        let Self { limits, key, models, max_body, tokens, money } = self;
+        let (key, history) = (Box::new(key), OutputHistory::new(MAX_PAIRS));
+        let shared = Arc::new(Shared { key, models, history, max_body, tokens, money });
+        Ok(LlmBudget { limits: limits.build()?, shared })
+    }
+}
+
+/// The pairs of client and model whose usual output is known.
+const MAX_PAIRS: usize = 100_000;
+
+fn limit(policy: Policy, key: &(impl KeySource + Clone)) -> Limit {
+    Limit::new(policy, key.clone()).on_missing_key(OnMissingKey::Deny)
+}
+
+fn by_usage(limit: Limit, units: fn(&Model, &Usage) -> u64) -> Limit {
+    let costs = Costs::default().from_fn(move |head: &RequestHead<'_>| {
+        let call = head.extensions.get::<Call>()?;
+        Some(units(call.model(), &call.estimate()))
+    });
+    limit.costs(costs).reserve(Reserve::by_handler())
+}
+
+fn denied(denial: &Denial<'_>) -> Response<Bytes> {
+    let status = match denial.reason() {
+        Reason::MissingKey => StatusCode::UNAUTHORIZED,
+        _ => denial.status(),
+    };
+    let path = denial.request().map_or("", |head| head.uri.path());
+    let policy = denial.policies().first().copied();
+    let mut response = error(path, status, policy, &denial.detail());
+    denial.write_headers(response.headers_mut());
+    response
+}
+
+fn error(path: &str, status: StatusCode, policy: Option<&str>, message: &str) -> Response<Bytes> {
+    let body = Api::of_path(path).error(status.as_u16(), policy, message);
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+impl<S, St> Layer<S> for LlmBudget<St>
+where
+    RateLimitLayer<St>: Layer<Settle<S>>,
+{
+    type Service = LlmService<<RateLimitLayer<St> as Layer<Settle<S>>>::Service>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let settle = Settle { inner, shared: Arc::clone(&self.shared) };
+        LlmService { inner: self.limits.layer(settle), shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// A service behind an [`LlmBudget`].
+#[derive(Clone, Debug)]
+pub struct LlmService<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+type Responding<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for LlmService<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Responding<S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        // Only the original is ready, so it handles the request.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            match shared.read(request).await {
+                Ok(request) => inner.call(request).await,
+                Err(response) => Ok(response.map(Body::from)),
+            }
+        })
+    }
+}
+
+impl Shared {
+    /// Adds the [`Call`] to a request, or returns an error response.
+    async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Response<Bytes>> {
+        // The limits deny a request without a key, so its body is not read.
+        let Ok(Some(subject)) = self.key.subject(&RequestHead::of(&request)) else {
+            return Ok(request);
+        };
+        if request.method() != Method::POST {
+            return Ok(request);
+        }
+        let (mut parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        let refuse = |status, message: &str| error(path, status, None, message);
+        let coding = parts.headers.get(CONTENT_ENCODING);
+        if coding.is_some_and(|coding| coding != "identity") {
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(refuse(status, "Send the request without a content coding."));
+        }
+        let is_long = body.size_hint().lower() > self.max_body as u64;
+        let body = if is_long { None } else { to_bytes(body, self.max_body).await.ok() };
+        let body = body.ok_or_else(|| {
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, "The request is too large, or it is incomplete.")
+        })?;
+        let (call, changed) = Call::parse(Api::of_path(path), &body, &self.models)
+            .map_err(|error| refuse(StatusCode::BAD_REQUEST, &format!("{error}.")))?;
+        let body = changed.map_or(body, Bytes::from);
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        // A compressed response does not show its usage.
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        parts.extensions.insert(call.learning(&self.history, &subject.key));
+        Ok(Request::from_parts(parts, Body::from(body)))
+    }
+}
+
+/// The service between the limits and the router. It settles by the usage in the response.
+#[derive(Clone, Debug)]
+pub struct Settle<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> Service<Request<Body>> for Settle<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Responding<S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let call = request.extensions_mut().remove::<Call>();
+        let reservation = request.extensions().get::<Reservation>().cloned();
+        let shared = Arc::clone(&self.shared);
+        let answer = self.inner.call(request);
+        let Some(call) = call else { return Box::pin(answer) };
+        // A client that leaves before the response pays for its input.
+        let reservation = reservation.unwrap_or_default();
+        let mut bill = Bill { meter: call.meter(""), reservation, shared };
+        Box::pin(async move {
+            let mut response = answer.await?;
+            if !response.status().is_success() {
+                bill.reservation.settle(0);
+                return Ok(response);
+            }
+            let content_type = response.headers().get(CONTENT_TYPE);
+            let content_type = content_type.and_then(|value| value.to_str().ok());
+            bill.meter = call.meter(content_type.unwrap_or_default());
+            if bill.meter.shortens() {
+                response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            Ok(response.map(|body| Body::new(MeteredBody { body, bill: Some(bill) })))
+        })
+    }
+}
+
+/// Settles when it is dropped.
+struct Bill {
+    meter: Meter,
+    reservation: Reservation,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        if let Some(tokens) = &self.shared.tokens {
+            self.reservation.settle_policy(tokens, self.meter.usage().total());
+        }
+        if let Some(money) = &self.shared.money {
+            self.reservation.settle_policy(money, self.meter.price());
+        }
+    }
+}
+
+struct MeteredBody {
+    body: Body,
+    /// Dropped before the last frame is returned: the client may send its next request then.
+    bill: Option<Bill>,
+}
+
+impl http_body::Body for MeteredBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        loop {
+            let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            let is_last = match &frame {
+                Some(Ok(frame)) => frame.is_trailers() || self.body.is_end_stream(),
+                None | Some(Err(_)) => true,
+            };
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).cloned();
+            if let (Some(bill), Some(data)) = (&mut self.bill, data) {
+                let passed = Bytes::copy_from_slice(&bill.meter.read(&data));
+                let is_retained = passed.is_empty() && !is_last;
+                frame = Some(Ok(Frame::data(passed)));
+                if is_retained {
+                    continue;
+                }
+            }
+            if is_last {
+                self.bill = None;
+            }
+            return Poll::Ready(frame);
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.bill {
+            Some(bill) if bill.meter.shortens() => SizeHint::default(),
+            _ => self.body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { models, max_body, .. } = self;
+        f.debug_struct("Shared")
+            .field("models", models)
+            .field("max_body", max_body)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<St> fmt::Debug for LlmBudget<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlmBudget").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+impl<St, K> fmt::Debug for LlmBudgetBuilder<St, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlmBudgetBuilder").field("models", &self.models).finish_non_exhaustive()
+    }
+}

@@ -7,6 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
 
+pub use fred::util::redis_keyslot as slot;
+
 pub use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
 
 /// A network with servers.

@@ -1,15 +1,17 @@
 //! Faults of a run.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
 use tokio::time::{Instant, sleep};
+use tollgate_redis::simulation;
 
 use crate::network::Access;
-use crate::server::{Condition, Restart};
-use crate::world::World;
+use crate::server::{Condition, Restart, Server, move_key};
+use crate::world::{State, World};
 
 /// A fault; some last for a time.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,7 @@ pub(crate) enum Fault {
     /// A replica's messages are held back, to the server, from it, or both.
     Block {
         replica: usize,
+        server: Option<usize>,
         directions: [bool; 2],
         lasts: Duration,
     },
@@ -32,77 +35,100 @@ pub(crate) enum Fault {
     },
     /// The server's process is stopped, or its whole machine with its clock.
     Pause {
+        shard: usize,
         is_machine: bool,
         lasts: Duration,
     },
     /// The server's process is stopped repeatedly for a few milliseconds.
     Stutter {
+        shard: usize,
         seed: u64,
         lasts: Duration,
     },
     /// The server is down, and then starts with this data. If silent, replicas do not see that their
     /// connections ended.
     Restart {
+        shard: usize,
         with: Restart,
         is_silent: bool,
         lasts: Duration,
     },
-    /// A Redis replica with another clock becomes the master.
+    /// A Redis replica with another clock becomes the master, after the old master was down. If
+    /// `is_split`, the old master decides until it is demoted.
     Failover {
+        shard: usize,
         ahead: i64,
+        is_split: bool,
         lasts: Duration,
     },
-    FlushScript,
+    /// A key's Cluster slot moves, one key after another. Other servers learn of it late.
+    Move {
+        key: usize,
+        shard: usize,
+        seed: u64,
+    },
+    FlushScript {
+        shard: usize,
+    },
     Full {
+        shard: usize,
         lasts: Duration,
     },
     ReadOnly {
+        shard: usize,
         lasts: Duration,
     },
     Step {
+        shard: usize,
         ahead: i64,
     },
-    /// NTP slews the server's clock, and the replicas' clocks. In parts per million.
+    /// NTP slews the servers' clocks, and the replicas' clocks. In parts per million.
     Slew {
-        server: i64,
+        servers: i64,
         replicas: i64,
         lasts: Duration,
     },
-    /// All machines except the server's are suspended.
+    /// All machines except the servers' are suspended.
     Suspend {
         micros: u64,
     },
 }
 
 /// The number of kinds for [`Fault::random`].
-const KINDS: u8 = 20;
+const KINDS: u8 = 23;
+const MOVES: Range<u8> = 19..22;
 /// The fastest slew (chrony's default bound), in parts per million.
 const SLEW: i64 = 83_333;
 
 impl Fault {
     /// Returns a run's faults, and when they start. Many runs have only a few kinds, because most
     /// bugs need a combination.
-    pub(crate) fn several(rng: &mut Rng, replicas: usize, run: Duration) -> Vec<(Duration, Self)> {
+    pub(crate) fn several(
+        rng: &mut Rng,
+        (replicas, shards): (usize, usize),
+        run: Duration,
+    ) -> Vec<(Duration, Self)> {
         // In runs without a fault, no request may fail.
         let count = match rng.u8(..5) {
             0 => 0,
             1..4 => rng.usize(1..=4),
             _ => rng.usize(1..=12),
         };
-        let kinds: Vec<u8> = match rng.u8(..2) {
-            0 => (0..KINDS).collect(),
+        let kinds: Vec<u8> = match rng.u8(..4) {
+            0 | 1 => (0..KINDS).collect(),
+            2 if shards > 1 => MOVES.collect(),
             _ => (0..rng.u8(1..=3)).map(|_| rng.u8(..KINDS)).collect(),
         };
         let faults = (0..count).map(|_| {
             let at = Duration::from_millis(rng.u64(..run.as_millis() as u64));
             let kind = kinds[rng.usize(..kinds.len())];
-            (at, Self::random(kind, rng, replicas))
+            (at, Self::random(kind, rng, (replicas, shards)))
         });
         faults.collect()
     }
 
-    fn random(kind: u8, rng: &mut Rng, replicas: usize) -> Self {
-        let replica = rng.usize(..replicas);
+    fn random(kind: u8, rng: &mut Rng, (replicas, shards): (usize, usize)) -> Self {
+        let (replica, shard) = (rng.usize(..replicas), rng.usize(..shards));
         let lasts = Duration::from_millis(match rng.u8(..3) {
             0 => rng.u64(20..200),
             1 => rng.u64(200..1_500),
@@ -113,28 +139,34 @@ impl Fault {
             0..3 => Self::Cut { replica },
             3 | 4 => {
                 let directions = [[true, false], [false, true], [true, true]][rng.usize(..3)];
-                Self::Block { replica, directions, lasts }
+                let server = rng.bool().then(|| rng.usize(..2 * shards));
+                Self::Block { replica, server, directions, lasts }
             }
             5 => Self::Delay { replica, millis: rng.u64(10..120), lasts },
-            6 | 7 => Self::Pause { is_machine: rng.u8(..4) == 0, lasts },
+            6 | 7 => Self::Pause { shard, is_machine: rng.u8(..4) == 0, lasts },
             8 | 9 => {
                 let with = [Restart::All, Restart::Copy, Restart::Nothing][rng.usize(..3)];
-                Self::Restart { with, is_silent: rng.bool(), lasts }
+                Self::Restart { shard, with, is_silent: rng.bool(), lasts }
             }
-            10 => Self::Failover { ahead, lasts },
-            11 => Self::FlushScript,
-            12 => Self::Full { lasts },
-            13 => Self::ReadOnly { lasts },
-            17..19 => Self::Stutter { seed: rng.u64(..), lasts },
-            14 => Self::Step { ahead },
+            10 => Self::Failover { shard, ahead, is_split: rng.bool(), lasts },
+            11 => Self::FlushScript { shard },
+            12 => Self::Full { shard, lasts },
+            13 => Self::ReadOnly { shard, lasts },
+            17..19 => Self::Stutter { shard, seed: rng.u64(..), lasts },
+            // A single server has no slots.
+            kind if MOVES.contains(&kind) && shards > 1 => {
+                Self::Move { key: rng.usize(..3), shard, seed: rng.u64(..) }
+            }
+            kind if MOVES.contains(&kind) => Self::Cut { replica },
+            14 => Self::Step { shard, ahead },
             15 => {
                 let most = [100_000, 1_000_000, 5_000_000][rng.usize(..3)];
                 Self::Suspend { micros: rng.u64(10_000..most) }
             }
             _ => {
                 let rates = [(SLEW, -SLEW), (-SLEW, SLEW), (rng.i64(-SLEW..=SLEW), 0)];
-                let (server, replicas) = rates[rng.usize(..3)];
-                Self::Slew { server, replicas, lasts }
+                let (servers, replicas) = rates[rng.usize(..3)];
+                Self::Slew { servers, replicas, lasts }
             }
         }
     }
@@ -143,10 +175,13 @@ impl Fault {
         world.lock().note(format_args!("fault     {self:?}"));
         match self {
             Self::Cut { replica } => {
-                Access { world: world.clone(), replica }.cut_all();
+                Access { world: world.clone(), replica }.cut_all(None);
             }
-            Self::Block { replica, directions, lasts } => {
-                world.lock().roads[replica].is_blocked = directions;
+            Self::Block { replica, server, directions, lasts } => {
+                {
+                    let road = &mut world.lock().roads[replica];
+                    (road.is_blocked, road.blocked_server) = (directions, server);
+                }
                 sleep(lasts).await;
                 world.lock().roads[replica].is_blocked = [false; 2];
             }
@@ -155,74 +190,84 @@ impl Fault {
                 sleep(lasts).await;
                 world.lock().roads[replica].delay = 0;
             }
-            Self::Pause { is_machine, lasts } => {
-                {
-                    let mut state = world.lock();
-                    state.server.condition = Condition::Paused;
-                    if is_machine {
-                        state.history.slew(true);
-                        state.server.clock.freeze(true);
-                    }
-                }
-                sleep(lasts).await;
-                let mut state = world.lock();
-                state.server.resume();
+            Self::Pause { shard, is_machine, lasts } => {
+                let master = world.lock().view.masters[shard];
                 if is_machine {
+                    let mut state = world.lock();
+                    state.history.slew(true);
+                    state.servers[master].clock.freeze(true);
+                }
+                pause(world, master, lasts).await;
+                if is_machine {
+                    let mut state = world.lock();
                     state.history.slew(false);
-                    state.server.clock.freeze(false);
+                    state.servers[master].clock.freeze(false);
                 }
             }
-            Self::Stutter { seed, lasts } => {
+            Self::Stutter { shard, seed, lasts } => {
+                let master = world.lock().view.masters[shard];
                 let (mut rng, end) = (Rng::with_seed(seed), Instant::now() + lasts);
                 while Instant::now() < end {
                     // The second pause delays the requests that waited during the first.
                     sleep(Duration::from_millis(rng.u64(20..300))).await;
                     for _ in 0..2 {
-                        pause(world, Duration::from_millis(rng.u64(10..50))).await;
+                        pause(world, master, Duration::from_millis(rng.u64(10..50))).await;
                         sleep(Duration::from_millis(rng.u64(1..8))).await;
                     }
                 }
             }
-            Self::Restart { with, is_silent, lasts } => {
-                world.lock().server.condition = Condition::Down;
+            Self::Restart { shard, with, is_silent, lasts } => {
+                let master = {
+                    let mut state = world.lock();
+                    if std::mem::replace(&mut state.is_changing, true) {
+                        return;
+                    }
+                    let master = state.view.masters[shard];
+                    state.servers[master].condition = Condition::Down;
+                    master
+                };
                 if !is_silent {
-                    cut_all(world, asleep.len());
+                    cut_all(world, asleep.len(), master);
                 }
                 sleep(lasts).await;
                 let mut state = world.lock();
-                state.server.start(with);
+                state.is_changing = false;
+                state.servers[master].start(with);
                 if with != Restart::All {
                     state.history.break_off();
                 }
             }
-            Self::Failover { ahead, lasts } => {
-                world.lock().server.condition = Condition::Down;
+            Self::Failover { shard, ahead, is_split, lasts } => {
+                fail_over(world, asleep.len(), (shard, ahead), is_split, lasts).await;
+            }
+            Self::Move { key, shard, seed } => {
+                move_slot(world, key, shard, &mut Rng::with_seed(seed)).await;
+            }
+            Self::FlushScript { shard } => master(&mut world.lock(), shard).knows_script = false,
+            Self::Full { shard, lasts } => {
+                master(&mut world.lock(), shard).is_full = true;
                 sleep(lasts).await;
-                {
+                world.lock().servers.iter_mut().for_each(|server| server.is_full = false);
+            }
+            Self::ReadOnly { shard, lasts } => {
+                let server = {
                     let mut state = world.lock();
-                    state.server.start(Restart::Copy);
-                    state.server.clock.step(ahead);
-                    state.history.break_off();
-                }
-                cut_all(world, asleep.len());
-            }
-            Self::FlushScript => world.lock().server.knows_script = false,
-            Self::Full { lasts } => {
-                world.lock().server.is_full = true;
+                    master(&mut state, shard).is_read_only = true;
+                    state.view.masters[shard]
+                };
                 sleep(lasts).await;
-                world.lock().server.is_full = false;
-            }
-            Self::ReadOnly { lasts } => {
-                world.lock().server.is_read_only = true;
-                sleep(lasts).await;
-                world.lock().server.is_read_only = false;
-            }
-            Self::Step { ahead } => {
                 let mut state = world.lock();
-                state.server.clock.step(ahead);
+                // Unless it was demoted meanwhile.
+                if state.view.masters[shard] == server {
+                    state.servers[server].is_read_only = false;
+                }
+            }
+            Self::Step { shard, ahead } => {
+                let mut state = world.lock();
+                master(&mut state, shard).clock.step(ahead);
                 state.history.break_off();
             }
-            Self::Slew { server, replicas, lasts } => {
+            Self::Slew { servers, replicas, lasts } => {
                 {
                     let mut state = world.lock();
                     // Two slews together would exceed the fastest.
@@ -230,18 +275,18 @@ impl Fault {
                         return;
                     }
                     state.history.slew(true);
-                    state.server.clock.slew(server);
+                    state.servers.iter_mut().for_each(|server| server.clock.slew(servers));
                 }
                 slew_replicas(asleep, replicas, lasts).await;
                 let mut state = world.lock();
                 state.history.slew(false);
-                state.server.clock.slew(0);
+                state.servers.iter_mut().for_each(|server| server.clock.slew(0));
             }
             Self::Suspend { micros } => {
                 let mut state = world.lock();
                 let ahead = i64::try_from(micros).expect("a few seconds");
-                state.server.clock.step(ahead);
-                state.history.disturb();
+                state.servers.iter_mut().for_each(|server| server.clock.step(ahead));
+                state.history.sleep(Duration::from_micros(micros));
                 for replica in asleep {
                     replica.fetch_add(micros, Ordering::SeqCst);
                 }
@@ -251,24 +296,131 @@ impl Fault {
     }
 }
 
-fn cut_all(world: &World, replicas: usize) {
+fn cut_all(world: &World, replicas: usize, server: usize) {
     for replica in 0..replicas {
-        Access { world: world.clone(), replica }.cut_all();
+        Access { world: world.clone(), replica }.cut_all(Some(server));
     }
 }
 
-/// Stops the server's process, unless it is down.
-async fn pause(world: &World, lasts: Duration) {
-    {
+fn master(state: &mut State, shard: usize) -> &mut Server {
+    &mut state.servers[state.view.masters[shard]]
+}
+
+/// Sentinel, or the Cluster, replaces a master by its replica.
+async fn fail_over(
+    world: &World,
+    replicas: usize,
+    (shard, ahead): (usize, i64),
+    is_split: bool,
+    lasts: Duration,
+) {
+    let old = {
         let mut state = world.lock();
-        if state.server.condition != Condition::Works {
+        if std::mem::replace(&mut state.is_changing, true) {
             return;
         }
-        state.server.condition = Condition::Paused;
+        let old = state.view.masters[shard];
+        if !is_split {
+            state.servers[old].condition = Condition::Down;
+        }
+        old
+    };
+    if !is_split {
+        cut_all(world, replicas, old);
+        sleep(lasts).await;
+    }
+    let new = old ^ 1;
+    {
+        let mut state = world.lock();
+        let [from, to] = state.servers.get_disjoint_mut([old, new]).expect("two servers");
+        to.take_over(from);
+        to.clock.step(ahead);
+        state.view.masters[shard] = new;
+        state.view.epoch += 1;
+        if is_split {
+            // Both masters grant the quota.
+            state.history.split(lasts);
+        } else {
+            state.history.break_off();
+        }
+        state.note(format_args!("server {new}  is the master instead of server {old}"));
+        state.changed.notify_waiters();
+    }
+    spread(world, &[new]);
+    if is_split {
+        sleep(lasts).await;
+        world.lock().history.slew(false);
+    }
+    let mut state = world.lock();
+    let view = state.view.clone();
+    state.servers[old].demote(view);
+    state.is_changing = false;
+}
+
+/// Moves a key's slot to a shard, or to the next one if the shard has it.
+async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
+    let (slot, label, shard, from, to) = {
+        let mut state = world.lock();
+        if std::mem::replace(&mut state.is_changing, true) {
+            return;
+        }
+        let (subject, label) = state.history.subject(key);
+        let slot = simulation::slot(&subject);
+        let masters = state.view.masters.len();
+        let shard = if state.view.shard(slot) == shard { (shard + 1) % masters } else { shard };
+        let (from, to) = (state.view.owner(slot), state.view.masters[shard]);
+        state.member(from).migrating.insert(slot, to);
+        state.member(to).importing.insert(slot);
+        (slot, label, shard, from, to)
+    };
+    sleep(Duration::from_millis(rng.u64(..30))).await;
+    while move_key(&mut world.lock().servers, slot, from, to) {
+        sleep(Duration::from_millis(rng.u64(..3))).await;
+    }
+    {
+        let mut state = world.lock();
+        state.view.moved.insert(slot, shard);
+        state.view.epoch += 1;
+        state.member(from).migrating.remove(&slot);
+        state.member(to).importing.remove(&slot);
+        if state.servers[from].clock.now() != state.servers[to].clock.now() {
+            state.history.break_key(&label);
+        }
+        state.note(format_args!("server {to}  has the slot of {label}"));
+        state.is_changing = false;
+    }
+    spread(world, &[from, to]);
+}
+
+/// Servers learn of a new view: some at the same time, and others later.
+fn spread(world: &World, first: &[usize]) {
+    let mut state = world.lock();
+    for server in 0..state.servers.len() {
+        let after = if first.contains(&server) { 0 } else { state.rng.u64(..300) };
+        let (world, view) = (world.clone(), state.view.clone());
+        if after == 0 {
+            state.servers[server].learn(view);
+            continue;
+        }
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(after)).await;
+            world.lock().servers[server].learn(view);
+        });
+    }
+}
+
+/// Stops a server's process, unless it is down.
+async fn pause(world: &World, server: usize, lasts: Duration) {
+    {
+        let mut state = world.lock();
+        if state.servers[server].condition != Condition::Works {
+            return;
+        }
+        state.servers[server].condition = Condition::Paused;
     }
     sleep(lasts).await;
     let mut state = world.lock();
-    state.server.resume();
+    state.servers[server].resume();
     state.changed.notify_waiters();
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate_core::{Key, Timestamp};
+use tollgate_core::{Key, ReceiptId, Timestamp};
 
 use crate::server::{Change, Done};
 
@@ -20,6 +20,8 @@ pub(crate) struct History {
     /// Readable names by Redis key.
     labels: BTreeMap<Vec<u8>, String>,
     charges: BTreeMap<(Place, u64), Charges>,
+    /// The receipts of requests that are settled.
+    receipts: BTreeSet<u128>,
     /// Requests with a unique cost, by that cost.
     asked: BTreeMap<u64, Asked>,
     blocks: BTreeMap<(Place, u64), Block>,
@@ -29,19 +31,23 @@ pub(crate) struct History {
     correcting: BTreeMap<(usize, Place), Correcting>,
     /// Keys that were refunded or reset: they have admitted more than their limit.
     corrected: BTreeSet<Place>,
-    /// Units that were admitted, and when, in the server's time.
+    /// Units that were charged or spent, and when, in their server's time.
     admitted: BTreeMap<Place, Vec<(Timestamp, u64)>>,
+    /// The charges that servers executed, in the time that passed for servers.
+    charged: BTreeMap<Place, Vec<(Instant, u64)>>,
     /// The same for all local fallbacks together, by the clock that they share.
     local: BTreeMap<Place, Vec<(Timestamp, u64)>>,
-    /// For each replica, when answers arrived, and their commands' transit times.
-    transits: BTreeMap<usize, VecDeque<(Instant, Duration)>>,
+    /// For each replica and server, when answers arrived, and their commands' transit times.
+    transits: BTreeMap<(usize, usize), VecDeque<(Instant, Duration)>>,
     /// Policies that have had several versions.
     pub(crate) changed: BTreeSet<String>,
     /// When the server last lost data, or its clock was wrong.
     disturbed: Option<Instant>,
-    /// How often the server's clock stepped or the server lost data.
-    breaks: u64,
-    /// Faults due to which clocks run faster or slower now, and whether there ever was such a fault.
+    /// For how long the replicas' timers stopped, because their machines were suspended.
+    slept: Duration,
+    breaks: Vec<Break>,
+    /// Faults due to which clocks run faster or slower now, or replicas reach different servers, and
+    /// whether there ever was such a fault.
     slews: u64,
     is_uneven: bool,
     pub(crate) violation: Option<Violation>,
@@ -54,8 +60,9 @@ struct Charges {
     /// Admitted according to the replicas, and possibly charged.
     admitted: u64,
     maybe: u64,
-    /// Executed by the server.
+    /// Executed by servers, and refunded because another slot denied the request.
     executed: u64,
+    refunded: u64,
 }
 
 #[derive(Debug)]
@@ -67,13 +74,14 @@ struct Asked {
 /// A leased block.
 #[derive(Debug)]
 struct Block {
+    server: usize,
     id: u64,
     units: u64,
     until: Timestamp,
     spent: u64,
     /// The spent units that were reported to the server.
     returned: Option<u64>,
-    breaks: u64,
+    breaks: usize,
 }
 
 /// A replica's corrections of a key: the number in flight, and when the last one ended.
@@ -81,6 +89,16 @@ struct Block {
 struct Correcting {
     in_flight: usize,
     ended: Option<Instant>,
+}
+
+/// A reason why servers admit another quota: a server lost data, or its clock stepped.
+#[derive(Clone, Debug)]
+struct Break {
+    since: Instant,
+    /// Later than `since` if replicas reach an old master until this instant.
+    until: Instant,
+    /// The key, if only one is concerned.
+    label: Option<String>,
 }
 
 /// A promise that was broken.
@@ -158,14 +176,19 @@ impl History {
         self.violation.get_or_insert(Violation { place, text: violation });
     }
 
+    /// A replica's request has this receipt.
+    pub(crate) fn issued(&mut self, id: ReceiptId) {
+        self.receipts.insert(id.0);
+    }
+
     /// A request with a unique cost was made.
     pub(crate) fn asked(&mut self, cost: u64, replica: usize, deadline: Instant) {
         self.asked.insert(cost, Asked { replica, deadline });
     }
 
-    /// Answers arrived at a replica.
-    pub(crate) fn arrived(&mut self, replica: usize, transit: Duration) {
-        self.transits.entry(replica).or_default().push_back((Instant::now(), transit));
+    /// Answers with a server's time arrived at a replica.
+    pub(crate) fn arrived(&mut self, way: (usize, usize), transit: Duration) {
+        self.transits.entry(way).or_default().push_back((Instant::now(), transit));
     }
 
     /// The server's data or clock may differ from what replicas remember.
@@ -174,10 +197,48 @@ impl History {
         self.is_uneven = true;
     }
 
-    /// The server lost data, or its clock stepped.
+    /// All machines except the servers' are suspended.
+    pub(crate) fn sleep(&mut self, lasts: Duration) {
+        self.disturb();
+        self.slept += lasts;
+    }
+
+    /// The time that has passed for servers.
+    fn now(&self) -> Instant {
+        Instant::now() + self.slept
+    }
+
+    /// A server lost data, or its clock stepped.
     pub(crate) fn break_off(&mut self) {
         self.disturb();
-        self.breaks += 1;
+        let (since, until) = (self.now(), self.now());
+        self.breaks.push(Break { since, until, label: None });
+    }
+
+    /// For this time from now on, replicas reach an old master besides the new one.
+    pub(crate) fn split(&mut self, lasts: Duration) {
+        self.slew(true);
+        let (since, until) = (self.now(), self.now() + lasts);
+        self.breaks.push(Break { since, until, label: None });
+    }
+
+    /// A key moved to a server with another clock.
+    pub(crate) fn break_key(&mut self, label: &str) {
+        self.disturb();
+        let (since, until, label) = (self.now(), self.now(), Some(label.to_owned()));
+        self.breaks.push(Break { since, until, label });
+    }
+
+    /// Returns when a key's state or time broke off.
+    fn breaks<'a>(&'a self, place: &Place) -> impl Iterator<Item = &'a Break> + use<'a> {
+        let label = place.1.clone();
+        self.breaks.iter().filter(move |it| it.label.as_ref().is_none_or(|other| *other == label))
+    }
+
+    /// Returns a key's subject in Redis, and its readable name.
+    pub(crate) fn subject(&self, index: usize) -> (Vec<u8>, String) {
+        let (subject, label) = self.labels.iter().nth(index).expect("a key");
+        (subject.clone(), label.clone())
     }
 
     /// A fault due to which clocks run faster or slower starts or ends.
@@ -190,17 +251,23 @@ impl History {
         self.slews > 0
     }
 
-    /// Whether the server still has all its writes.
+    /// Whether servers still have all their writes.
     pub(crate) const fn is_whole(&self) -> bool {
-        self.breaks == 0
+        self.breaks.is_empty()
     }
 
-    /// The server executed a command. Returns a trace line for calls that changed or refused something.
-    pub(crate) fn executed(&mut self, replica: usize, name: &str, done: &Done) -> Option<String> {
+    /// A server executed a replica's command. Returns a trace line for calls that changed or refused
+    /// something.
+    pub(crate) fn executed(
+        &mut self,
+        (replica, server): (usize, usize),
+        name: &str,
+        done: &Done,
+    ) -> Option<String> {
         if !name.starts_with("EVAL") {
             return None;
         }
-        let mut line = format!("server    {name} of replica {replica}:");
+        let mut line = format!("server {server}  {name} of replica {replica}:");
         match (&done.answer, done.at) {
             (Err(error), _) => {
                 let _ = write!(line, " {error}");
@@ -211,15 +278,16 @@ impl History {
         let is_plain = done.at.is_some();
         let start = line.len();
         for change in &done.changes {
-            self.change(replica, change, done.at.unwrap_or_default(), &mut line);
+            self.change((replica, server), change, done.at.unwrap_or_default(), &mut line);
         }
         (!is_plain || line.len() > start).then_some(line)
     }
 
-    fn change(&mut self, replica: usize, change: &Change, at: Timestamp, line: &mut String) {
+    fn change(&mut self, way: (usize, usize), change: &Change, at: Timestamp, line: &mut String) {
+        let (replica, server) = way;
         let (policy, key) = match change {
             Change::Charged { policy, key, .. }
-            | Change::Freed { policy, key }
+            | Change::Freed { policy, key, .. }
             | Change::Granted { policy, key, .. }
             | Change::Returned { policy, key, .. } => (policy, key),
         };
@@ -230,19 +298,29 @@ impl History {
             Change::Charged { cost, .. } => {
                 let _ = write!(line, " charged {cost}");
                 if place.0 == LEDGER {
-                    self.check_deadline(&place, cost);
+                    self.check_deadline(way, &place, cost);
                 }
+                let now = self.now();
+                let charged = self.charged.entry(place.clone()).or_default();
+                charged.push((now, cost));
+                self.admit(place.clone(), at, cost);
                 self.charges.entry((place, cost)).or_default().executed += 1;
             }
-            Change::Freed { .. } => {
+            Change::Freed { refund, .. } => {
                 line.push_str(" corrected");
+                // Requests in several slots have receipts of their own.
+                if let Some((id, cost)) = refund
+                    && !self.receipts.contains(&id.0)
+                {
+                    self.charges.entry((place.clone(), cost)).or_default().refunded += 1;
+                }
                 self.corrected.insert(place.clone());
                 self.freed.entry(place).or_default().insert(Some(replica), Instant::now());
             }
             Change::Granted { id, units, until, .. } => {
                 let _ = write!(line, " leased {units}");
-                let breaks = self.breaks;
-                let block = Block { id, units, until, spent: 0, returned: None, breaks };
+                let breaks = self.breaks(&place).count();
+                let block = Block { server, id, units, until, spent: 0, returned: None, breaks };
                 self.blocks.insert((place, at.as_micros()), block);
             }
             Change::Returned { id, used, .. } => {
@@ -259,7 +337,7 @@ impl History {
 
     /// "Redis executes no call after its deadline. Processes know Redis' clock to within the fastest
     /// transit time of the last 10 s."
-    fn check_deadline(&mut self, place: &Place, cost: u64) {
+    fn check_deadline(&mut self, way: (usize, usize), place: &Place, cost: u64) {
         let Some(asked) = self.asked.get(&cost) else {
             let violation = format!("the server charged {cost} units, which no request costs");
             return self.fail(place.clone(), violation);
@@ -268,7 +346,7 @@ impl History {
             return;
         }
         let now = Instant::now();
-        let transits = self.transits.get(&asked.replica).into_iter().flatten().rev();
+        let transits = self.transits.get(&way).into_iter().flatten().rev();
         let recent = transits.take_while(|(at, _)| now - *at < Duration::from_secs(10));
         let Some(fastest) = recent.map(|(_, transit)| *transit).min() else { return };
         if now > asked.deadline + fastest + TICK {
@@ -292,7 +370,7 @@ impl History {
         }
     }
 
-    /// A charge was admitted at this server time.
+    /// A server charged units at this time by its clock, or a replica spent leased units.
     pub(crate) fn admit(&mut self, place: Place, at: Timestamp, units: u64) {
         self.admitted.entry(place).or_default().push((at, units));
     }
@@ -300,6 +378,12 @@ impl History {
     /// A replica's local fallback admitted a charge.
     pub(crate) fn admit_locally(&mut self, place: Place, at: Timestamp, units: u64) {
         self.local.entry(place).or_default().push((at, units));
+    }
+
+    /// Returns the server that granted a block at this time.
+    pub(crate) fn granter(&self, place: &Place, granted_at: Timestamp) -> Option<usize> {
+        let block = self.blocks.get(&(place.clone(), granted_at.as_micros()))?;
+        Some(block.server)
     }
 
     /// A replica spent units of the block that was granted at `granted_at`. "Units count at the
@@ -311,12 +395,13 @@ impl History {
         units: u64,
         server: Timestamp,
     ) {
+        let breaks = self.breaks(&place).count();
         let block = self.blocks.get_mut(&(place.clone(), granted_at.as_micros()));
         let Some(block) = block else {
             return self.fail(place, format!("{units} units were spent, and no block has them"));
         };
         block.spent += units;
-        let (is_over, until) = (server >= block.until && block.breaks == self.breaks, block.until);
+        let (is_over, until) = (server >= block.until && block.breaks == breaks, block.until);
         let (spent, all) = (block.spent, block.units);
         if is_over {
             let violation =
@@ -365,29 +450,34 @@ impl History {
         // "The call is never repeated. `Not charged` means that Redis refused the call or never
         // received it."
         for ((place, cost), charges) in &self.charges {
-            let Charges { admitted, maybe, executed } = *charges;
-            if executed < admitted || executed > admitted + maybe {
+            let Charges { admitted, maybe, executed, refunded } = *charges;
+            if executed < admitted || executed > admitted + maybe + refunded {
                 let violation = format!(
-                    "the server charged {executed} requests for {cost}, and replicas know of \
-                     {admitted}, and of {maybe} that may be charged"
+                    "servers charged {executed} requests for {cost} and refunded {refunded}, and \
+                     replicas know of {admitted}, and of {maybe} that may be charged"
                 );
                 violations.push((place.clone(), violation));
             }
         }
         for ((place, _), block) in &self.blocks {
-            if block.breaks == self.breaks && block.returned.is_some_and(|used| used < block.spent)
+            if block.breaks == self.breaks(place).count()
+                && block.returned.is_some_and(|used| used < block.spent)
             {
                 violations.push((place.clone(), format!("too few units were reported: {block:?}")));
             }
         }
         for Log { name, limit, local, window } in logs {
-            let is_exact = self.breaks == 0 && !self.changed.contains(name);
-            for (place, admitted) in self.admitted.iter_mut().filter(|(place, _)| place.0 == *name)
-            {
-                if is_exact && !self.corrected.contains(place) {
-                    let found = excess(admitted, *limit, *window);
-                    violations.extend(found.map(|found| (place.clone(), found)));
-                }
+            let is_one = |place: &Place| place.0 == *name && !self.changed.contains(name);
+            let places = self.admitted.keys().filter(|place| is_one(place));
+            for place in places.filter(|place| !self.corrected.contains(*place)) {
+                let breaks: Vec<_> = self.breaks(place).collect();
+                let found = if breaks.is_empty() {
+                    excess(&mut self.admitted[place].clone(), *limit, *window)
+                } else {
+                    let charged = self.charged.get(place).map_or(&[][..], Vec::as_slice);
+                    excess_beside(charged, &breaks, *limit, *window)
+                };
+                violations.extend(found.map(|found| (place.clone(), found)));
             }
             // "All processes together allow at most a quota, or one unit each."
             for (place, admitted) in self.local.iter_mut().filter(|(place, _)| place.0 == *name) {
@@ -399,6 +489,30 @@ impl History {
             self.fail(place, violation);
         }
     }
+}
+
+/// Describes a window in which servers charged more than the limit, and another limit for each break
+/// in it. A failover, data loss, a clock step, and a slot's move to a server with another clock each
+/// allow "**more**, by a quota", and a failover another one while replicas reach the old master.
+fn excess_beside(
+    charged: &[(Instant, u64)],
+    breaks: &[&Break],
+    limit: u64,
+    window: u64,
+) -> Option<String> {
+    // A clock that is slewed runs up to a twelfth faster.
+    let window = Duration::from_micros(window * 12 / 13);
+    for (index, (end, _)) in charged.iter().enumerate() {
+        let since = |at: Instant| *end - at < window && at <= *end;
+        let units: u64 =
+            charged[..=index].iter().rev().take_while(|(at, _)| since(*at)).map(|(_, it)| it).sum();
+        let concerns = |it: &&&Break| it.since <= *end && *end - it.until < window;
+        let quotas = 1 + breaks.iter().filter(concerns).count() as u64;
+        if units > quotas * limit {
+            return Some(format!("{units} units of {limit}, after {} breaks", quotas - 1));
+        }
+    }
+    None
 }
 
 /// Describes a window in which more than `limit` units were admitted.

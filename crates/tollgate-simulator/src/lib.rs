@@ -1,15 +1,16 @@
 //! A fleet of replicas, simulated from a seed.
 //!
 //! The replicas run the real client code of `tollgate-redis`: combiner, pace, breaker, deny cache,
-//! leases, and the local fallback. A simulated server and network replace Redis, under tokio's
-//! paused clock. So a run takes milliseconds, and a seed always gives the same trace.
+//! leases, topology, and the local fallback. Simulated servers and a simulated network replace Redis,
+//! under tokio's paused clock. So a run takes milliseconds, and a seed always gives the same trace.
+//! Every master has a replica that takes over in a failover, and several masters are a Cluster.
 //!
 //! | file | content |
 //! |---|---|
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
-//! | `server/` | the server and its clock |
+//! | `server/` | a server, its clock, and its part in a Cluster |
 //! | `network.rs` | connections that delay, lose and break |
 //! | `fault.rs` | faults |
 //! | `history.rs` | records both sides and checks the promises |

@@ -2,8 +2,8 @@
 //! latency, and that break.
 //!
 //! A connection is two pipes, each a task. Commands pass the first pipe, wait for the server, and
-//! their answers pass the second. A road connects a replica with the server, and outlives
-//! its connections.
+//! their answers pass the second. A road connects a replica with the servers, and outlives
+//! its connections. Messages on different connections can overtake each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,24 +15,29 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tollgate_redis::simulation::{Answers, Command, CommandError, Connection, Network, Pending};
 
+use crate::server::cluster::server_of;
 use crate::server::{Condition, is_call};
 use crate::world::World;
 
-/// The network between a replica and the server.
+/// The network between a replica and the servers.
 #[derive(Debug)]
 pub(crate) struct Road {
     /// The minimum and maximum latency in milliseconds.
     pub(crate) latency: (u64, u64),
     /// An additional delay in milliseconds.
     pub(crate) delay: u64,
-    /// Whether messages to the server are stuck, and those to the replica. They arrive later.
+    /// Whether messages to servers are stuck, and those to the replica. They arrive later.
     pub(crate) is_blocked: [bool; 2],
+    /// Whether only messages of this server are stuck.
+    pub(crate) blocked_server: Option<usize>,
     links: Vec<Link>,
 }
 
 /// A store's connection, which reconnects whenever it breaks.
 #[derive(Debug)]
 struct Link {
+    /// The Cluster node that it connects to. `None` for the current master.
+    node: Option<usize>,
     /// The current connection, if there is one.
     open: Option<Open>,
     /// The number of commands that wait for a connection.
@@ -47,8 +52,9 @@ struct Open {
     pipe: mpsc::UnboundedSender<Request>,
     answers: mpsc::UnboundedSender<Reply>,
     unanswered: BTreeMap<u64, oneshot::Sender<Answers>>,
-    /// The connection's number, and the server start to which it belongs.
+    /// The connection's number, and the server and its start to which it belongs.
     number: u64,
+    server: usize,
     start: u64,
 }
 
@@ -57,7 +63,8 @@ struct Open {
 pub(crate) struct Request {
     pub(crate) from: From,
     number: u64,
-    /// The server's start that the connection belongs to.
+    /// The server and its start that the connection belongs to.
+    pub(crate) server: usize,
     pub(crate) start: u64,
     pub(crate) commands: SmallVec<[Command; 1]>,
     sent: Instant,
@@ -71,6 +78,7 @@ pub(crate) struct From {
     pub(crate) replica: usize,
     link: usize,
     connection: u64,
+    server: usize,
 }
 
 #[derive(Debug)]
@@ -102,15 +110,21 @@ struct Wire {
 
 impl Road {
     pub(crate) const fn new(latency: (u64, u64)) -> Self {
-        Self { latency, delay: 0, is_blocked: [false; 2], links: Vec::new() }
+        let (is_blocked, blocked_server) = ([false; 2], None);
+        Self { latency, delay: 0, is_blocked, blocked_server, links: Vec::new() }
+    }
+
+    fn blocks(&self, server: usize, direction: usize) -> bool {
+        self.is_blocked[direction] && self.blocked_server.is_none_or(|only| only == server)
     }
 }
 
 impl Network for Access {
-    fn connect(&self, _: Option<(&str, u16)>) -> Box<dyn Connection> {
+    fn connect(&self, node: Option<(&str, u16)>) -> Box<dyn Connection> {
         let mut state = self.world.lock();
         let links = &mut state.roads[self.replica].links;
         links.push(Link {
+            node: node.map(|(host, _)| server_of(host)),
             open: None,
             waiting: 0,
             is_closed: false,
@@ -218,9 +232,10 @@ impl Access {
         let number = state.next_number();
         let Some(open) = &mut state.roads[self.replica].links[link].open else { return receiver };
         open.unanswered.insert(number, sender);
-        let from = From { replica: self.replica, link, connection: open.number };
-        let (start, sent, answers) = (open.start, Instant::now(), open.answers.clone());
-        let request = Request { from, number, start, commands, sent, arrives, answers };
+        let (server, start, connection) = (open.server, open.start, open.number);
+        let from = From { replica: self.replica, link, connection, server };
+        let (sent, answers) = (Instant::now(), open.answers.clone());
+        let request = Request { from, number, server, start, commands, sent, arrives, answers };
         let _ = open.pipe.send(request);
         receiver
     }
@@ -233,17 +248,22 @@ impl Access {
         }
     }
 
-    /// Breaks all of the replica's connections.
-    pub(crate) fn cut_all(&self) {
-        let links = self.world.lock().roads[self.replica].links.len();
-        (0..links).for_each(|link| self.cut(link));
+    /// Breaks all of the replica's connections, or those to a server.
+    pub(crate) fn cut_all(&self, server: Option<usize>) {
+        let is_concerned = |link: &Link| {
+            link.open.as_ref().is_some_and(|open| server.is_none_or(|only| only == open.server))
+        };
+        let concerned: Vec<bool> =
+            self.world.lock().roads[self.replica].links.iter().map(is_concerned).collect();
+        let concerned = concerned.into_iter().enumerate().filter(|(_, is_concerned)| *is_concerned);
+        concerned.for_each(|(link, _)| self.cut(link));
     }
 
-    async fn unblocked(&self, direction: usize) {
+    async fn unblocked(&self, server: usize, direction: usize) {
         loop {
             let changed = {
                 let state = self.world.lock();
-                if !state.roads[self.replica].is_blocked[direction] {
+                if !state.roads[self.replica].blocks(server, direction) {
                     return;
                 }
                 Arc::clone(&state.changed).notified_owned()
@@ -263,21 +283,25 @@ async fn connect(access: Access, link: usize) {
         sleep_until(answered).await;
         let mut guard = access.world.lock();
         let state = &mut *guard;
-        if state.roads[access.replica].links[link].is_closed {
+        let road = &state.roads[access.replica];
+        if road.links[link].is_closed {
             return;
         }
-        let is_reachable = state.roads[access.replica].is_blocked == [false; 2];
-        if !is_reachable || state.server.condition != Condition::Works {
+        // Sentinel knows the current master.
+        let server = road.links[link].node.unwrap_or(state.view.masters[0]);
+        let is_blocked = [TO_SERVER, TO_REPLICA].iter().any(|way| road.blocks(server, *way));
+        if is_blocked || state.servers[server].condition != Condition::Works {
             continue;
         }
-        let (number, start) = (state.next_number(), state.server.starts);
+        let (number, start) = (state.next_number(), state.servers[server].starts);
         let (pipe, requests) = mpsc::unbounded_channel();
         let (answers, replies) = mpsc::unbounded_channel();
-        let from = From { replica: access.replica, link, connection: number };
+        let from = From { replica: access.replica, link, connection: number, server };
         tokio::spawn(carry_requests(access.clone(), requests));
         tokio::spawn(carry_replies(access.clone(), from, replies));
         let link = &mut state.roads[access.replica].links[link];
-        link.open = Some(Open { pipe, answers, unanswered: BTreeMap::new(), number, start });
+        let unanswered = BTreeMap::new();
+        link.open = Some(Open { pipe, answers, unanswered, number, server, start });
         link.changed.notify_waiters();
         let _ = link.reconnects.send(());
         return;
@@ -289,7 +313,7 @@ async fn connect(access: Access, link: usize) {
 async fn carry_requests(access: Access, mut requests: mpsc::UnboundedReceiver<Request>) {
     while let Some(request) = requests.recv().await {
         sleep_until(request.arrives).await;
-        access.unblocked(TO_SERVER).await;
+        access.unblocked(request.server, TO_SERVER).await;
         access.world.deliver(request);
     }
 }
@@ -298,13 +322,13 @@ async fn carry_requests(access: Access, mut requests: mpsc::UnboundedReceiver<Re
 async fn carry_replies(access: Access, from: From, mut replies: mpsc::UnboundedReceiver<Reply>) {
     while let Some(reply) = replies.recv().await {
         sleep_until(reply.arrives).await;
-        access.unblocked(TO_REPLICA).await;
+        access.unblocked(from.server, TO_REPLICA).await;
         let mut state = access.world.lock();
         let open = state.roads[from.replica].links[from.link].open.as_mut();
         let Some(open) = open.filter(|open| open.number == from.connection) else { return };
         let waiting = open.unanswered.remove(&reply.number);
         if let Some(transit) = reply.transit {
-            state.history.arrived(from.replica, transit);
+            state.history.arrived((from.replica, from.server), transit);
         }
         if let Some(waiting) = waiting {
             let _ = waiting.send(reply.answers);

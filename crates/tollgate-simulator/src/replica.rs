@@ -17,6 +17,7 @@ use tollgate_redis::RedisStore;
 
 use crate::history::{LEDGER, Log, Place, Told};
 use crate::network::Access;
+use crate::server::cluster;
 use crate::traffic::{Caller, Kind, Traffic};
 use crate::world::World;
 
@@ -80,7 +81,11 @@ impl Replica {
         mut rng: Rng,
     ) -> Self {
         let access = Arc::new(Access { world: world.clone(), replica: number });
-        let store = RedisStore::builder("redis://simulated").expect("a URL").timeout(TIMEOUT);
+        let url = match world.lock().view.masters.len() {
+            1 => "redis://simulated".to_owned(),
+            shards => cluster::url(shards),
+        };
+        let store = RedisStore::builder(&url).expect("a URL").timeout(TIMEOUT);
         let store = store.simulated(access, asleep).seed(rng.u64(..));
         let store = store.connect().expect("a runtime");
         let local = MemoryStore::builder().clock(LocalClock(Instant::now())).build();
@@ -121,8 +126,10 @@ impl Replica {
 
     /// Waits until the store decides.
     pub(crate) async fn recovers(&self) {
-        while self.0.store.peek(&self.0.ledger, &Key::new(KEYS[0])).await.is_err() {
-            sleep(Duration::from_millis(20)).await;
+        for key in KEYS {
+            while self.0.store.peek(&self.0.ledger, &Key::new(key)).await.is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
         }
     }
 
@@ -191,10 +198,11 @@ impl Replica {
         if rng.u8(..4) == 0 && second.group == first.group && !std::ptr::eq(first, second) {
             limits.push(second);
         }
+        let other = if limits.len() > 1 && rng.u8(..3) == 0 { self.key(rng) } else { key.clone() };
         let policies: Vec<_> = limits.iter().map(|limit| self.policy(limit)).collect();
         let mut charges = Vec::new();
-        for (limit, policy) in limits.iter().zip(&policies) {
-            let charge = Charge::new(policy, &key, Cost::new(cost(limit, rng)));
+        for ((limit, policy), key) in limits.iter().zip(&policies).zip([&key, &other]) {
+            let charge = Charge::new(policy, key, Cost::new(cost(limit, rng)));
             let is_shadow = limit.group == Group::Plain && self.0.traffic.is_shadow(rng);
             charges.push(if is_shadow { charge.shadow() } else { charge });
         }
@@ -223,6 +231,7 @@ impl Replica {
         let ids = || ReceiptId(rng.u128(..));
         let receipts: Vec<_> = verdict.receipts(charges, ids).collect();
         for receipt in receipts {
+            inner.world.lock().history.issued(receipt.id);
             let mut limits = inner.limits.iter();
             let limit = limits.find(|limit| limit.versions[0].name() == receipt.policy.name());
             let is_permit = receipt.policy.is_concurrency();
@@ -241,10 +250,14 @@ impl Replica {
         answer: Option<&Result<Verdict, StoreError>>,
         caller: Caller,
     ) {
-        let number = self.0.number;
+        let (number, is_split) = (self.0.number, self.is_split(charges));
         let mut state = self.0.world.lock();
         let told = match answer {
             None => Told::MaybeCharged,
+            // "A later denial refunds earlier charges", unless the refund is lost.
+            Some(Ok(verdict)) if !verdict.is_admitted() && is_split && state.has_faults => {
+                Told::MaybeCharged
+            }
             // The store itself failed before, and may have charged.
             Some(Ok(verdict)) if verdict.source() == Source::Local => Told::MaybeCharged,
             Some(Ok(verdict)) if verdict.is_admitted() => Told::Admitted,
@@ -263,6 +276,11 @@ impl Replica {
             Some(Err(error)) => error.to_string(),
         };
         state.note(format_args!("replica {number} {text}: {outcome}"));
+        // Keys that are split over two servers have to wait for each other.
+        let may_wait = state.has_moves && charges.len() > 1;
+        if caller == Caller::Waits && !matches!(answer, Some(Ok(_))) && !may_wait {
+            state.failed += 1;
+        }
         match answer {
             Some(Ok(verdict)) => {
                 let index = match verdict.source() {
@@ -291,18 +309,21 @@ impl Replica {
             let violation = format!("the verdict does not follow from the decisions: {verdict:?}");
             state.history.fail(place(&charges[0]), violation);
         }
-        let now = state.server.clock.now();
         for (charge, decision) in charges.iter().zip(verdict.decisions()) {
             let (place, units) = (place(charge), charge.cost.get());
-            // A shadow charge that its policy denies does not deny the request.
-            let is_charged = verdict.is_admitted() && !decision.denies();
-            let told = if told == Told::Admitted && !is_charged { Told::Denied } else { told };
+            let redis_key = self.0.store.name_of(charge.policy, charge.key);
+            let now = state.owner(&redis_key).clock.now();
+            let told = match (told, decision.outcome) {
+                (Told::Admitted, Outcome::Allow { .. }) => Told::Admitted,
+                // The call for a shadow policy in another slot failed.
+                (Told::Admitted, Outcome::Undecided) => Told::MaybeCharged,
+                // A shadow policy that denies does not deny the request.
+                (Told::Admitted, _) => Told::Denied,
+                (told, _) => told,
+            };
             match (verdict.source(), decision.outcome) {
                 (Source::Store, _) => {
-                    state.history.told(place.clone(), units, told);
-                    if is_charged {
-                        state.history.admit(place, verdict.decided_at(), units);
-                    }
+                    state.history.told(place, units, told);
                 }
                 (Source::Local, _) => {
                     state.history.told(place.clone(), units, told);
@@ -312,16 +333,17 @@ impl Replica {
                     }
                 }
                 (Source::Lease, Outcome::Allow { charged_at, .. }) => {
-                    state.history.spent(place.clone(), charged_at, units, now);
+                    let granter = state.history.granter(&place, charged_at);
+                    let server = granter.map_or(now, |server| state.servers[server].clock.now());
+                    state.history.spent(place.clone(), charged_at, units, server);
                     state.history.admit(place, now, units);
                 }
                 (Source::Cache, Outcome::Deny { retry_after })
                     if !state.history.may_be_old(&place, number, TIMEOUT) =>
                 {
-                    let redis_key = self.0.store.name_of(charge.policy, charge.key);
                     let end = redis_key.iter().position(|byte| *byte == b'}').expect("a subject");
                     let key = Key::new(&redis_key[..=end]);
-                    let real = state.server.ask(charge.policy, &key, charge.cost);
+                    let real = state.owner(&redis_key).ask(charge.policy, &key, charge.cost);
                     let passes = verdict.decided_at() + retry_after;
                     let differs = real.retry_after().map(|wait| now + wait) != Some(passes);
                     // "Numbers for leased policies can be old."
@@ -337,6 +359,12 @@ impl Replica {
                 _ => {}
             }
         }
+    }
+
+    /// Whether the keys are in several Cluster slots.
+    fn is_split(&self, charges: &[Charge<'_>]) -> bool {
+        charges.iter().any(|charge| charge.key != charges[0].key)
+            && self.0.world.lock().view.masters.len() > 1
     }
 
     /// Settles a receipt, and often renews a permit before. "A receipt settles once."

@@ -15,6 +15,7 @@ use crate::history::{History, Place};
 use crate::network::Road;
 use crate::replica::{Group, Limit, Replica};
 use crate::server::Server;
+use crate::server::cluster::View;
 use crate::traffic::Traffic;
 use crate::world::World;
 
@@ -24,6 +25,7 @@ pub(crate) struct Scenario {
     limits: Arc<Vec<Limit>>,
     traffic: Traffic,
     replicas: usize,
+    shards: usize,
     latency: (u64, u64),
     faults: Vec<(Duration, Fault)>,
     lasts: Duration,
@@ -39,11 +41,14 @@ const START: u64 = 1_700_000_000_000_000;
 impl Scenario {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let replicas = if rng.u8(..10) == 0 { rng.usize(1..=20) } else { rng.usize(1..=4) };
+        let replicas = if rng.u8(..10) == 0 { rng.usize(1..=20) } else { rng.usize(..=4).max(1) };
         let lasts = Duration::from_millis(rng.u64(500..2_500));
-        let latency = rng.u64(0..5);
+        // A reply is in transit for longer than the microseconds by which calls' times differ.
+        let latency = rng.u64(1..5);
         let latency = (latency, latency + rng.u64(0..4));
-        let faults = Fault::several(&mut rng, replicas, lasts);
+        // Most bugs need no Cluster.
+        let shards = if rng.u8(..4) == 0 { rng.usize(2..=3) } else { 1 };
+        let faults = Fault::several(&mut rng, (replicas, shards), lasts);
         let groups = match rng.u8(..2) {
             0 => vec![Group::Plain, Group::Plain, Group::Leased, Group::Local],
             _ => vec![[Group::Plain, Group::Leased, Group::Local][rng.usize(..3)]],
@@ -55,17 +60,23 @@ impl Scenario {
         let limits: Vec<_> = limits.collect();
         let traffic = Traffic::random(&mut rng, replicas, groups == [Group::Leased]);
         let limits = Arc::new(limits);
-        Self { seed, rng, limits, traffic, replicas, latency, faults, lasts }
+        Self { seed, rng, limits, traffic, replicas, shards, latency, faults, lasts }
     }
 
     pub(crate) async fn run(mut self) -> Run {
         let roads = (0..self.replicas).map(|_| Road::new(self.latency)).collect();
-        let shown = START + self.rng.u64(..1_000_000_000);
-        let server = Server::new(shown);
-        let (world, serving) = World::new(self.rng.u64(..), server, roads, History::default());
+        let (shown, view) = (START + self.rng.u64(..1_000_000_000), View::new(self.shards));
+        let apart = [0, 0, 1_000_000][self.rng.usize(..3)];
+        let servers = (0..2 * self.shards).map(|number| {
+            let view = (self.shards > 1).then(|| view.clone());
+            Server::new(number, shown + self.rng.u64(..=apart), view)
+        });
+        let servers = servers.collect();
+        let seed = self.rng.u64(..);
+        let (world, serving) = World::new(seed, (servers, view), roads, History::default());
         world.lock().note(format_args!(
-            "seed {}: {} replicas, latency {:?} ms",
-            self.seed, self.replicas, self.latency
+            "seed {}: {} replicas, {} masters, latency {:?} ms",
+            self.seed, self.replicas, self.shards, self.latency
         ));
         for limit in &*self.limits {
             world.lock().note(format_args!("limit     {limit}"));
@@ -92,7 +103,9 @@ impl Scenario {
                 tasks.spawn(replica.clone().requests(self.rng.fork(), start + self.lasts));
             }
         }
-        let has_faults = !self.faults.is_empty();
+        let is_move = |fault: &Fault| matches!(fault, Fault::Move { .. });
+        world.lock().has_faults = !self.faults.iter().all(|(_, fault)| is_move(fault));
+        world.lock().has_moves = self.faults.iter().any(|(_, fault)| is_move(fault));
         for (at, fault) in self.faults {
             let (world, asleep) = (world.clone(), asleep.clone());
             tasks.spawn(async move {
@@ -103,7 +116,7 @@ impl Scenario {
         let copies = world.clone();
         let copying = tokio::spawn(async move {
             loop {
-                copies.lock().server.copy_data();
+                copies.lock().servers.iter_mut().for_each(Server::copy_data);
                 sleep(Duration::from_millis(700)).await;
             }
         });
@@ -123,17 +136,18 @@ impl Scenario {
         }
         // Let blocked messages arrive.
         sleep(Duration::from_secs(1)).await;
-        assert!(!serving.is_finished(), "the simulated server panicked");
-        finish(&world, self.seed, has_faults, &self.limits, replicas.len())
+        let is_over = serving.iter().any(|server| server.is_finished());
+        assert!(!is_over, "a simulated server panicked");
+        finish(&world, self.seed, &self.limits, replicas.len())
     }
 }
 
-fn finish(world: &World, seed: u64, has_faults: bool, limits: &[Limit], replicas: usize) -> Run {
+fn finish(world: &World, seed: u64, limits: &[Limit], replicas: usize) -> Run {
     let mut state = world.lock();
     let counts = state.history.counts;
-    let failed = counts.not_charged + counts.maybe_charged;
+    let failed = state.failed;
     // "Decisions are exact for any number of processes while a single Redis server works."
-    if !has_faults && failed > 0 {
+    if !state.has_faults && failed > 0 {
         let violation = format!("{failed} requests failed without a fault");
         state.history.fail(everywhere(), violation);
     }
@@ -188,5 +202,5 @@ fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
         Group::Plain if rng.u8(..4) == 0 => vec![policy, build(rng.u64(2..30))],
         _ => vec![policy],
     };
-    Limit { group, versions, is_settled: rng.u8(..3) == 0, is_reset: rng.u8(..3) == 0 }
+    Limit { group, versions, is_settled: rng.u8(..3) == 0, is_reset: rng.bool() }
 }

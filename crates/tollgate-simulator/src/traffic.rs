@@ -58,9 +58,9 @@ impl Traffic {
             spread: [1, 1, 10, 60][rng.usize(..4)],
             keys: if is_hot { 1 } else { rng.usize(1..=3) },
             ledger: [2, 7, 7, 20][rng.usize(..4)],
-            resets: [0, 1, 1, 6][rng.usize(..4)],
+            resets: [0, 1, 8][rng.usize(..3)],
             settled: [2, 6, 6][rng.usize(..3)],
-            disturbed: [4, 30, 30][rng.usize(..3)],
+            disturbed: [3, 30][rng.usize(..2)],
             shadows: [3, 20][rng.usize(..2)],
         }
     }

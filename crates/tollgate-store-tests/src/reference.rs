@@ -349,6 +349,19 @@ impl Reference {
         self.states.remove(&slot_of(policy, key));
     }
 
+    /// Moves a key's state to another store, like a Cluster whose slots move.
+    pub fn hand_over(&mut self, policy: &Policy, key: &Key, to: &mut Self) {
+        let slot = slot_of(policy, key);
+        if let Some(stored) = self.states.remove(&slot) {
+            to.states.insert(slot, stored);
+        }
+    }
+
+    /// Remembers that a receipt was settled, in another store.
+    pub fn mark_settled(&mut self, id: ReceiptId) {
+        self.settled.insert(id);
+    }
+
     /// Whether a key has a state that must not be forgotten.
     pub fn is_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> bool {
         self.held(&slot_of(policy, key), now).is_some()

@@ -22,7 +22,6 @@ const SEEDS: &str = "2000";
 
 /// Bugs that the simulator does not find reliably yet.
 const MISSED: &[&str] = &[
-    "a call has the deadline of its latest request",
     "denials are remembered that were on their way during a reset",
     "a block has no margin for clocks that are slewed",
 ];
@@ -177,6 +176,36 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/tollgate-redis/src/deny_cache.rs",
         from: "|(line, decision): (&Line, &Decision)| line.enforce && decision.denies();",
         to: "|(_, decision): (&Line, &Decision)| decision.denies();",
+    },
+    Mutant {
+        bug: "a denial is remembered for as long as the key has no units",
+        file: "crates/tollgate-redis/src/deny_cache.rs",
+        from: "let mut stands = Micros::from(self.bound);",
+        to: "let mut stands = Micros::from(self.bound * 3_600);",
+    },
+    Mutant {
+        bug: "a redirection to a moved slot is not followed",
+        file: "crates/tollgate-redis/src/combiner/redirect.rs",
+        from: "Refusal::Moved { to, .. } => {",
+        to: "Refusal::Moved { to, .. } if to.is_empty() => {",
+    },
+    Mutant {
+        bug: "a call to a node that has no slot yet does not ask for it",
+        file: "crates/tollgate-redis/src/combiner/redirect.rs",
+        from: "(topology.named(&Place::of_redirection(to, asked)?)?, true)",
+        to: "(topology.named(&Place::of_redirection(to, asked)?)?, false)",
+    },
+    Mutant {
+        bug: "a denial by a later slot does not refund",
+        file: "crates/tollgate-redis/src/cross_slot.rs",
+        from: "self.refund(before).await;",
+        to: "",
+    },
+    Mutant {
+        bug: "a lost refund does not count as a charge",
+        file: "crates/tollgate-redis/src/cross_slot.rs",
+        from: "may_be_charged |= !self.refund(&verdicts).await;",
+        to: "self.refund(&verdicts).await;",
     },
     Mutant {
         bug: "the local fallback grants the whole quota",

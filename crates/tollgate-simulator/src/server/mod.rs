@@ -2,17 +2,21 @@
 //! the script's format. The twin tests prove that the script decides the same.
 
 mod clock;
+pub(crate) mod cluster;
 mod reply;
 mod request;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use tollgate_core::{Charge, Cost, Decision, Key, Micros, Policy, Quota, Timestamp};
-use tollgate_redis::simulation::{Answer, Command, CommandError, Value};
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, Policy, Quota, ReceiptId, Settlement, Timestamp,
+};
+use tollgate_redis::simulation::{self, Answer, Command, CommandError, Value};
 use tollgate_store_tests::reference::Reference;
 
 pub(crate) use self::clock::Clock;
+use self::cluster::{Member, View};
 use self::reply::Reply;
 use self::request::{Call, Request, Sum};
 
@@ -24,6 +28,8 @@ const COUNTED: Micros = Micros::new(5_000_000);
 
 #[derive(Debug)]
 pub(crate) struct Server {
+    number: usize,
+    pub(crate) member: Option<Member>,
     pub(crate) clock: Clock,
     data: Data,
     /// The data in a Redis replica or a file, which lags behind.
@@ -60,6 +66,8 @@ struct Data {
     roster: BTreeMap<Bytes, Timestamp>,
     /// When each key expires.
     expiries: BTreeMap<(String, Vec<u8>), Timestamp>,
+    /// The keys that mark receipts as settled.
+    receipts: BTreeMap<Bytes, ReceiptId>,
 }
 
 /// A change that the server made, under stored names.
@@ -74,6 +82,8 @@ pub(crate) enum Change {
     Freed {
         policy: String,
         key: Key,
+        /// A charge that was refunded completely, by its receipt and cost.
+        refund: Option<(ReceiptId, u64)>,
     },
     Granted {
         policy: String,
@@ -99,9 +109,12 @@ pub(crate) struct Done {
 }
 
 impl Server {
-    /// Creates a server with its clock set to this number of microseconds.
-    pub(crate) fn new(shown: u64) -> Self {
+    /// Creates a server with its clock set to this number of microseconds. `view` is set in a
+    /// Cluster.
+    pub(crate) fn new(number: usize, shown: u64, view: Option<View>) -> Self {
         Self {
+            number,
+            member: view.map(Member::new),
             clock: Clock::new(shown),
             data: Data::default(),
             copy: Data::default(),
@@ -110,6 +123,31 @@ impl Server {
             is_full: false,
             is_read_only: false,
             starts: 0,
+        }
+    }
+
+    /// Takes over from `master` with the copy of its data.
+    pub(crate) fn take_over(&mut self, master: &Self) {
+        self.data = master.copy.clone();
+        self.copy = master.copy.clone();
+        self.start(Restart::All);
+        self.is_read_only = false;
+    }
+
+    /// Becomes the replica of another master.
+    pub(crate) fn demote(&mut self, view: View) {
+        self.data = Data::default();
+        self.is_read_only = true;
+        if self.condition == Condition::Down {
+            self.start(Restart::All);
+        }
+        self.learn(view);
+    }
+
+    /// Adopts the Cluster's view, unless its own is newer.
+    pub(crate) fn learn(&mut self, view: View) {
+        if let Some(member) = self.member.as_mut().filter(|member| member.view.epoch < view.epoch) {
+            member.view = view;
         }
     }
 
@@ -136,6 +174,11 @@ impl Server {
         self.condition = Condition::Works;
     }
 
+    /// Whether a key exists.
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        self.data.has(name, self.clock.now())
+    }
+
     /// Decides a request without charging it.
     pub(crate) fn ask(&mut self, policy: &Policy, key: &Key, cost: Cost) -> Decision {
         let charge = [Charge::new(policy, key, cost).dry()];
@@ -143,43 +186,62 @@ impl Server {
         verdict.decisions()[0]
     }
 
-    pub(crate) fn execute(&mut self, command: &Command) -> Done {
+    /// Executes a command. `is_asking` is set after `ASKING`.
+    pub(crate) fn execute(&mut self, command: &Command, is_asking: bool) -> Done {
         let text = |text: &str| Value::Bytes(Bytes::copy_from_slice(text.as_bytes()));
         let answer = match command.name {
-            "EVAL" | "EVALSHA" => return self.script(command),
+            "EVAL" | "EVALSHA" => return self.script(command, is_asking),
             "TIME" => {
                 let now = self.clock.read().as_micros();
                 let parts = [now / 1_000_000, now % 1_000_000];
                 Value::List(parts.map(|part| text(&part.to_string())).to_vec())
             }
+            // From version 7 on, a Cluster also accepts calls with keys of several slots.
+            "INFO" if self.member.is_some() => text("redis_version:6.2.0\r\ncluster_enabled:1\r\n"),
             "INFO" => text("redis_version:7.4.0\r\ncluster_enabled:0\r\n"),
+            "CLUSTER" => match &self.member {
+                Some(member) => member.answer(&command.arguments[0]),
+                None => Value::Null,
+            },
             "CONFIG" => Value::List(vec![text("maxmemory-policy"), text("noeviction")]),
             _ => Value::Null,
         };
         Done { answer: Ok(answer), changes: Vec::new(), at: None }
     }
 
-    fn script(&mut self, command: &Command) -> Done {
+    fn script(&mut self, command: &Command, is_asking: bool) -> Done {
         let refuse = |text: &str| Done {
             answer: Err(CommandError::Server(text.to_owned())),
             changes: Vec::new(),
             at: None,
         };
         if !is_call(command) {
-            return self.count(&command.arguments[3]);
+            let member = self.member.as_ref();
+            let refusal = member
+                .and_then(|it| it.refusal(self.number, &command.arguments[2..3], false, |_| true));
+            return match refusal {
+                Some(refusal) => refuse(&refusal),
+                None => self.count(&command.arguments[3]),
+            };
         }
         if command.name == "EVAL" {
             self.knows_script = true;
         } else if !self.knows_script {
             return refuse("NOSCRIPT No matching script. Please use EVAL.");
         }
-        if self.is_read_only {
-            return refuse("READONLY You can't write against a read only replica.");
-        }
         let count = std::str::from_utf8(&command.arguments[1]).ok().and_then(|it| it.parse().ok());
         let (keys, arguments) = command.arguments[2..].split_at(count.expect("a number of keys"));
         let call = Call::read(keys, &arguments[0], &arguments[1], &arguments[2]);
         let now = self.clock.read();
+        if let Some(member) = &self.member {
+            let exists = |key: &[u8]| self.data.has(key, now);
+            if let Some(refusal) = member.refusal(self.number, keys, is_asking, exists) {
+                return refuse(&refusal);
+            }
+        }
+        if self.is_read_only {
+            return refuse("READONLY You can't write against a read only replica.");
+        }
         if call.deadline.is_some_and(|deadline| now > deadline) {
             let reply = Reply::late(call.nonce, now).into_bytes();
             let answer = Ok(Value::Bytes(Bytes::from(reply)));
@@ -223,11 +285,18 @@ impl Server {
             Request::Lease { .. } | Request::Settle { .. } | Request::Renew(_) if is_full => {
                 reply.unmade();
             }
-            Request::Settle { receipt, actual } => {
+            Request::Settle { receipt, actual, settled } => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
-                reply.settlement(self.data.reference.settle(receipt, *actual, now));
+                let settled_at = self.data.reference.settle(receipt, *actual, now);
+                reply.settlement(settled_at);
+                self.data.receipts.insert(settled.clone(), receipt.id);
                 self.data.written(&receipt.policy, &receipt.key, now);
-                changes.push(freed(receipt.policy.name(), &receipt.key));
+                // After a reset, there are no units to return.
+                let is_full =
+                    *actual == Cost::ZERO && matches!(settled_at, Settlement::Returned { .. });
+                let refund = is_full.then_some((receipt.id, receipt.charged.cost.get()));
+                let (policy, key) = (receipt.policy.name().to_owned(), receipt.key.clone());
+                changes.push(Change::Freed { policy, key, refund });
             }
             Request::Renew(receipt) => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
@@ -240,7 +309,8 @@ impl Server {
                 self.data.reference.reset(&any, key, now);
                 self.data.written(&any, key, now);
                 reply.reset();
-                changes.push(freed(policy, key));
+                let (policy, key) = (policy.clone(), key.clone());
+                changes.push(Change::Freed { policy, key, refund: None });
             }
             Request::Lease { policy, key, units, ttl, tag, spent } => {
                 self.data.expire(policy.name(), key, now);
@@ -309,6 +379,36 @@ impl Server {
 }
 
 impl Data {
+    /// Whether a key exists.
+    fn has(&self, name: &[u8], now: Timestamp) -> bool {
+        self.receipts.contains_key(name)
+            || self.expiries.get(&state_of(name)).is_some_and(|at| now < *at)
+    }
+
+    /// Returns the names of a slot's keys.
+    fn names(&self, slot: u16) -> Vec<Bytes> {
+        let states = self
+            .expiries
+            .keys()
+            .map(|(policy, key)| Bytes::from([key.as_slice(), b":", policy.as_bytes()].concat()));
+        let names = states.chain(self.receipts.keys().cloned());
+        names.filter(|name| simulation::slot(name) == slot).collect()
+    }
+
+    /// Moves a key.
+    fn hand_over(&mut self, name: &Bytes, to: &mut Self) {
+        if let Some(id) = self.receipts.remove(name) {
+            to.receipts.insert(name.clone(), id);
+            to.reference.mark_settled(id);
+        }
+        let state = state_of(name);
+        if let Some(expires) = self.expiries.remove(&state) {
+            let key = Key::new(&*state.1);
+            self.reference.hand_over(&any_policy(&state.0), &key, &mut to.reference);
+            to.expiries.insert(state, expires);
+        }
+    }
+
     /// Drops an expired key.
     fn expire(&mut self, policy: &str, key: &Key, now: Timestamp) {
         let name = (policy.to_owned(), key.as_bytes().to_vec());
@@ -340,8 +440,20 @@ pub(crate) fn is_call(command: &Command) -> bool {
     is_script && !command.arguments.get(2).is_some_and(|key| key.ends_with(b"{roster}"))
 }
 
-fn freed(policy: &str, key: &Key) -> Change {
-    Change::Freed { policy: policy.to_owned(), key: key.clone() }
+/// Returns the policy and the subject of a state's name.
+fn state_of(name: &[u8]) -> (String, Vec<u8>) {
+    let end = name.iter().position(|byte| *byte == b'}').expect("a subject in braces");
+    let (subject, policy) = name.split_at(end + 1);
+    let policy = policy.get(1..).unwrap_or_default();
+    (String::from_utf8_lossy(policy).into_owned(), subject.to_vec())
+}
+
+/// Moves the next key of a slot between servers. Returns `false` if there is none.
+pub(crate) fn move_key(servers: &mut [Server], slot: u16, from: usize, to: usize) -> bool {
+    let Ok([from, to]) = servers.get_disjoint_mut([from, to]) else { return false };
+    let Some(name) = from.data.names(slot).into_iter().next() else { return false };
+    from.data.hand_over(&name, &mut to.data);
+    true
 }
 
 /// A policy with this name. States depend only on the name.

@@ -22,10 +22,25 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) enum Request {
     Decide(Vec<Sum>),
-    Settle { receipt: Receipt, actual: Cost },
+    /// `settled` is the key that marks the receipt.
+    Settle {
+        receipt: Receipt,
+        actual: Cost,
+        settled: Bytes,
+    },
     Renew(Receipt),
-    Reset { policy: String, key: Key },
-    Lease { policy: Policy, key: Key, units: u64, ttl: Micros, tag: u64, spent: Vec<(u64, u64)> },
+    Reset {
+        policy: String,
+        key: Key,
+    },
+    Lease {
+        policy: Policy,
+        key: Key,
+        units: u64,
+        ttl: Micros,
+        tag: u64,
+        spent: Vec<(u64, u64)>,
+    },
 }
 
 /// A request's charges to one key, summed.
@@ -93,7 +108,8 @@ impl Context<'_> {
 
     fn correction(&self, kind: u8, reader: &mut Reader<'_>) -> Request {
         let (policy, key) = self.policy(reader);
-        let id = self.receipt(reader);
+        let settled = self.key(reader).clone();
+        let id = receipt_id(&settled);
         let (units, cost) = (reader.number::<7>(), reader.number::<7>());
         let [charged_at, leaves_at] =
             [(); 2].map(|()| Timestamp::from_micros(reader.number::<7>()));
@@ -103,8 +119,11 @@ impl Context<'_> {
         let receipt = Receipt { id, source: Source::Store, policy, key, charged };
         match kind {
             5 => Request::Renew(receipt),
-            2 => Request::Settle { receipt, actual: Cost::new(cost - units) },
-            _ => Request::Settle { receipt, actual: Cost::new(cost.saturating_add(units)) },
+            2 => Request::Settle { receipt, actual: Cost::new(cost - units), settled },
+            _ => {
+                let actual = Cost::new(cost.saturating_add(units));
+                Request::Settle { receipt, actual, settled }
+            }
         }
     }
 
@@ -121,15 +140,15 @@ impl Context<'_> {
         (policy(name, &mut Reader(&self.forms[place..])), key)
     }
 
-    fn receipt(&self, reader: &mut Reader<'_>) -> ReceiptId {
-        let (_, id) = split(self.key(reader));
-        let id = URL_SAFE_NO_PAD.decode(&id[1..]).expect("base64");
-        ReceiptId(u128::from_be_bytes(id.try_into().expect("16 bytes")))
-    }
-
-    fn key(&self, reader: &mut Reader<'_>) -> &[u8] {
+    fn key(&self, reader: &mut Reader<'_>) -> &Bytes {
         &self.keys[usize::try_from(reader.number::<2>()).expect("two bytes") - 1]
     }
+}
+
+fn receipt_id(name: &[u8]) -> ReceiptId {
+    let (_, id) = split(name);
+    let id = URL_SAFE_NO_PAD.decode(&id[1..]).expect("base64");
+    ReceiptId(u128::from_be_bytes(id.try_into().expect("16 bytes")))
 }
 
 fn split(name: &[u8]) -> (&[u8], &[u8]) {

@@ -46,7 +46,7 @@ async fn subject_names_find_request_keys() {
             "key:",
         ),
         ("route", std::sync::Arc::new(MatchedRoute), "route:%2Fa%2F%7Bb%7D", "route:/a/{b}"),
-        ("closure", std::sync::Arc::new(tenant), "other:acme", "other:acme"),
+        ("closure", std::sync::Arc::new(tenant.clone()), "other:acme", "other:acme"),
         ("named", std::sync::Arc::new(tenant.of_kind(SubjectKind::User)), "user:acme", "user:acme"),
         (
             "chain",

@@ -1,9 +1,9 @@
-//! A blocklist and an allowlist, and the layer that applies them.
+//! A blocklist and an allowlist.
 //!
-//! [`AccessLayer`] forbids clients on the blocklist with 403, and marks clients on the allowlist so
-//! that inner limits do not apply to them. A program can replace both lists while the layer serves.
+//! A layer with [`access_lists`](crate::layer::RateLimitLayerBuilder::access_lists) forbids clients
+//! on the blocklist with 403, and applies no limits to clients on the allowlist. A program can
+//! replace both lists while the layer serves.
 
-mod layer;
 mod networks;
 mod subjects;
 
@@ -14,7 +14,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tollgate_core::Key;
 
-pub use self::layer::{Access, AccessFuture, AccessLayer, is_allowed};
 use self::networks::Networks;
 pub use self::subjects::{SubjectList, SubjectListError};
 use crate::head::RequestHead;
@@ -41,7 +40,24 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 /// An address takes about 20 comparisons in 100 000 networks. The source of users is only called
 /// while a list contains users, because it may verify tokens.
 ///
-/// [`AccessLayer`] has an example.
+/// ```
+/// use tollgate::access::{AccessLists, SubjectList};
+/// use tollgate::key::ClientIp;
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let lists = AccessLists::new().addresses_by(ClientIp::peer());
+/// let blocklist: SubjectList = "203.0.113.0/24\n2001:db8:bad::/48".parse()?;
+/// lists.replace(&blocklist, &SubjectList::new().network("198.51.100.7")?)?;
+/// let policy = Policy::sliding_window_log("client", Quota::per_minute(100))?;
+/// let layer = RateLimitLayer::builder(MemoryStore::new())
+///     .access_lists(&lists)
+///     .limit(Limit::per_ip(policy))
+///     .build()?;
+/// // Later: new lists apply to all following requests.
+/// lists.replace(&SubjectList::new(), &SubjectList::new())?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct AccessLists {
     addresses: Option<Arc<ClientIp>>,

@@ -13,15 +13,16 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    pub(super) fn new(networks: &[IpNet]) -> Self {
+    pub(super) fn new(networks: &Vec<IpNet>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for network in networks {
+        // Sorted, and without overlap.
+        for network in IpNet::aggregate(networks) {
             match network {
                 IpNet::V4(net) => v4.push((net.network().into(), net.broadcast().into())),
                 IpNet::V6(net) => v6.push((net.network().into(), net.broadcast().into())),
             }
         }
-        Self { v4: merged(v4), v6: merged(v6) }
+        Self { v4: v4.into(), v6: v6.into() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -34,18 +35,6 @@ impl Networks {
             IpAddr::V6(ip) => is_in(&self.v6, ip.into()),
         }
     }
-}
-
-fn merged<T: Ord + Copy>(mut ranges: Vec<(T, T)>) -> Box<[(T, T)]> {
-    ranges.sort_unstable();
-    let mut merged: Vec<(T, T)> = Vec::with_capacity(ranges.len());
-    for (first, last) in ranges {
-        match merged.last_mut() {
-            Some((_, end)) if first <= *end => *end = last.max(*end),
-            _ => merged.push((first, last)),
-        }
-    }
-    merged.into()
 }
 
 fn is_in<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {

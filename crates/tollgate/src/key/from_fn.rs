@@ -1,15 +1,20 @@
 use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: a closure. Created by [`from_fn`].
-#[derive(Clone, Copy)]
-pub struct KeyFromFn<F> {
-    key: F,
+/// Key source: a closure. Created by [`from_fn`] and [`from_ref`].
+#[derive(Clone)]
+pub struct KeyFromFn {
+    key: Arc<KeyOf>,
     kind: SubjectKind,
 }
+
+type KeyOf = dyn Fn(&RequestHead<'_>) -> Option<Key> + Send + Sync;
 
 /// Makes a key source from a closure that returns the key's bytes, or `None` for no key.
 ///
@@ -27,33 +32,44 @@ pub struct KeyFromFn<F> {
 /// ```compile_fail
 /// let per_host = tollgate::key::from_fn(|head| head.headers.get("host")?.to_str().ok());
 /// ```
-pub const fn from_fn<F, B>(key: F) -> KeyFromFn<F>
+pub fn from_fn<F, B>(bytes: F) -> KeyFromFn
 where
     F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    KeyFromFn { key, kind: SubjectKind::Other }
+    let key = move |head: &RequestHead<'_>| bytes(head).map(|bytes| key(bytes.as_ref()));
+    KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
 }
 
-impl<F> KeyFromFn<F> {
+/// Makes a key source from a closure that borrows text from the request instead of copying it.
+/// Otherwise it is the same as [`from_fn`].
+///
+/// ```
+/// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
+/// ```
+pub fn from_ref<F>(text: F) -> KeyFromFn
+where
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+{
+    let key = move |head: &RequestHead<'_>| text(head).map(|text| key(text.as_bytes()));
+    KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
+}
+
+fn key(bytes: &[u8]) -> Key {
+    joined(Tag::Closure, &[bytes])
+}
+
+impl KeyFromFn {
     /// Sets the key's kind in metrics, [`SubjectKind::Other`] by default.
     #[must_use]
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
     }
-
-    fn subject_of(&self, bytes: &[u8]) -> Subject {
-        Subject { kind: self.kind, key: joined(Tag::Closure, &[bytes]) }
-    }
 }
 
-impl<F, B> KeySource for KeyFromFn<F>
-where
-    F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
-    B: AsRef<[u8]>,
-{
+impl KeySource for KeyFromFn {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
+        Ok((self.key)(head).map(|key| Subject { kind: self.kind, key }))
     }
 
     /// Assumes that the closure returns the text in the name.
@@ -65,45 +81,11 @@ where
             (_, SubjectName::Other(text)) => text,
             _ => return None,
         };
-        Some(self.subject_of(text.as_bytes()))
+        Some(Subject { kind: self.kind, key: key(text.as_bytes()) })
     }
 }
 
-/// Makes a key source from a closure that borrows text from the request instead of copying it.
-/// Otherwise it is the same as [`from_fn`].
-///
-/// ```
-/// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
-/// ```
-pub const fn from_ref<F>(key: F) -> impl KeySource + Clone
-where
-    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Clone + Send + Sync + 'static,
-{
-    FromRef(key)
-}
-
-#[derive(Clone)]
-struct FromRef<F>(F);
-
-impl<F> KeySource for FromRef<F>
-where
-    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
-{
-    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.0)(head).map(of_closure))
-    }
-
-    fn named(&self, name: &SubjectName) -> Option<Subject> {
-        let SubjectName::Other(text) = name else { return None };
-        Some(of_closure(text))
-    }
-}
-
-fn of_closure(text: &str) -> Subject {
-    Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
-}
-
-impl<F> fmt::Debug for KeyFromFn<F> {
+impl fmt::Debug for KeyFromFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyFromFn({})", self.kind.as_str())
     }

@@ -13,6 +13,7 @@ use super::row::{Row, TierIndex};
 use super::rows::Rows;
 use super::state::LayerState;
 use super::wait::{self, Waiting};
+use crate::access::{AccessLists, Listed};
 use crate::denial::Denial;
 use crate::key::{KeyError, Subject, SubjectKind};
 use crate::{OnMissingKey, RequestHead};
@@ -62,6 +63,12 @@ fn classify<St>(
     head: &RequestHead<'_>,
     rows: &mut Rows,
 ) -> Result<(), OwnResponse> {
+    // The blocklist overrides exemptions, so it is checked first.
+    if let Some(lists) = &layer.options.access
+        && is_allowed(layer, lists, head)?
+    {
+        return Ok(());
+    }
     if layer.exempts(head) {
         return Ok(());
     }
@@ -82,6 +89,25 @@ fn classify<St>(
         rows.push(row, layer.limits.0.len());
     }
     Ok(())
+}
+
+/// Returns whether the client is on the allowlist, or the response if it is on the blocklist.
+#[inline(never)]
+fn is_allowed<St>(
+    layer: &LayerState<St>,
+    lists: &AccessLists,
+    head: &RequestHead<'_>,
+) -> Result<bool, OwnResponse> {
+    let denial = match lists.find(head) {
+        Ok(Listed::Blocked) => Denial::denied_subject(),
+        Ok(listed) => return Ok(listed == Listed::Allowed),
+        Err(error) => {
+            layer.faults.report(&error);
+            Denial::misconfigured()
+        }
+    };
+    tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
+    Err(respond::without_verdict(layer, denial, head))
 }
 
 /// Applies [`OnMissingKey`], and handles key sources that fail. Returns `None` to skip the limit. A

@@ -1,6 +1,5 @@
 //! The layer's builder.
 
-use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use super::options::Options;
 use super::service::RateLimitLayer;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
+use crate::access::AccessLists;
 use crate::denial::{Denial, DenialResponse, IntoDenialResponse, ResponseFromFn};
 use crate::grpc::GrpcServices;
 #[cfg(feature = "memory")]
@@ -29,6 +29,7 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// |---|---|---|
 /// | [`costs`](Self::costs) | each request costs 1 | a quota of 100 then means 100 requests |
 /// | [`tiers`](Self::tiers) | required if a limit has tiers | only the program can determine a client's tier |
+/// | [`access_lists`](Self::access_lists) | none | most services have no lists |
 /// | [`exempt`](Self::exempt) | no request | an exemption should be explicit |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page, a denied preflight looks like a network failure |
 /// | [`grpc`](Self::grpc), [`grpc_at`](Self::grpc_at) | no service is gRPC | a client can send any content type |
@@ -148,33 +149,6 @@ impl RateLimitLayer<MemoryStore> {
     }
 }
 
-/// Passing a builder to `.layer(..)` is a compile error that explains the fix.
-///
-/// ```compile_fail
-/// use tollgate::{MemoryStore, RateLimitLayer};
-/// use tower::Layer;
-///
-/// let builder = RateLimitLayer::builder(MemoryStore::new());
-/// builder.layer(()); // a `RateLimitLayerBuilder` is not a layer yet: call `.build()?` first
-/// ```
-impl<S, St: Built> tower_layer::Layer<S> for RateLimitLayerBuilder<St> {
-    type Service = Infallible;
-
-    fn layer(&self, _: S) -> Infallible {
-        match self.store.unbuilt() {}
-    }
-}
-
-/// Not implemented by any type.
-#[diagnostic::on_unimplemented(
-    message = "a `RateLimitLayerBuilder` is not a layer yet: call `.build()?` first",
-    label = "this is a builder"
-)]
-pub trait Built {
-    /// Can never be called.
-    fn unbuilt(&self) -> Infallible;
-}
-
 impl<St: Store> RateLimitLayerBuilder<St> {
     pub(super) fn new(store: St) -> Self {
         let (limits, options) = (Vec::new(), Options::default());
@@ -223,6 +197,17 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
         self.options.queue = queue.clone();
+        self
+    }
+
+    /// Forbids clients on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)),
+    /// and forwards requests from clients on the allowlist without calling the store.
+    ///
+    /// To apply the lists to more routes than the limits, add another layer outside, which needs no
+    /// limit. Give the inner layer the lists as well, so its limits do not apply to the allowlist.
+    #[must_use]
+    pub fn access_lists(mut self, lists: &AccessLists) -> Self {
+        self.options.access = Some(lists.clone());
         self
     }
 

@@ -14,6 +14,9 @@ pub(super) fn check(
     store: &impl Store,
     options: &Options,
 ) -> Result<(), LayerError> {
+    if limits.is_empty() && options.access.is_none() {
+        return Err(LayerError::NoLimit);
+    }
     check_limits(limits)?;
     check_local(limits, store)?;
     check_tiers(limits, options.tiers.is_some())?;
@@ -29,9 +32,6 @@ pub(super) fn check(
 }
 
 fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
-    if limits.is_empty() {
-        return Err(LayerError::NoLimit);
-    }
     if limits.len() > LayerError::MAX_LIMITS {
         return Err(LayerError::TooManyLimits(limits.len()));
     }
@@ -142,7 +142,7 @@ pub enum LayerError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
 
-    /// The layer has no limit.
+    /// The layer has neither limits nor access lists.
     #[error("the layer has no limit: add one with `.limit(..)`")]
     NoLimit,
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::telemetry::Observed;
 use super::wait_queue::WaitQueue;
+use crate::access::AccessLists;
 use crate::denial::{DenialResponse, Problem};
 use crate::grpc::GrpcServices;
 use crate::head::Condition;
@@ -10,6 +11,7 @@ use crate::{Costs, HeaderOptions};
 
 pub(super) struct Options {
     pub(super) costs: Costs,
+    pub(super) access: Option<AccessLists>,
     pub(super) exempt: Vec<Arc<Condition>>,
     pub(super) exempt_preflights: bool,
     pub(super) grpc: GrpcServices,
@@ -25,6 +27,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             costs: Costs::default(),
+            access: None,
             exempt: Vec::new(),
             exempt_preflights: true,
             grpc: GrpcServices::None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
-use tollgate::access::{AccessLayer, AccessLists, SubjectList};
+use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ClientIp, FromExtension, Header, Key, KeySource};
 use tollgate::layer::LayerError;
 use tollgate::limit::{OnMissingKey, Paths};
@@ -149,7 +149,8 @@ async fn key_errors_are_logged_once_a_minute() {
         (limit().shadow(), &none, 200),
         (Limit::global(log("all", 9)), &lists, 500),
     ] {
-        let service = AccessLayer::new(lists).layer(limited(&store, [limit]));
+        let layer = builder(&store, [limit]).access_lists(lists).build().unwrap();
+        let service = layer.layer(hello());
         let (recorder, _open) = Recorder::open();
         for lines in 1..3 {
             for _ in 0..100 {

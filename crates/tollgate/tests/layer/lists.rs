@@ -2,7 +2,7 @@
 
 use http::{Method, Request};
 use tollgate::Limit;
-use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
+use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
 use tollgate::limit::Paths;
 use tower::{Layer, ServiceExt};
@@ -29,8 +29,8 @@ async fn blocklist_forbids_and_allowlist_exempts() {
     let lists = lists();
     let health = Paths::new(["/health"]).unwrap();
     let limits = [Limit::new(log("client", 1), ClientIp::peer())];
-    let layer = builder(&store, limits).exempt(is_allowed).exempt_paths(health).build().unwrap();
-    let service = AccessLayer::new(&lists).layer(layer.layer(hello()));
+    let layer = builder(&store, limits).access_lists(&lists).exempt_paths(health).build().unwrap();
+    let service = layer.layer(hello());
     let ask = async |request| service.clone().oneshot(request).await.unwrap();
     let deny: SubjectList = "192.0.2.128/25".parse().unwrap();
     let allow = SubjectList::new().api_keys(&ApiKeys::from_keys(["partner"]));
@@ -72,7 +72,8 @@ async fn missing_peer_address_fails() {
     let (_, store) = memory();
     let lists = lists();
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    let service = AccessLayer::new(&lists).layer(limited(&store, [Limit::global(log("all", 9))]));
+    // A layer with lists needs no limit.
+    let service = builder(&store, []).access_lists(&lists).build().unwrap().layer(hello());
     let request = Request::builder().method(Method::GET).uri("/").body(()).unwrap();
     assert_eq!(service.oneshot(request).await.unwrap().status(), 500);
 }

@@ -12,7 +12,7 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tollgate::access::{self, AccessLayer, AccessLists, SubjectList};
+use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
@@ -42,10 +42,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::sliding_window_log("client", Quota::per_minute(3))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::new(policy, ClientIp::peer()))
-        .exempt(access::is_allowed)
+        .access_lists(&lists)
         .build()?;
-    let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limit));
-    let app = app.layer(AccessLayer::new(&lists));
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("Three a minute, then a partner without a limit, then no client at all:");
     println!("  for i in 1 2 3 4; do curl -s http://127.0.0.1:3000; done");

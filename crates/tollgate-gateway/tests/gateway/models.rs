@@ -335,3 +335,62 @@ async fn replicas_share_the_budget() {
     assert_eq!(answer.status, 429);
     assert_eq!(answer.header("x-ratelimit-remaining-budget"), (20_000 - used).to_string());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_failure_is_not_a_free_model() {
+    let upstream = Upstream::answering(model).await;
+    let redis = Redis::start();
+    let store = format!("store: {{redis: {{url: '{}', timeout: 300ms}}}}\n", redis.url());
+    let lines = lines(&upstream, &budget(", onStoreError: closed")) + &store;
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, CHAT, json!({})).await.status, 200);
+    redis.kill();
+    let answer = ask(&client, CHAT, json!({})).await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["type"], "server_error");
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn absurd_usage_is_bounded() {
+    let upstream = Upstream::answering(|_| {
+        let usage = json!({"prompt_tokens": 1_u64 << 60, "completion_tokens": 1_u64 << 60});
+        respond(200, "application/json", json!({"usage": usage}).to_string())
+    })
+    .await;
+    let gateway =
+        Gateway::start(&lines(&upstream, &format!("{{tokensPerMinute: 60, {MODELS_OF_60}}}")));
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, CHAT, json!({})).await.status, 200);
+    let denied = ask(&client, CHAT, json!({})).await;
+    assert_eq!(denied.status, 429);
+    // The debt is one full quota at most, and this request needs 25 tokens.
+    let wait: u64 = denied.header("retry-after").parse().unwrap();
+    assert!((30..=85).contains(&wait), "{wait}");
+}
+
+const MODELS_OF_60: &str = "models: {other: {maxOutput: 15}}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crashed_gateway_frees_its_places() {
+    let (upstream, mut started) = slow_model().await;
+    let redis = Redis::start();
+    let llm = format!("{{monthlyBudget: 50, concurrency: {{max: 1, lease: 2s}}, {MODELS}}}");
+    let store = format!("store: {{redis: {{url: '{}', timeout: 10s}}}}\n", redis.url());
+    let lines = lines(&upstream, &llm) + &store;
+    let (crashing, other) = (Gateway::start(&lines), Gateway::start(&lines));
+    let client = Client::new(crashing.address);
+    tokio::spawn(async move {
+        client.send("POST", CHAT, &[("authorization", "Bearer k-7f3a")], "{}").await.is_ok()
+    });
+    let _model = started.recv().await.unwrap();
+    let client = Client::new(other.address);
+    assert_eq!(ask(&client, CHAT, json!({"model": "free"})).await.status, 429);
+    crashing.signal("KILL");
+    let began = std::time::Instant::now();
+    while ask(&client, CHAT, json!({"model": "free"})).await.status == 429 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -45,7 +45,7 @@ impl Call {
         body: &[u8],
         models: &Models,
     ) -> Result<(Self, Option<Vec<u8>>), RequestError> {
-        let request = Request::parse(body)?;
+        let request = models.parse(body)?;
         let model = *models.get(&request.model);
         let asks = api == Api::Completions;
         let asking = if asks { request.ask_for_usage(body) } else { None };

@@ -1,6 +1,9 @@
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 
-use crate::Usage;
+use crate::request::Tokenizer;
+use crate::{Request, RequestError, Usage};
 
 /// One dollar in micro-dollars, the unit for prices and for a policy's quota in money.
 pub const DOLLAR: u64 = 1_000_000;
@@ -115,16 +118,17 @@ impl Model {
 ///
 /// A name also applies to its dated versions: `gpt-4o` to `gpt-4o-2024-08-06`, but not to
 /// `gpt-4o-mini`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Models {
     other: Model,
     named: HashMap<String, Model>,
+    tokenizer: Option<Arc<Tokenizer>>,
 }
 
 impl Models {
     /// Makes a table with a model for all names that it does not contain.
     pub fn new(other: Model) -> Self {
-        Self { other, named: HashMap::new() }
+        Self { other, named: HashMap::new(), tokenizer: None }
     }
 
     /// Adds a model.
@@ -134,10 +138,37 @@ impl Models {
         self
     }
 
+    /// Counts the tokens of a request's text, instead of an estimate by its size. `tokens` gets each
+    /// text of the request by itself, so the server's framing of messages is not included.
+    ///
+    /// For example, with the crate `tiktoken-rs`: `.tokenizer(|text| o200k_base_singleton()
+    /// .encode_ordinary(text).len() as u64)`. A tokenizer takes far more processor time than the rest
+    /// of the decision.
+    #[must_use]
+    pub fn tokenizer(mut self, tokens: impl Fn(&str) -> u64 + Send + Sync + 'static) -> Self {
+        self.tokenizer = Some(Arc::new(tokens));
+        self
+    }
+
+    pub(crate) fn parse(&self, body: &[u8]) -> Result<Request, RequestError> {
+        Request::parse_with(body, self.tokenizer.as_deref())
+    }
+
     /// Returns the model with this name, or the default.
     pub fn get(&self, name: &str) -> &Model {
         let undated = name.trim_end_matches(|end: char| end.is_ascii_digit() || end == '-');
         let named = self.named.get(name).or_else(|| self.named.get(undated.trim_end_matches('@')));
         named.unwrap_or(&self.other)
+    }
+}
+
+impl fmt::Debug for Models {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { other, named, tokenizer } = self;
+        f.debug_struct("Models")
+            .field("other", other)
+            .field("named", named)
+            .field("has_tokenizer", &tokenizer.is_some())
+            .finish()
     }
 }

@@ -27,6 +27,8 @@ pub struct Request {
     pub numbers: u64,
     /// The images and files in the input.
     pub attachments: u64,
+    /// The tokens of all text, if a [tokenizer](crate::Models::tokenizer) counts them.
+    pub text_tokens: Option<u64>,
     has_stream_options: bool,
 }
 
@@ -50,13 +52,23 @@ impl Request {
     /// The body is not a JSON object, a known member has the wrong type, or it occurs twice: the
     /// model's server might read the other occurrence.
     pub fn parse(body: &[u8]) -> Result<Self, RequestError> {
-        serde_json::from_slice(body)
-            .map_err(|error| RequestError { line: error.line(), column: error.column() })
+        Self::parse_with(body, None)
+    }
+
+    pub(crate) fn parse_with(
+        body: &[u8],
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<Self, RequestError> {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let request = json.deserialize_map(RequestVisitor { tokenizer });
+        let request = request.and_then(|request| json.end().map(|()| request));
+        request.map_err(|error| RequestError { line: error.line(), column: error.column() })
     }
 
     /// Estimates the tokens: the input by its size, and the highest output that the request allows.
     pub fn estimate(&self, model: &Model) -> Usage {
-        let input = model.text(self.text_bytes).saturating_add(self.numbers);
+        let text = self.text_tokens.unwrap_or_else(|| model.text(self.text_bytes));
+        let input = text.saturating_add(self.numbers);
         let input = input.saturating_add(model.attachments(self.attachments));
         Usage::new(input, self.max_output.unwrap_or_else(|| model.default_output()))
     }
@@ -80,15 +92,14 @@ impl Request {
     }
 }
 
-impl<'de> Deserialize<'de> for Request {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(RequestVisitor)
-    }
+/// Returns the tokens of a text.
+pub(crate) type Tokenizer = dyn Fn(&str) -> u64 + Send + Sync;
+
+struct RequestVisitor<'t> {
+    tokenizer: Option<&'t Tokenizer>,
 }
 
-struct RequestVisitor;
-
-impl<'de> Visitor<'de> for RequestVisitor {
+impl<'de> Visitor<'de> for RequestVisitor<'_> {
     type Value = Request;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,9 +121,11 @@ impl<'de> Visitor<'de> for RequestVisitor {
                 "n" => once(&mut choices, &mut members)?,
                 "stream_options" => once(&mut options, &mut members)?,
                 _ => {
-                    request.text_bytes += name.len() as u64;
-                    members
-                        .next_value_seed(Count { request: &mut request, is_attachment: false })?;
+                    let request = &mut request;
+                    let mut count =
+                        Count { request, tokenizer: self.tokenizer, is_attachment: false };
+                    count.text(&name);
+                    members.next_value_seed(count)?;
                 }
             }
         }
@@ -153,6 +166,7 @@ where
 /// Counts the text in a value.
 struct Count<'a> {
     request: &'a mut Request,
+    tokenizer: Option<&'a Tokenizer>,
     /// Whether the value belongs to a member for an image or a file.
     is_attachment: bool,
 }
@@ -169,6 +183,14 @@ impl<'de> DeserializeSeed<'de> for Count<'_> {
 }
 
 impl Count<'_> {
+    fn text(&mut self, text: &str) {
+        self.request.text_bytes += text.len() as u64;
+        if let Some(tokenizer) = self.tokenizer {
+            let tokens = self.request.text_tokens.get_or_insert_default();
+            *tokens = tokens.saturating_add(tokenizer(text));
+        }
+    }
+
     const fn number<E>(self) -> Result<(), E> {
         self.request.numbers += 1;
         Ok(())
@@ -182,28 +204,30 @@ impl<'de> Visitor<'de> for Count<'_> {
         f.write_str("a JSON value")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+    fn visit_str<E>(mut self, text: &str) -> Result<(), E> {
         // Prose has white space, so a client cannot hide it here.
         if self.is_attachment && !text.contains(char::is_whitespace) {
             self.request.attachments += 1;
         } else {
-            self.request.text_bytes += text.len() as u64;
+            self.text(text);
         }
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
         while let Some(name) = members.next_key::<String>()? {
-            self.request.text_bytes += name.len() as u64;
+            self.text(&name);
             let is_attachment = ATTACHMENTS.contains(&&*name);
-            members.next_value_seed(Count { request: self.request, is_attachment })?;
+            let (request, tokenizer) = (&mut *self.request, self.tokenizer);
+            members.next_value_seed(Count { request, tokenizer, is_attachment })?;
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
-        let request = self.request;
-        while values.next_element_seed(Count { request, is_attachment: false })?.is_some() {}
+        let Self { request, tokenizer, .. } = self;
+        let is_attachment = false;
+        while values.next_element_seed(Count { request, tokenizer, is_attachment })?.is_some() {}
         Ok(())
     }
 

@@ -170,11 +170,6 @@ impl LimitPlan {
         quotas.chain(&self.in_flight).chain(penalty).next()
     }
 
-    /// Whether the usage of a language model is charged. Only the gateway knows it, not an access log.
-    pub fn charges_usage(&self) -> bool {
-        self.reserve.is_some_and(|reserve| reserve.settle.is_usage())
-    }
-
     /// Whether its quota is leased, so units are spent without calling the store.
     pub fn is_leased(&self) -> bool {
         self.policy().is_some_and(|policy| policy.lease().is_some())

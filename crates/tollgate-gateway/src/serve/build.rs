@@ -257,7 +257,7 @@ fn costs(plan: &LimitPlan) -> Costs {
     if let Some(settle) = plan.reserve.map(|it| it.settle).filter(|settle| settle.is_usage()) {
         return Costs::default().from_fn(move |head: &RequestHead<'_>| {
             let call: &Call = head.extensions.get()?;
-            llm::cost(call, &call.estimate(), settle)
+            llm::cost(call.model(), &call.estimate(), settle)
         });
     }
     let table = Arc::clone(&plan.costs);

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tollgate::denial::{Denial, DenialResponse};
 use tollgate::key::Key;
 use tollgate::policy::Cost;
-use tollgate_llm::{Api, Call, Meter, OutputHistory, Usage};
+use tollgate_llm::{Api, Call, Meter, Model, OutputHistory, Usage};
 
 use super::denials::Denials;
 use crate::plan::{LlmPlan, SettleBy};
@@ -88,10 +88,10 @@ const MAX_READ: usize = 256 << 20;
 const MAX_PAIRS: usize = 100_000;
 
 /// The cost of a usage, in tokens or in money.
-pub(super) fn cost(call: &Call, usage: &Usage, by: SettleBy) -> Option<Cost> {
+pub(super) fn cost(model: &Model, usage: &Usage, by: SettleBy) -> Option<Cost> {
     match by {
         SettleBy::Tokens => Some(Cost::new(usage.total())),
-        SettleBy::Money => Some(Cost::new(call.model().price().of(usage))),
+        SettleBy::Money => Some(Cost::new(model.price().of(usage))),
         SettleBy::Header | SettleBy::Trailer | SettleBy::Bytes(_) => None,
     }
 }

@@ -19,13 +19,14 @@ use tollgate::key::{
 use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
-use tollgate_replay::log::{Record, Visible};
+use tollgate_llm::{Models, Usage};
+use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
 use super::client_identity::{ClientIdentity, Identity};
 use super::key_sources::client_ip;
 use super::keys::KeySets;
-use super::lists;
+use super::{lists, llm};
 use crate::plan::{
     ApiPlan, IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route,
     SettleBy, Statuses, Whose,
@@ -152,11 +153,19 @@ impl Recorded {
         let mut asks = SmallVec::new();
         let api = api.and_then(|api| route.limits.apis.get(api));
         let of_api = api.into_iter().flat_map(ApiPlan::limits);
-        let of_api = of_api.filter(|limit| !limit.charges_usage());
+        let models = api.and_then(|api| api.llm.as_ref()).map(|llm| &llm.models);
         for limit in route.limits.everywhere().chain(of_api) {
+            let usage = match limit.reserve.map(|reserve| reserve.settle) {
+                Some(settle) if settle.is_usage() => {
+                    // A log without tokens says nothing about this limit.
+                    let Some(cost) = usage(record, models, settle) else { continue };
+                    Some(cost)
+                }
+                _ => None,
+            };
             match plan.key(limit, subject.as_ref()) {
                 Ok(Some(key)) => {
-                    let cost = limit.costs.of(head.method, path);
+                    let cost = usage.unwrap_or_else(|| limit.costs.of(head.method, path));
                     append(&mut asks, limit, found.tier, key, cost, record);
                 }
                 Ok(None) => {}
@@ -290,6 +299,15 @@ fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
             None => (Some(rest), "/"),
         },
     }
+}
+
+/// The cost of the tokens that a log reports.
+fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Option<Cost> {
+    let Tokens { model, input, cached_input, output } = record.tokens?;
+    let cached_input = cached_input.min(input);
+    let mut usage = Usage::new(input - cached_input, output);
+    usage.cached_input = cached_input;
+    llm::cost(models?.get(model), &usage, settle)
 }
 
 /// A recorded request's charges to one limit.

@@ -156,7 +156,7 @@ impl Drop for Bill {
             SettleBy::Bytes(unit) => Some(Cost::new(self.bytes?.div_ceil(unit))),
             by => {
                 let Usage { call, meter } = self.usage.as_ref()?;
-                llm::cost(call, &meter.usage(), by)
+                llm::cost(call.model(), &meter.usage(), by)
             }
         });
     }

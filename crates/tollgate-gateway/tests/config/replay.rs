@@ -48,6 +48,40 @@ fn annotating_limits_do_not_deny() {
     assert!(words.contains("client (not enforced)"), "{words}");
 }
 
+/// The price is 1 for input, a tenth for cached input, and 4 for output.
+#[test]
+fn model_budgets_are_charged_the_logged_tokens() {
+    let call = |second: u64, input: u64, cached: u64, output: u64| {
+        format!(
+            "{{\"at\": \"2026-11-22T00:00:0{second}Z\", \"client\": \"203.0.113.7\", \
+             \"method\": \"POST\", \"path\": \"/v1/chat/completions\", \"model\": \"m-2026\", \
+             \"usage\": {{\"in\": {input}, \"cached\": {cached}, \"out\": {output}}}}}\n"
+        )
+    };
+    let folder =
+        Folder::new(&[call(0, 50, 0, 10), call(1, 50, 50, 10), call(2, 30, 0, 0)].concat());
+    folder.write(
+        "limits.yaml",
+        "rateLimiter:
+  target: http://localhost:1
+  llm:
+    tokensPerMinute: 100
+    monthlyBudget: 1
+    models:
+      m: {input: 1, cachedInput: 0.1, output: 4}
+      other: {input: 100, output: 100}
+",
+    );
+    let format = "json:time=at,address=client,method=method,target=path,model=model,\
+                  input_tokens=usage.in,cached_tokens=usage.cached,output_tokens=usage.out";
+    let report = folder.json(&["--log", format]);
+    assert_eq!(counts(&report["policies"]["tokens"]), [3, 150, 2, 1]);
+    assert_eq!(report["policies"]["budget"]["units"], 90 + 45 + 30, "{report}");
+    // A log without tokens says nothing about these budgets.
+    let report = folder.json(&["--log", "json:time=at,address=client,method=method,target=path"]);
+    assert_eq!(report["policies"].as_object().unwrap().len(), 0, "{report}");
+}
+
 struct Folder(TempDir);
 
 impl Folder {

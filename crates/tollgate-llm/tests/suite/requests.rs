@@ -1,7 +1,7 @@
 //! Requests of each API, written from its public reference.
 
 use serde_json::{Value, json};
-use tollgate_llm::{Model, Price, Request};
+use tollgate_llm::{Api, Call, Model, Models, Price, Request};
 
 use crate::model;
 
@@ -140,4 +140,13 @@ fn usage_is_asked_for_once() {
     assert_eq!(asked(&asking), None);
     assert_eq!(asked("{\"stream\": false}"), None);
     assert_eq!(asked("{\"stream\": true, \"stream_options\": null}"), None);
+}
+
+#[test]
+fn tokenizer_counts_each_text() {
+    let models = Models::new(model()).tokenizer(|text| text.split_whitespace().count() as u64);
+    let body = r#"{"max_tokens": 9, "messages": [{"role": "user", "content": "one two three"}]}"#;
+    let (call, _) = Call::parse(Api::Completions, body.as_bytes(), &models).unwrap();
+    // Three words, the name `messages`, two names of members, and the role.
+    assert_eq!((call.estimate().input, call.estimate().output), (7, 9));
 }

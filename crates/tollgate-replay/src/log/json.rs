@@ -123,6 +123,7 @@ impl Reading<'_> {
             },
             Field::User => self.fields.user = self.keep(bytes),
             Field::Tier => self.fields.tier = self.keep(bytes),
+            Field::Model => self.fields.model = self.keep(bytes),
             Field::Method => self.fields.method = self.keep(bytes),
             Field::Target => self.fields.target = self.keep(bytes),
             Field::Host => self.fields.host = self.keep(bytes),
@@ -136,10 +137,12 @@ impl Reading<'_> {
                 (self.fields.method, self.fields.target) = request(bytes, start);
             }
             // nginx writes every value as a string.
-            Field::Status | Field::Bytes | Field::Duration(_) => match text.parse::<f64>() {
-                Ok(number) => self.number(field, number),
-                Err(_) => self.refuse(field, text),
-            },
+            Field::Status | Field::Bytes | Field::Duration(_) | Field::Tokens(_) => {
+                match text.parse::<f64>() {
+                    Ok(number) => self.number(field, number),
+                    Err(_) => self.refuse(field, text),
+                }
+            }
         }
     }
 
@@ -156,6 +159,10 @@ impl Reading<'_> {
             Field::Time => self.time(time::epoch(format!("{number:.6}").as_bytes()), "a number"),
             Field::Status if number <= 999.0 => self.fields.status = number as u16,
             Field::Bytes => self.fields.bytes = number as u64,
+            Field::Tokens(kind) => {
+                let tokens = self.fields.tokens.get_or_insert_default();
+                tokens[usize::from(kind)] = number as u64;
+            }
             Field::Duration(thousandths) => {
                 let micros = number * f64::from(thousandths) / 1e3;
                 self.fields.duration = Some(Micros::new(micros as u64));
@@ -184,6 +191,7 @@ impl Reading<'_> {
             Field::Status => ("status", "a number up to 999"),
             Field::Bytes => ("bytes", "a number"),
             Field::Duration(_) => ("duration", "a number"),
+            Field::Tokens(_) => ("tokens", "a number"),
             _ => ("field", "a string"),
         };
         let found = shown(found.as_bytes());

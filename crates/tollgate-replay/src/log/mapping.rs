@@ -39,6 +39,9 @@ pub(super) enum Field {
     Bytes,
     /// A duration, with its unit in nanoseconds.
     Duration(u32),
+    Model,
+    /// Tokens by kind: input, cached input, output.
+    Tokens(u8),
     Header(u8),
 }
 
@@ -230,6 +233,10 @@ impl Mapping {
             "milliseconds" => Field::Duration(1_000_000),
             "microseconds" => Field::Duration(1_000),
             "nanoseconds" => Field::Duration(1),
+            "model" => Field::Model,
+            "input_tokens" => Field::Tokens(0),
+            "cached_tokens" => Field::Tokens(1),
+            "output_tokens" => Field::Tokens(2),
             _ => {
                 let header = name.strip_prefix("header.");
                 let header = header.ok_or_else(|| FormatError::UnknownField(name.into()))?;

@@ -37,7 +37,7 @@ pub use self::input::{Input, ReadError};
 use self::mapping::Mapping;
 pub use self::order::{Late, Options, Progress, Records, Unreadable};
 use self::record::{Batch, Fields};
-pub use self::record::{Reason, Record};
+pub use self::record::{Reason, Record, Tokens};
 use self::text::{COMMON, Template, WITH_HOST};
 pub use self::visible::Visible;
 
@@ -79,7 +79,9 @@ impl Format {
     /// JSON with these field names: `time=ts,address=client.ip,method=verb,target=url`. The fields
     /// are `time` (when the request arrived) or `end` (when it was complete), `address`, `method`,
     /// `target` or `request`, `host`, `status`, `bytes`, `user`, `tier`, `header.<name>`, and the
-    /// duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
+    /// duration in `seconds`, `milliseconds`, `microseconds` or `nanoseconds`. For requests to
+    /// language models also `model`, `input_tokens`, `cached_tokens` (a part of these) and
+    /// `output_tokens`.
     ///
     /// # Errors
     /// A field is unknown, or the time, method or target is missing.
@@ -212,7 +214,8 @@ pub enum FormatError {
     /// A name is not a record field.
     #[error(
         "`{0}` is not a field; use time, end, address, method, target, request, host, status, \
-         bytes, user, tier, seconds, milliseconds, microseconds, nanoseconds or header.<name>"
+         bytes, user, tier, seconds, milliseconds, microseconds, nanoseconds, model, input_tokens, \
+         cached_tokens, output_tokens or header.<name>"
     )]
     UnknownField(Box<str>),
 }

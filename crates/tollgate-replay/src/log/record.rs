@@ -33,8 +33,23 @@ pub struct Record<'a> {
     pub user: Option<&'a str>,
     /// The user's tier, if logged.
     pub tier: Option<&'a str>,
+    /// The tokens of a request to a language model, if logged.
+    pub tokens: Option<Tokens<'a>>,
     /// The logged request headers.
     pub headers: Vec<(&'a str, &'a str)>,
+}
+
+/// The tokens that a language model used for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens<'a> {
+    /// The name of the model, or an empty string.
+    pub model: &'a str,
+    /// All input tokens.
+    pub input: u64,
+    /// The input tokens that the model's server read from its cache.
+    pub cached_input: u64,
+    /// The output tokens.
+    pub output: u64,
 }
 
 /// A range in a batch's text.
@@ -86,6 +101,9 @@ pub(super) struct Fields {
     pub(super) host: Span,
     pub(super) user: Span,
     pub(super) tier: Span,
+    pub(super) model: Span,
+    /// Input, cached input and output.
+    pub(super) tokens: Option<[u64; 3]>,
     pub(super) headers: SmallVec<[(u8, Span); 1]>,
 }
 
@@ -103,6 +121,8 @@ impl Fields {
             host: Span::NONE,
             user: Span::NONE,
             tier: Span::NONE,
+            model: Span::NONE,
+            tokens: None,
             headers: SmallVec::new_const(),
         }
     }
@@ -120,6 +140,12 @@ impl Fields {
         let target = self.target.of(text);
         // A target with invalid UTF-8 is not valid HTTP.
         let method = target.and_then(|_| self.method.of(text)).filter(is_token);
+        let tokens = self.tokens.map(|[input, cached_input, output]| Tokens {
+            model: self.model.of(text).unwrap_or_default(),
+            input,
+            cached_input,
+            output,
+        });
         Record {
             file,
             line: self.line,
@@ -133,6 +159,7 @@ impl Fields {
             bytes: self.bytes,
             user: self.user.of(text),
             tier: self.tier.of(text),
+            tokens,
             headers: self.headers.iter().filter_map(header).collect(),
         }
     }

@@ -8,7 +8,6 @@ mod bench;
 mod boundary;
 mod check;
 mod circles;
-mod compose;
 mod documents;
 mod image;
 mod locks;
@@ -47,8 +46,6 @@ enum Task {
     Up(up::Args),
     /// Attack a window's boundary, and draw what each algorithm allows, into docs/images
     Boundary,
-    /// Test the container setups; needs a Docker engine
-    ComposeTest(compose::Args),
     /// Take pictures of the live page and the replay report, into docs/images
     Screenshot,
     /// Compare the Lua port with the core over a million decisions
@@ -65,7 +62,6 @@ fn main() -> ExitCode {
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
         Task::Boundary => boundary::run(),
-        Task::ComposeTest(args) => compose::run(&args),
         Task::Screenshot => screenshot::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Simulate(args) => simulate::run(&args),

@@ -9,6 +9,8 @@ mod demo;
 #[cfg(target_os = "linux")]
 mod examples;
 #[cfg(unix)]
+mod gateway;
+#[cfg(unix)]
 mod observed;
 #[cfg(unix)]
 mod page;

@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_test_servers::until;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, PATIENCE, Upstream};
 
 const LIMITS: &str = "trustedProxies: [127.0.0.1]
 client: {strategy: sliding_window_log, limit: 4, windowSeconds: 864000}
@@ -33,8 +32,8 @@ async fn send(client: &Client, address: &str, path: &str) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn log_defaults_to_standard_output() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!("{}accessLog: {{format: json}}\n", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&format!("{}accessLog: {{format: json}}\n", upstream.target()));
     assert_eq!(send(&client, "203.0.113.1", "/hello").await, 200);
     let lines = until("a line", PATIENCE, || Some(gateway.output()).filter(|it| it.contains('\n')));
     let line: Value = serde_json::from_str(&lines).unwrap();
@@ -45,8 +44,7 @@ async fn log_defaults_to_standard_output() {
 async fn replay_of_the_log_denies_the_same_requests() {
     let upstream = Upstream::new().await;
     let log = "accessLog: {file: access.log}\n";
-    let gateway = Gateway::start(&format!("{}{log}{LIMITS}", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&format!("{}{log}{LIMITS}", upstream.target()));
     let mut denied = 0;
     for number in 0..30 {
         let address = ["203.0.113.1", "203.0.113.2", "198.51.100.7"][number % 3];
@@ -93,8 +91,7 @@ async fn replay_of_the_log_denies_the_same_requests() {
 async fn log_is_reopened_after_rotation() {
     let upstream = Upstream::new().await;
     let log = "accessLog: {file: access.log, format: combined}\n";
-    let gateway = Gateway::start(&format!("{}{log}", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&format!("{}{log}", upstream.target()));
     let (file, old) = (gateway.file("access.log"), gateway.file("access.log.1"));
     assert_eq!(send(&client, "203.0.113.1", "/a?b").await, 200);
     let line = wait_for(&file, 1).remove(0);
@@ -131,8 +128,7 @@ async fn blocked_log_drops_lines_instead_of_delaying_requests() {
     let mut reader =
         Command::new("bash").args(["-c", &hold]).stdin(Stdio::piped()).spawn().unwrap();
     let log = format!("accessLog: {{file: '{}'}}\n", pipe.display());
-    let gateway = Gateway::start(&format!("{}{log}", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&format!("{}{log}", upstream.target()));
     let (long, path) = ("a".repeat(4_000), format!("/{}", "a".repeat(4_000)));
     let headers = [("referer", &*long), ("user-agent", &*long)];
     // Exceeds both the pipe's 64 KiB and the queue's 4 MiB.
@@ -182,6 +178,3 @@ client: {strategy: sliding_window_log, limit: 2, windowSeconds: 864000}
         assert_eq!((&line["status"], &line["denial"]), (&json!(429), &json!("quota-exceeded")));
     }
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(30);

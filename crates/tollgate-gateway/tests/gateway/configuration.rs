@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::support::{Client, Gateway, Upstream, pause, whole};
+use crate::support::{Client, Gateway, Upstream, until, whole};
 
 fn lines(upstream: &Upstream, limit: u32) -> String {
     format!(
@@ -21,8 +21,7 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_preserves_counters() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 5));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, 5));
     for left in ["4", "3", "2"] {
         assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), left);
     }
@@ -67,8 +66,7 @@ async fn reload_preserves_the_wait_queue() {
 async fn local_fallback_is_valid_for_memory_stores() {
     let upstream = Upstream::new().await;
     let local = |limit| format!("{}onStoreError: local\n", lines(&upstream, limit));
-    let gateway = Gateway::start(&local(5));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&local(5));
     assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
     let redis = "store: {redis: {url: 'redis://127.0.0.1:6379'}}\n";
     gateway.rewrite(&format!("{}{redis}", local(6)));
@@ -108,8 +106,7 @@ async fn deleted_file_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_file_is_read_when_it_appears() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 5));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, 5));
     let naming = |file: &str| format!("{}deny: {{file: {file}}}\n", lines(&upstream, 5));
     gateway.rewrite(&naming("lists/of/deny.txt"));
     gateway.until_config(|config| config["failedReloads"] == 1).await;
@@ -248,9 +245,8 @@ async fn reloads_under_load_fail_no_request() {
         let before = sent.load(Ordering::Relaxed);
         gateway.rewrite(&lines(&upstream, 1_000_000 + version));
         gateway.until_config(|config| config["version"] == version).await;
-        while sent.load(Ordering::Relaxed) < before + 100 {
-            pause().await;
-        }
+        until("100 requests were sent", async || sent.load(Ordering::Relaxed) >= before + 100)
+            .await;
     }
     done.store(true, Ordering::Relaxed);
     load.join_all().await;

@@ -18,8 +18,7 @@ async fn idle_connections_are_cheap_and_usable() {
     let upstream = Upstream::new().await;
     let listen = "listen: [{address: '127.0.0.1:0', maxConnectionsPerAddress: 20000}]\n";
     let client = "client: {limit: 100000, windowSeconds: 3600}\n";
-    let gateway = Gateway::start(&[listen, &upstream.target(), client].concat());
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&[listen, &upstream.target(), client].concat());
     client.get("/").await;
     let before = gateway.resident();
     let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -53,8 +52,7 @@ async fn idle_connections_are_cheap_and_usable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_version_is_detected_across_reads() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&upstream.target());
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&upstream.target());
     let post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
     let get = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, END, 1, GET)].concat();
     for (bytes, answer) in [(&post[..], &b"HTTP/1.1 200"[..]), (&get, &[0, 0, 0, SETTINGS])] {
@@ -100,8 +98,7 @@ async fn excess_connections_wait_for_a_free_slot() {
     third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(third.read(&mut [0; 1]).is_err(), "both connections are still open");
     gateway.until_logged("2 connections are open, as many as `maxConnections` allows");
-    let metrics = gateway.admin("/metrics").await;
-    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     for line in ["tollgate_gateway_connections 2\n", "tollgate_gateway_full_total 1\n"] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

@@ -4,14 +4,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Gateway, RawClient, Upstream, pause, whole};
+use crate::support::{Client, Gateway, PATIENCE, RawClient, Upstream, until, whole};
 
 const FILES: usize = 300;
 
@@ -30,14 +29,6 @@ async fn upstream_with_permits() -> (Upstream, Arc<Semaphore>) {
         }
     });
     (upstream.await, gate)
-}
-
-async fn until_seen(upstream: &Upstream, requests: usize) {
-    let started = Instant::now();
-    while upstream.seen().len() < requests {
-        assert!(started.elapsed() < PATIENCE, "{} of {requests}", upstream.seen().len());
-        pause().await;
-    }
 }
 
 /// Connects from another loopback address.
@@ -73,7 +64,7 @@ async fn incomplete_requests_do_not_exhaust_files() {
 
     // All of these requests are in flight at the same time, so each needs an upstream connection.
     open.iter_mut().for_each(|client| client.send(request));
-    until_seen(&upstream, OPEN).await;
+    upstream.until_seen(OPEN).await;
     assert_eq!(gateway.admin("/healthz").await.status, 200);
     assert_eq!(gateway.admin("/readyz").await.status, 200);
     gateway.rewrite(&format!("{lines}client: {{limit: 1000, window: 1h}}\n"));
@@ -103,7 +94,7 @@ async fn requests_wait_for_a_free_target_connection() {
             asked.spawn(async move { client.get("/").await });
         }
     }
-    until_seen(&upstream, 100).await;
+    upstream.until_seen(100).await;
     gate.add_permits(REQUESTS);
     while let Some(answer) = asked.join_next().await {
         assert_eq!(answer.unwrap().status, 200);
@@ -186,14 +177,13 @@ async fn connections_per_address_are_limited() {
     assert!(!is_served(&mut connect_from(2, gateway.address)));
     gateway.until_logged("127.0.0.2 has 3 connections open, as many as `maxConnectionsPerAddress`");
     assert!(is_served(&mut connect_from(3, gateway.address)));
-    let metrics = gateway.admin("/metrics").await;
-    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     assert!(metrics.contains("tollgate_gateway_refused_total 1\n"), "{metrics}");
     open.pop();
-    let started = Instant::now();
-    while !is_served(&mut connect_from(2, gateway.address)) {
-        assert!(started.elapsed() < PATIENCE, "the closed connection still counts");
-    }
+    until("the closed connection no longer counts", async || {
+        is_served(&mut connect_from(2, gateway.address))
+    })
+    .await;
     // A trusted proxy is exempt because it represents many clients.
     gateway.rewrite(&format!("{lines}trustedProxies: [loopback]\n"));
     gateway.until_config(|config| config["version"] == 2).await;
@@ -251,6 +241,3 @@ async fn admin_connections_are_limited_but_health_checks_succeed() {
     let files = gateway.open_files();
     assert!(files < 100, "{files} files are open");
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

@@ -16,8 +16,7 @@ use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_is_forwarded_with_the_client_address() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&upstream.target());
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&upstream.target());
     let headers = [
         ("connection", "x-private"),
         ("x-private", "1"),
@@ -228,8 +227,7 @@ async fn routes_select_their_targets() {
         a.address,
         b.address,
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let count = || [a.seen().len(), b.seen().len(), rest.seen().len()];
     for (path, host, expected) in [
         ("/a/x", "other", [1, 0, 0]),
@@ -249,8 +247,7 @@ async fn unmatched_route_returns_404() {
     let upstream = Upstream::new().await;
     let lines =
         format!("routes:\n- {{name: a, path: /a, target: 'http://{}'}}\n", upstream.address);
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(client.get("/a").await.status.as_u16(), 200);
     let answer = client.get("/b").await;
     assert_eq!((answer.status.as_u16(), answer.code()), (404, "no-route".to_owned()));
@@ -284,8 +281,7 @@ async fn idempotent_request_is_retried_after_close() {
             });
         }
     });
-    let gateway = Gateway::start(&format!("target: http://{address}\n"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&format!("target: http://{address}\n"));
     for _ in 0..5 {
         assert_eq!(client.get("/").await.status.as_u16(), 200);
     }

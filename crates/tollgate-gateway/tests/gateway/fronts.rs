@@ -6,7 +6,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::Duration;
 
 use http::Response;
 use http_body_util::{BodyExt as _, Full};
@@ -15,7 +14,7 @@ use tempfile::TempDir;
 use tollgate_replicas::{Port, Process};
 use tollgate_test_servers::{skip, until, until_async};
 
-use crate::support::{Answer, Client, Gateway, Upstream, is_heavy};
+use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream, is_heavy};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -232,9 +231,6 @@ async fn forwarding_and_deciding_share_quotas() {
     assert_eq!(service.seen().len(), 1);
 }
 
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// If the tests run as root, `setpriv` drops the privileges.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_follows_decisions() {
@@ -364,8 +360,7 @@ async fn envoy_reports_response_tokens() {
     let reported = async |count: usize| {
         let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
         until_async("the reports arrive", PATIENCE, async || {
-            let metrics = asking.gateway.admin("/metrics").await;
-            let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+            let metrics = asking.gateway.metrics().await;
             let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
             let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
             (sum >= count).then_some(())

@@ -1,6 +1,6 @@
 //! Clients identified by a header, a cookie, or a query parameter.
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn header_cookie_or_parameter_identifies_the_client() {
@@ -10,7 +10,7 @@ async fn header_cookie_or_parameter_identifies_the_client() {
         ("cookie", [("/", "cookie", "y=1; x-id=a"), ("/", "cookie", "x-id=b")]),
         ("query", [("/?x-id=a", "x", "1"), ("/?x-id=b", "x", "1")]),
     ] {
-        let gateway = Gateway::start(
+        let (_gateway, client) = Gateway::with_client(
             &format!(
                 "{}client: {{limit: 1, windowSeconds: 3600}}\n\
              identity: [{{key: {key}, name: X-Id}}]\nonMissingKey: {{deny: 401}}\n",
@@ -18,7 +18,6 @@ async fn header_cookie_or_parameter_identifies_the_client() {
             )
             .replace("X-Id", if key == "header" { "X-Id" } else { "x-id" }),
         );
-        let client = Client::new(gateway.address);
         for (path, name, value) in requests {
             let mut statuses = Vec::new();
             // `Connection` cannot remove the header on the way to the service.
@@ -39,12 +38,11 @@ async fn header_cookie_or_parameter_identifies_the_client() {
 async fn verified_header_requires_its_proxies() {
     let upstream = Upstream::new().await;
     for (proxies, status) in [("loopback", 200), ("192.0.2.1", 401)] {
-        let gateway = Gateway::start(&format!(
+        let (_gateway, client) = Gateway::with_client(&format!(
             "{}client: {{limit: 1, windowSeconds: 3600}}\nonMissingKey: {{deny: 401}}\n\
              identity: {{key: header, name: X-User, trustedProxies: [{proxies}]}}\n",
             upstream.target()
         ));
-        let client = Client::new(gateway.address);
         let answer = client.send("GET", "/", &[("x-user", "ann")], "").await.unwrap();
         assert_eq!(answer.status, status, "{proxies}");
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::Semaphore;
 
-use crate::support::{Client, Gateway, Upstream, pause};
+use crate::support::{Client, Gateway, PATIENCE, Upstream, until};
 
 /// An upstream that needs a permit for each response to `/slow`, until the semaphore is closed.
 async fn slow_upstream() -> (Upstream, Arc<Semaphore>) {
@@ -34,9 +34,7 @@ async fn shutdown_finishes_requests_and_refuses_connections() {
     for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
         under_way.spawn(async move { client.get("/slow").await });
     }
-    while upstream.seen().len() < 2 {
-        pause().await;
-    }
+    upstream.until_seen(2).await;
     gateway.signal("TERM");
     let ready = loop {
         let ready = gateway.admin("/readyz").await;
@@ -66,12 +64,9 @@ async fn shutdown_finishes_requests_and_refuses_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_event_streams() {
     let (upstream, go_on) = slow_upstream().await;
-    let mut gateway = Gateway::start(&upstream.target());
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&upstream.target());
     let under_way = tokio::spawn(async move { client.get("/slow").await });
-    while upstream.seen().is_empty() {
-        pause().await;
-    }
+    upstream.until_seen(1).await;
     let mut stream = std::net::TcpStream::connect(gateway.admin).unwrap();
     stream.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut read = Vec::new();
@@ -118,12 +113,10 @@ async fn listeners_accept_connections_during_the_drain_delay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_timeout_aborts_requests() {
     let (upstream, go_on) = slow_upstream().await;
-    let mut gateway = Gateway::start(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) =
+        Gateway::with_client(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
     let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
-    while upstream.seen().is_empty() {
-        pause().await;
-    }
+    upstream.until_seen(1).await;
     let started = Instant::now();
     gateway.signal("TERM");
     assert!(gateway.wait().success());
@@ -137,12 +130,9 @@ async fn drain_timeout_aborts_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_skips_draining() {
     let (upstream, go_on) = slow_upstream().await;
-    let mut gateway = Gateway::start(&upstream.target());
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&upstream.target());
     tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
-    while upstream.seen().is_empty() {
-        pause().await;
-    }
+    upstream.until_seen(1).await;
     gateway.signal("TERM");
     while gateway.admin("/readyz").await.status == 200 {}
     gateway.signal("TERM");
@@ -177,9 +167,7 @@ async fn draining_under_load_fails_no_request() {
             }
         });
     }
-    while sent.load(Ordering::Relaxed) < 500 {
-        pause().await;
-    }
+    until("500 requests were sent", async || sent.load(Ordering::Relaxed) >= 500).await;
     gateway.signal("TERM");
     load.join_all().await;
     assert!(gateway.wait().success());
@@ -255,9 +243,6 @@ async fn shutdown_serves_the_accept_backlog() {
 
 /// More than tokio's task budget allows per poll.
 const WAITING: usize = 400;
-
-/// Longer than the kernel takes to accept a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// When draining starts, this connection's protocol is still unknown, so it cannot be notified
 /// yet. An HTTP/2 client that always has more requests would otherwise never disconnect.

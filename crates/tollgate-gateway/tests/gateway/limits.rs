@@ -1,6 +1,6 @@
 //! Configured limits from a client's point of view.
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, sha256};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn path_spellings_share_a_limit() {
@@ -12,8 +12,7 @@ async fn path_spellings_share_a_limit() {
             method: POST, limit: 2, windowSeconds: 3600}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let mut passed = 0;
     for path in [
         "/api/item/7/comment",
@@ -49,8 +48,8 @@ async fn preflights_are_free_by_default() {
         [("", 200), ("preflights: unlimited\n", 200), ("preflights: charged\n", 429)]
     {
         let client = "client: {limit: 1, windowSeconds: 3600}\n";
-        let gateway = Gateway::start(&format!("{}{client}{line}", upstream.target()));
-        let client = Client::new(gateway.address);
+        let (_gateway, client) =
+            Gateway::with_client(&format!("{}{client}{line}", upstream.target()));
         for expected in [200, last] {
             let answer = client.send("OPTIONS", "/", &PREFLIGHT, "").await.unwrap();
             assert_eq!(answer.status, expected, "{line}");
@@ -69,12 +68,11 @@ async fn preflights_are_limited_by_address() {
     let key =
         "apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]";
     for identity in ["identity: ip\n".to_owned(), format!("identity: apiKey\n{key}\n")] {
-        let gateway = Gateway::start(&format!(
+        let (_gateway, client) = Gateway::with_client(&format!(
             "{}{identity}preflights: 2\ntrustedProxies: [loopback]\n\
              client: {{limit: 1, windowSeconds: 3600}}\n",
             upstream.target()
         ));
-        let client = Client::new(gateway.address);
         let ask = async |method, address, lines: &[(&str, &str)]| {
             let address = [("x-forwarded-for", address), ("x-api-key", "foo")];
             client.send(method, "/", &[&address[..], lines].concat(), "").await.unwrap()
@@ -106,8 +104,7 @@ async fn method_spellings_share_limit_and_cost() {
          - {{identifier: login, path: /login, method: POST, limit: 2, windowSeconds: 3600}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let mut statuses = Vec::new();
     for method in ["POST", "post", "Post", "pOST"] {
         let answer = client.send(method, "/login", &[], "").await.unwrap();
@@ -145,8 +142,7 @@ async fn routes_share_equal_limits() {
                 limit: 1, windowSeconds: 3600}}\n"
         ));
     }
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines);
     for (path, status) in [("/r1/a7", 200), ("/r2/a7", 429), ("/r499/a8", 200), ("/a8", 429)] {
         assert_eq!(client.get(path).await.status, status, "{path}");
     }
@@ -166,8 +162,7 @@ async fn denied_request_charges_no_limit() {
          exempt: [/health]\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let statuses = async |path: &'static str, times: usize| {
         let mut statuses = Vec::new();
         for _ in 0..times {
@@ -194,8 +189,7 @@ async fn trusted_proxies_identify_clients() {
          client: {{limit: 1, windowSeconds: 3600}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for (from, status) in [
         ("192.0.2.1", 200),
         ("192.0.2.1", 429),
@@ -221,8 +215,7 @@ async fn missing_key_status_is_configurable() {
          client: {{limit: 1, windowSeconds: 3600}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for made_up in [None, Some(("authorization", "Key made-up"))] {
         let answer = client.send("GET", "/", made_up.as_slice(), "").await.unwrap();
         assert_eq!((answer.status.as_u16(), answer.header("www-authenticate")), (401, "Key"));
@@ -263,8 +256,7 @@ async fn api_key_has_its_tier_quota() {
          tiers:\n  gold: {{limit: 3, windowSeconds: 3600}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for (key, statuses) in [
         ("gold-key", &[200, 200, 200, 429][..]),
         ("plain-key", &[200, 429]),
@@ -295,8 +287,7 @@ async fn unlimited_tier_lifts_client_quota_but_not_api_limits() {
         upstream.target(),
         sha256("internal-key")
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines);
     let key = [("x-api-key", "internal-key")];
     for (path, statuses) in
         [("/", [200; 12].as_slice()), ("/ai", &[200; 4]), ("/login", &[200, 429])]
@@ -318,14 +309,6 @@ async fn unlimited_tier_lifts_client_quota_but_not_api_limits() {
     }
     let config = gateway.admin("/config").await.json().to_string();
     assert!(config.contains("tier internal: unlimited"), "{config}");
-}
-
-fn sha256(text: &str) -> String {
-    let sum = std::process::Command::new("bash")
-        .args(["-c", &format!("printf %s {text} | sha256sum")])
-        .output()
-        .unwrap();
-    String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -172,8 +172,7 @@ fn max_lines(started: Instant) -> usize {
 async fn upstream_failures_are_summarized() {
     let port = Port::claim().unwrap();
     let address = port.address();
-    let mut gateway = Gateway::start(&format!("target: http://{address}\n"));
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&format!("target: http://{address}\n"));
     let started = Instant::now();
     for _ in 0..500 {
         assert_eq!(client.get("/").await.status, 502);
@@ -208,8 +207,7 @@ async fn flapping_upstream_does_not_flood_the_log() {
         answer.body(Full::from("").boxed()).unwrap()
     })
     .await;
-    let mut gateway = Gateway::start(&upstream.target());
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&upstream.target());
     let started = Instant::now();
     for _ in 0..200 {
         assert_eq!(client.get("/").await.status, 200);

@@ -17,8 +17,7 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_resets_a_denied_client() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 3));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, 3));
     for expected in [200, 200, 429, 429] {
         assert_eq!(client.get("/a").await.status, expected);
     }
@@ -41,8 +40,7 @@ async fn operator_resets_a_denied_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_preserves_policy_counts() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 3));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, 3));
     client.get("/a").await;
     gateway.rewrite(&lines(&upstream, 4));
     gateway.until_config(|config| config["version"] == 2).await;
@@ -59,8 +57,7 @@ async fn reload_preserves_policy_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn denials_are_summarized_in_the_log() {
     let upstream = Upstream::new().await;
-    let mut gateway = Gateway::start(&lines(&upstream, 3));
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&lines(&upstream, 3));
     for _ in 0..50 {
         client.get("/b").await;
     }
@@ -93,13 +90,12 @@ async fn missing_clients_are_summarized_in_the_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_include_apis_and_configuration() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, 3));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, 3));
     client.get("/a?secret=squeamish").await;
     client.get("/ossifrage").await;
     gateway.rewrite("nonsense: true\n");
     gateway.until_config(|config| config["failedReloads"] == 1).await;
-    let text = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let text = gateway.metrics().await;
     let upstream_requests = format!(
         "tollgate_gateway_upstream_requests_total{{upstream=\"{}\",status=\"2xx\"}} 2",
         upstream.address

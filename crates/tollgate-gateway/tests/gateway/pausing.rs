@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, PATIENCE, Upstream, until};
 
 /// More than a connection can buffer.
 const LARGE: usize = 8 << 20;
@@ -120,18 +120,12 @@ async fn unread_connection_is_closed() {
     }
     stream.write_all(&bytes).await.unwrap();
     let open = async || {
-        let metrics = gateway.admin("/metrics").await;
-        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let metrics = gateway.metrics().await;
         let open = metrics.lines().find_map(|it| it.strip_prefix("tollgate_gateway_connections "));
         open.map(str::to_owned)
     };
-    let started = Instant::now();
-    while upstream.seen().len() < 100 || open().await.as_deref() != Some("0") {
-        assert!(started.elapsed() < PATIENCE, "{:?} are open", open().await);
-    }
+    upstream.until_seen(100).await;
+    until("the connection is closed", async || open().await.as_deref() == Some("0")).await;
     assert!(gateway.peak_memory() < 150, "{} MiB", gateway.peak_memory());
     assert_eq!(Client::new(gateway.address).send("HEAD", "/", &[], "").await.unwrap().status, 200);
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Response;
@@ -14,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream, pause};
+use crate::support::{Client, Gateway, Upstream, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrency_limit_protects_a_slow_upstream() {
@@ -35,8 +34,7 @@ async fn concurrency_limit_protects_a_slow_upstream() {
         "{}client: {{limit: 1000, window: 1h, concurrency: {{max: 3, lease: 30s}}}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let mut asked = JoinSet::new();
     for _ in 0..20 {
         let client = client.clone();
@@ -49,11 +47,7 @@ async fn concurrency_limit_protects_a_slow_upstream() {
         assert_eq!(denied.json()["violated-policies"], serde_json::json!(["client/inflight"]));
     }
     // The three requests may not have reached the upstream yet.
-    let started = Instant::now();
-    while now.load(Ordering::SeqCst) < 3 {
-        assert!(started.elapsed() < Duration::from_secs(20));
-        pause().await;
-    }
+    until("three requests are in flight", async || now.load(Ordering::SeqCst) == 3).await;
     gate.add_permits(1_000);
     for answer in asked.join_all().await {
         assert_eq!(answer.status, 200);
@@ -79,15 +73,10 @@ async fn permit_is_held_until_the_body_ends() {
             concurrency: {{max: 1}}}}]\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let first = client.clone();
     let first = tokio::spawn(async move { first.get("/stream").await });
-    let started = Instant::now();
-    while upstream.seen().is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(20));
-        pause().await;
-    }
+    upstream.until_seen(1).await;
     let mut sender = sender;
     sender.send(Frame::data(Bytes::from_static(b"a piece"))).await.unwrap();
     // The response is incomplete, so its permit is still in use.
@@ -112,8 +101,7 @@ async fn repeated_denials_block_the_client() {
          apis: [{{identifier: search, path: /search, limit: 1, window: 1h}}]\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(client.get("/search").await.status, 200);
     // The third denial starts the block.
     for code in ["quota-exceeded", "quota-exceeded", "blocked"] {
@@ -134,19 +122,14 @@ async fn repeated_denials_block_the_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_block_the_login() {
-    let upstream = Upstream::answering(|seen| {
-        let status = if seen.body == "sesame" { 200 } else { 401 };
-        Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
-    })
-    .await;
+    let upstream = Upstream::checking_passwords().await;
     let lines = format!(
         "{}apis:\n\
          - {{identifier: login, path: /login, limit: 1000, window: 1h, \
               penalty: {{strikes: 2, within: 1h, of: failures, countOnly: {{status: 401}}}}}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for (password, status) in
         [("sesame", 200), ("a", 401), ("sesame", 200), ("sesame", 200), ("b", 401), ("sesame", 429)]
     {
@@ -200,11 +183,11 @@ async fn leases_respect_the_limit_and_are_returned() {
     }
     let third = Gateway::start(&lines);
     let client = Client::new(third.address);
-    let started = Instant::now();
-    while passed < LIMIT {
+    until("the returned units are used", async || {
         passed += usize::from(client.get("/").await.status == 200);
-        assert!(started.elapsed() < Duration::from_secs(20), "{passed}");
-    }
+        passed == LIMIT
+    })
+    .await;
     for _ in 0..100 {
         assert_eq!(client.get("/").await.status, 429);
     }

@@ -615,8 +615,7 @@ async fn failed_store_is_not_serving() {
         } else {
             assert_eq!(codes(&asked().await.unwrap())[0], Allowed);
         }
-        let metrics = service.gateway.admin("/metrics").await;
-        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let metrics = service.gateway.metrics().await;
         let outcome = if on_store_error == "closed" { "error" } else { "ok" };
         let count = if on_store_error == "closed" { 1 } else { 2 };
         let line = format!(

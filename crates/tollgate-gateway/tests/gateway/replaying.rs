@@ -33,8 +33,7 @@ async fn replay_decides_like_serve() {
         Response::builder().status(status).body(Full::from("ok").boxed()).unwrap()
     })
     .await;
-    let gateway = Gateway::start(&format!("{}{LIMITS}", upstream.target()));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&format!("{}{LIMITS}", upstream.target()));
     let (mut log, mut denied) = (String::new(), BTreeSet::new());
     let mut violated = BTreeMap::<String, u64>::new();
     let addresses =

@@ -69,8 +69,7 @@ async fn ambiguous_paths_meet_the_strictest_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_paths_are_not_exempt() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, "keep"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines(&upstream, "keep"));
     for path in ["/static/a%2Fb", "/static/a%5Cb", "/static/a%3Bb", "/static/a%zz"] {
         let answer = client.get(path).await;
         assert_eq!(answer.header("x-ratelimit-limit"), "1000", "{path}");
@@ -85,8 +84,7 @@ async fn ambiguous_paths_are_not_exempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn double_escaped_or_non_utf8_paths_are_not_exempt() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, "reject"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines(&upstream, "reject"));
     for path in ["/static/..%252Flogin", "/static/%252e%252e/login", "/static/..%C0%AFlogin"] {
         assert!(tollgate::limit::Paths::is_ambiguous(path));
         let answer = client.get(path).await;
@@ -97,8 +95,7 @@ async fn double_escaped_or_non_utf8_paths_are_not_exempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn double_escaped_path_meets_the_decoded_limit() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, "reject"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines(&upstream, "reject"));
     // The service receives the path unchanged. A login costs 100 of 200 units.
     for path in ["/lo%2567in", "/lo%252567in"] {
         assert_eq!(client.get(path).await.status, 200, "{path}");
@@ -114,8 +111,7 @@ async fn double_escaped_path_meets_the_decoded_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_path_counts_without_its_own_limit() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, "keep"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines(&upstream, "keep"));
     for (path, remaining) in [("/static/a%2Fb", "999"), ("/static/a%5Cb", "998")] {
         let answer = client.get(path).await;
         assert_eq!(
@@ -130,8 +126,7 @@ async fn ambiguous_path_counts_without_its_own_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn path_with_conflicting_limits_is_rejected() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, "keep"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines(&upstream, "keep"));
     for path in [
         "/files/..%2Flogin",
         "/files/..%5Clogin",

@@ -100,8 +100,8 @@ async fn forged_address_does_not_change_the_client() {
     let upstream = Upstream::new().await;
     for header in ["", "identity: {key: ipv4, header: X-Forwarded-For}\n"] {
         let limit = "client: {limit: 1, windowSeconds: 3600}\ntrustedProxies: [192.0.2.0/24]\n";
-        let gateway = Gateway::start(&format!("{}{limit}{header}", upstream.target()));
-        let client = Client::new(gateway.address);
+        let (_gateway, client) =
+            Gateway::with_client(&format!("{}{limit}{header}", upstream.target()));
         assert_eq!(client.get("/").await.status, 200);
         for (number, name) in PROXY_HEADERS.into_iter().enumerate() {
             let forged = format!("198.51.100.{number}");
@@ -123,12 +123,11 @@ async fn forged_address_does_not_change_the_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_trusted_forwarded_addresses_count() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!(
+    let (_gateway, client) = Gateway::with_client(&format!(
         "{}client: {{limit: 1, windowSeconds: 3600}}\ntrustedProxies: [loopback]\n\
          identity: {{key: ipv4, header: X-Forwarded-For}}\n",
         upstream.target()
     ));
-    let client = Client::new(gateway.address);
     for (number, list) in [
         "203.0.113.7",
         "198.51.100.1, 203.0.113.7",

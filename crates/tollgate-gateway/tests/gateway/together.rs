@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream, pause};
+use crate::support::{Client, Gateway, Upstream, sha256, until};
 
 /// Two gateways with the same configuration.
 struct Pair {
@@ -57,14 +57,6 @@ struct Reply {
     status: u16,
     left: String,
     violated: String,
-}
-
-fn sha256(text: &str) -> String {
-    let sum = std::process::Command::new("bash")
-        .args(["-c", &format!("printf %s {text} | sha256sum")])
-        .output()
-        .unwrap();
-    String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,15 +111,11 @@ async fn settled_costs_are_shared() {
         assert_eq!((reply.status, reply.left), (200, (1_000 - spent).to_string()), "{path}");
         // The other gateway sees the cost as soon as Redis has it.
         let name = "/status/tokens/ip:127.0.0.1";
-        let started = Instant::now();
-        loop {
+        until(&format!("the other gateway sees {path}"), async || {
             let other = pair.gateways[1 - gateway].operate("GET", name).await.json();
-            if other["remaining"] == 1_000 - spent {
-                break;
-            }
-            assert!(started.elapsed() < PATIENCE, "{path}: {other}");
-            pause().await;
-        }
+            other["remaining"] == 1_000 - spent
+        })
+        .await;
     }
     // The remaining units do not cover the estimate at either gateway.
     pair.statuses("/ai/1", &[(0, 429), (1, 429)]).await;
@@ -199,11 +187,7 @@ async fn concurrency_limit_is_shared() {
         for client in pair.clients.clone() {
             slow.spawn(async move { client.get(path).await.status.as_u16() });
         }
-        let started = Instant::now();
-        while upstream.seen().len() < before + 2 {
-            assert!(started.elapsed() < PATIENCE, "{path}");
-            pause().await;
-        }
+        upstream.until_seen(before + 2).await;
         for gateway in [0, 1] {
             let full = pair.ask(gateway, path, &[]).await;
             assert_eq!((full.status, full.violated), (429, format!("[\"{name}\"]")), "{gateway}");
@@ -212,11 +196,11 @@ async fn concurrency_limit_is_shared() {
         assert_eq!(slow.join_all().await, [200; 2]);
         // Sending the response returns the permit.
         for gateway in [0, 1] {
-            let started = Instant::now();
             gate.add_permits(1);
-            while pair.ask(gateway, path, &[]).await.status != 200 {
-                assert!(started.elapsed() < PATIENCE, "{path} {gateway}");
-            }
+            until(&format!("gateway {gateway} has a permit for {path}"), async || {
+                pair.ask(gateway, path, &[]).await.status == 200
+            })
+            .await;
         }
     }
 }
@@ -306,6 +290,3 @@ async fn gateways_watch_their_own_list_files() {
     // The first gateway must not charge a request that it forbids.
     assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

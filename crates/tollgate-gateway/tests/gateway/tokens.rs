@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::encryption::certificate;
-use crate::support::{Client, Gateway, Upstream, pause, whole};
+use crate::support::{Client, Gateway, Upstream, until, whole};
 
 /// An issuer's key pair.
 struct Key {
@@ -113,11 +113,8 @@ async fn ask(client: &Client, token: &str) -> u16 {
 
 /// Sends requests with this token until they return the expected status.
 async fn until_status(client: &Client, token: &str, status: u16) {
-    let started = Instant::now();
-    while ask(client, token).await != status {
-        assert!(started.elapsed() < PATIENCE, "no response has status {status}");
-        pause().await;
-    }
+    let what = format!("a response has status {status}");
+    until(&what, async || ask(client, token).await == status).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,8 +122,8 @@ async fn unknown_kid_fetches_rotated_keys() {
     let (old, new) = (Key::new("old"), Key::new("new"));
     let issuer = Issuer::new(Reply::Keys(set(&[&old]))).await;
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     assert_eq!(ask(&client, &old.token()).await, 200);
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
     issuer.set_reply(Reply::Keys(set(&[&new])));
@@ -153,13 +150,13 @@ async fn forged_tokens_cause_one_fetch_per_interval() {
     assert_eq!(issuer.fetches(), 1);
 
     let started = Instant::now();
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
-    let client = Client::new(gateway.address);
-    while issuer.fetches() < 4 {
+    let (_gateway, client) =
+        Gateway::with_client(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
+    until("the key set is fetched again", async || {
         assert_eq!(ask(&client, &unknown).await, 403);
-        assert!(started.elapsed() < PATIENCE, "the key set was not fetched again");
-        pause().await;
-    }
+        issuer.fetches() >= 4
+    })
+    .await;
     // After the initial fetch there must be at least a second between fetches.
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(ask(&client, &key.token()).await, 200);
@@ -172,10 +169,7 @@ async fn expired_key_set_is_refreshed() {
     let upstream = Upstream::new().await;
     let started = Instant::now();
     let _gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s, maxAge: 1s")));
-    while issuer.fetches() < 3 {
-        assert!(started.elapsed() < PATIENCE, "the key set was not fetched again");
-        pause().await;
-    }
+    until("the key set is fetched again", async || issuer.fetches() >= 3).await;
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
@@ -186,8 +180,7 @@ async fn invalid_key_set_is_reported_but_not_used() {
     let issuer = Issuer::new(Reply::Keys(good.clone())).await;
     let upstream = Upstream::new().await;
     let times = "minRefetch: 1s, fetchTimeout: 300ms";
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines(times)));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&lines(&upstream, &issuer.lines(times)));
     assert_eq!(ask(&client, &key.token()).await, 200);
     let oversize = format!("{good}{}", " ".repeat(1 << 20));
     let secret = r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}"#;
@@ -202,21 +195,18 @@ async fn invalid_key_set_is_reported_but_not_used() {
         (Reply::Hang, "no complete answer within 300ms"),
     ] {
         issuer.set_reply(reply.clone());
-        let told = async || {
+        until(&format!("{reply:?}: {message:?} is reported"), async || {
+            assert_eq!(ask(&client, &unknown.token()).await, 403);
             let config = gateway.admin("/config").await.json();
             let error = &config["keySets"][0]["lastError"]["message"];
             error.as_str().is_some_and(|error| error.contains(message))
-        };
-        let started = Instant::now();
-        while !told().await {
-            assert_eq!(ask(&client, &unknown.token()).await, 403);
-            assert!(started.elapsed() < PATIENCE, "{reply:?}: {message:?} is not reported");
-        }
+        })
+        .await;
         assert_eq!(ask(&client, &key.token()).await, 200, "{reply:?}");
     }
     assert!(issuer.upstream.seen().iter().all(|seen| seen.uri.path() == "/keys"));
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
-    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     let failed = metrics
         .lines()
         .find_map(|line| line.strip_prefix(r#"tollgate_jwks_fetches_total{outcome="failed"} "#));
@@ -230,8 +220,8 @@ async fn gateway_starts_without_keys() {
     let key = Key::new("late");
     let issuer = Issuer::new(Reply::Status(503)).await;
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     assert_eq!(ask(&client, &key.token()).await, 403);
     let url = format!("http://{}/keys", issuer.upstream.address);
     let admin = Client::new(gateway.admin);
@@ -256,8 +246,8 @@ async fn clients_wait_for_the_first_keys() {
     let key = Key::new("slow");
     let issuer = Issuer::new(Reply::Hang).await;
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("fetchTimeout: 20s")));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&lines(&upstream, &issuer.lines("fetchTimeout: 20s")));
     let token = key.token();
     let early = tokio::spawn(async move { ask(&client, &token).await });
     let ready = gateway.admin("/readyz").await;
@@ -272,8 +262,8 @@ async fn reload_reuses_fetched_keys() {
     let issuer = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let other = Issuer::new(Reply::Keys(set(&[&key]))).await;
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
     for (version, jwt) in [
         (2, "minRefetch: 1h, maxAge: 2h, audience: [a, b]"),
         // The same set with other intervals.
@@ -376,6 +366,3 @@ async fn rejected_tokens_limit_their_address() {
         assert_eq!(client.send("GET", "/", &lines, "").await.unwrap().status, 403);
     }
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

@@ -93,8 +93,7 @@ async fn spans_join_the_caller_trace() {
 async fn invalid_trace_context_is_replaced() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, ""));
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let bad = [
         format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
         format!("00-{TRACE}-0000000000000000-01"),
@@ -133,8 +132,7 @@ const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 async fn connection_cannot_remove_trace_context() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, ""));
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let headers =
         [("connection", "traceparent, tracestate"), ("traceparent", GOOD), ("tracestate", "a=1")];
     assert_eq!(client.send("GET", "/", &headers, "").await.unwrap().status, 200);
@@ -179,8 +177,7 @@ async fn caller_decides_sampling() {
 async fn sample_ratio_applies_to_new_traces() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
     let lines = format!("{}{}", upstream.target(), to(collector.address, "sample: 1/2"));
-    let mut gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&lines);
     for _ in 0..400 {
         client.get("/").await;
     }
@@ -228,8 +225,7 @@ async fn hanging_collector_does_not_delay_requests() {
     }
     asking.join_all().await;
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
-    let metrics = gateway.admin("/metrics").await;
-    let metrics = std::str::from_utf8(&metrics.body).unwrap();
+    let metrics = gateway.metrics().await;
     let spans = |outcome: &str| {
         let name = format!("tollgate_trace_spans_total{{outcome=\"{outcome}\"}} ");
         let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
@@ -244,8 +240,7 @@ async fn hanging_collector_barely_delays_shutdown() {
     let upstream = Upstream::new().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let lines = |address| format!("{}{}", upstream.target(), to(address, "timeout: 200ms"));
-    let mut gateway = Gateway::start(&lines(silent.local_addr().unwrap()));
-    let client = Client::new(gateway.address);
+    let (mut gateway, client) = Gateway::with_client(&lines(silent.local_addr().unwrap()));
     for _ in 0..3 {
         client.get("/").await;
         gateway.until_logged("the collector does not accept spans");

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tungstenite::Message;
 
-use crate::support::{Gateway, RawClient, RawUpstream, exchange};
+use crate::support::{Gateway, RawClient, RawUpstream, exchange, until};
 
 /// A WebSocket echo server.
 fn echo_server() -> String {
@@ -66,18 +66,17 @@ async fn tunnels_are_limited() {
         }
         other => panic!("{other:?}"),
     }
-    let metrics = gateway.admin("/metrics").await;
-    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     assert!(metrics.contains("tollgate_gateway_tunnels 1\n"), "{metrics}");
     // A request that is not upgraded after all does not occupy a tunnel. This is not a WebSocket.
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
     drop(socket);
-    let started = Instant::now();
     let plain = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade, close\r\nUpgrade: x\r\n\r\n";
-    while exchange(gateway.address, plain).starts_with("HTTP/1.1 503") {
-        assert!(started.elapsed() < Duration::from_secs(20), "the tunnel is still open");
-    }
+    until("the tunnel is closed", async || {
+        !exchange(gateway.address, plain).starts_with("HTTP/1.1 503")
+    })
+    .await;
     assert!(tungstenite::connect(&url).is_ok());
 }
 

@@ -165,8 +165,7 @@ async fn killed_server_costs_no_repeatable_request() {
     for (balance, method) in [("roundRobin", "GET"), ("leastBusy", "POST")] {
         let (one, mut other) = (Server::start("one"), Server::start("other"));
         let options = format!("balance: {balance}, retryAfter: 100ms");
-        let gateway = Gateway::start(&target(&[&one, &other], &options));
-        let client = Client::new(gateway.address);
+        let (gateway, client) = Gateway::with_client(&target(&[&one, &other], &options));
         until_served_by_all(&client, &["one", "other"]).await;
 
         let load = Load::start(gateway.address, method);
@@ -190,16 +189,14 @@ async fn health_checks_remove_and_restore_a_server() {
     let (one, other) = (Server::start("one"), Server::start("other"));
     let check =
         "healthCheck: {path: /health, interval: 20ms, timeout: 10s, healthy: 2, unhealthy: 2}";
-    let gateway = Gateway::start(&target(&[&one, &other], check));
-    let client = Client::new(gateway.address);
+    let (gateway, client) = Gateway::with_client(&target(&[&one, &other], check));
     until_served_by_all(&client, &["one", "other"]).await;
     one.set_ill(true);
     until_served_by_all(&client, &["other"]).await;
-    let metrics = gateway.admin("/metrics").await;
+    let text = gateway.metrics().await;
     let up = |port: &str, up: u8| {
         format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{port}\"}} {up}")
     };
-    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(text.contains(&up(&one.port, 0)) && text.contains(&up(&other.port, 1)), "{text}");
     one.set_ill(false);
     until_served_by_all(&client, &["one", "other"]).await;
@@ -214,8 +211,8 @@ async fn health_checks_remove_and_restore_a_server() {
 async fn unreachable_server_fails_no_request() {
     let (one, mut gone) = (Server::start("one"), Server::start("gone"));
     gone.kill();
-    let gateway = Gateway::start(&target(&[&gone, &one], "maxFailures: 2, retryAfter: 1h"));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&target(&[&gone, &one], "maxFailures: 2, retryAfter: 1h"));
     for method in ["GET", "POST", "DELETE"] {
         for _ in 0..4 {
             let answer = client.send(method, "/", &[], "body").await.unwrap();
@@ -223,7 +220,7 @@ async fn unreachable_server_fails_no_request() {
             assert_eq!(answer.status, expected, "{method}");
         }
     }
-    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     let failures = format!(
         "tollgate_gateway_upstream_failures_total{{upstream=\"127.0.0.1:{}\"}} 2",
         gone.port
@@ -237,8 +234,7 @@ async fn unix_socket_is_a_target() {
     let socket = folder.path().join("app.sock");
     let path = socket.to_str().unwrap();
     let (mut server, _) = Server::run(path, "socket", &folder);
-    let gateway = Gateway::start(&format!("target: unix:{path}\n"));
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&format!("target: unix:{path}\n"));
     assert_eq!(client.get("/").await.body, "socket");
     assert_eq!(client.send("POST", "/a", &[], "body").await.unwrap().body, "socket");
     server.kill().unwrap();
@@ -250,7 +246,7 @@ async fn unix_socket_is_a_target() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prefix_is_stripped_after_limits_match() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!(
+    let (gateway, client) = Gateway::with_client(&format!(
         "paths: {{ambiguous: keep}}\n\
          routes:\n\
          - name: v1\n\
@@ -259,7 +255,6 @@ async fn prefix_is_stripped_after_limits_match() {
         \x20 apis: [{{identifier: secret, path: /v1/secret, limit: 1, windowSeconds: 3600}}]\n",
         upstream.address
     ));
-    let client = Client::new(gateway.address);
     for (path, seen) in [
         ("/v1", "/base/"),
         ("/v1/", "/base/"),
@@ -308,12 +303,11 @@ async fn redirect_to_server_is_rewritten_to_route() {
     })
     .await;
     let address = upstream.address;
-    let gateway = Gateway::start(&format!(
+    let (_gateway, client) = Gateway::with_client(&format!(
         "routes:\n\
          - {{name: v1, path: /v1/*, target: {{url: 'http://{address}/base', stripPrefix: /v1}}}}\n\
          target: http://{address}\n"
     ));
-    let client = Client::new(gateway.address);
     let own = |path: &str| format!("http://{address}{path}");
     for (route, location, expected) in [
         ("/v1/a", own("/base/login?next=/"), "/v1/login?next=/"),
@@ -331,20 +325,18 @@ async fn redirect_to_server_is_rewritten_to_route() {
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_server_disappears_from_metrics() {
     let (mut one, other) = (Server::start("one"), Server::start("other"));
-    let gateway = Gateway::start(&target(&[&one, &other], "maxFailures: 1, retryAfter: 1h"));
-    let client = Client::new(gateway.address);
+    let (gateway, client) =
+        Gateway::with_client(&target(&[&one, &other], "maxFailures: 1, retryAfter: 1h"));
     one.kill();
     until_served_by_all(&client, &["other"]).await;
     gateway.until_logged("the upstream gets no requests for now");
-    let metrics =
-        async || String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
     let up = |port: &str| format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{port}\"}} ");
-    let text = metrics().await;
+    let text = gateway.metrics().await;
     assert!(text.contains(&(up(&one.port) + "0")), "{text}");
     assert!(text.contains(&(up(&other.port) + "1")), "{text}");
     gateway.rewrite(&target(&[&other], ""));
     gateway.until_config(|config| config["version"] == 2).await;
-    let text = metrics().await;
+    let text = gateway.metrics().await;
     assert!(!text.contains(&up(&one.port)), "{text}");
     assert!(text.contains(&(up(&other.port) + "1")), "{text}");
     assert_eq!(text.matches("# TYPE tollgate_gateway_upstream_up ").count(), 1, "{text}");
@@ -373,7 +365,7 @@ async fn reload_keeps_connections_and_health() {
         };
         gateway.rewrite(&format!("{route}{target}"));
         gateway.until_config(|config| config["version"] == version).await;
-        let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+        let metrics = gateway.metrics().await;
         let down =
             format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{}\"}} 0", gone.port);
         assert!(metrics.contains(&down), "{further}: {metrics}");
@@ -390,14 +382,13 @@ async fn headers_are_rewritten_in_every_spelling() {
         response.body(http_body_util::BodyExt::boxed(http_body_util::Full::from("ok"))).unwrap()
     })
     .await;
-    let gateway = Gateway::start(&format!(
+    let (_gateway, client) = Gateway::with_client(&format!(
         "target:\n\
         \x20 url: http://{}\n\
         \x20 requestHeaders: {{set: {{X-Role: guest}}, remove: [Authorization]}}\n\
         \x20 responseHeaders: {{set: {{X-Frame-Options: DENY}}, remove: [Server]}}\n",
         upstream.address
     ));
-    let client = Client::new(gateway.address);
     let answer = client
         .send(
             "GET",

@@ -12,10 +12,12 @@ use axum::routing::get;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tollgate_replicas::{Plan, Process, Redis, Replica};
+use tollgate_test_servers::until_async;
 
 use super::files::{file, queries};
 use super::prometheus::Prometheus;
 use crate::client::Client;
+use crate::gateway;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn panels_and_alerts_have_data() {
@@ -27,12 +29,13 @@ async fn panels_and_alerts_have_data() {
     let shared = replica("shared", &shared, folder);
     let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
     let queue = replica("queue", &[&queue[..], &["--costs", "one"]].concat(), folder);
-    let gateway = gateway(shared.plan.listen, key_set().await, folder);
-    let addresses = [admin(&shared.process), admin(&queue.process), admin(&gateway)];
+    let gateway = start_gateway(shared.plan.listen, key_set().await, folder);
+    let addresses = [&shared.process, &queue.process, &gateway]
+        .map(|process| gateway::address(process, "admin"));
     let prometheus = Prometheus::start(folder, &addresses).await;
 
     let working = Arc::new(AtomicBool::new(true));
-    let public = [shared.plan.listen, queue.plan.listen, said(&gateway, "listening")];
+    let public = [shared.plan.listen, queue.plan.listen, gateway::address(&gateway, "listening")];
     // Four clients per server, because some requests must wait in the queue.
     let clients: Vec<_> = (0..12)
         .map(|n| tokio::spawn(keep_asking(Client::new(None, public[n % 3]), Arc::clone(&working))))
@@ -86,18 +89,13 @@ async fn compose_files_run_in_prometheus() {
     assert!(loaded.filter(|rule| rule["type"] == "alerting").count() >= 9, "{rules}");
     // Prometheus scrapes the admin port of each compose replica, once it has discovered these.
     let url = |target: &Value| target["scrapeUrl"].as_str().unwrap().to_owned();
-    let start = Instant::now();
-    let urls = loop {
+    let mut urls = until_async("Prometheus finds replicas", Duration::from_secs(30), async || {
         let targets = prometheus.get("/api/v1/targets").await;
-        let mut urls: Vec<_> =
-            targets["activeTargets"].as_array().unwrap().iter().map(url).collect();
-        urls.sort();
-        if !urls.is_empty() {
-            break urls;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "{targets}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
+        let urls: Vec<_> = targets["activeTargets"].as_array().unwrap().iter().map(url).collect();
+        (!urls.is_empty()).then_some(urls)
+    })
+    .await;
+    urls.sort();
     let compose = fs::read_to_string(file("../docker-compose.yml")).unwrap();
     let setting = |name: &str| {
         let line = compose.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
@@ -110,7 +108,7 @@ async fn compose_files_run_in_prometheus() {
     assert_eq!((urls.len(), &urls), (3, &expected));
     // A replica's admin address accepts these hosts.
     let replica = replica("api1", &["--admin-hosts", &hosts], folder.path());
-    let client = Client::new(None, admin(&replica.process));
+    let client = Client::new(None, gateway::address(&replica.process, "admin"));
     for name in hosts.split(',') {
         let host = format!("{name}:{port}");
         let answer = client.get("/metrics", &[("host", &host)]).await;
@@ -183,9 +181,9 @@ async fn key_set() -> SocketAddr {
 }
 
 /// A gateway that records every metric: with a blocklist, and with token keys served at a URL.
-fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
-    let config = format!(
-        "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
+fn start_gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
+    let lines = format!(
+        "  target: http://{target}\n  \
          strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n  \
          identity: [user, ip]\n  jwt: {{jwksUrl: 'http://{keys}/keys'}}\n  \
          deny: {{addresses: [192.0.2.1]}}\n  \
@@ -196,26 +194,5 @@ fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
         "domain: a\ndescriptors: [{key: b, rate_limit: {unlimited: true}}]\n",
     )
     .unwrap();
-    fs::write(folder.join("gateway.yaml"), config).unwrap();
-    let args = ["serve", "--config", "gateway.yaml"];
-    let program = env!("CARGO_BIN_EXE_gateway");
-    let process = Process::start("gateway", program, args, &[], folder).unwrap();
-    let start = Instant::now();
-    while !process.said().contains("admin ") {
-        assert!(start.elapsed() < Duration::from_secs(10), "{}", process.said());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    process
-}
-
-fn admin(process: &Process) -> SocketAddr {
-    said(process, "admin")
-}
-
-/// An address in the banner.
-fn said(process: &Process, what: &str) -> SocketAddr {
-    let said = process.said();
-    let line = said.lines().map(str::trim).find(|line| line.starts_with(what));
-    let line = line.unwrap_or_else(|| panic!("no {what} in {said}"));
-    line.rsplit_once("http://").unwrap().1.parse().unwrap()
+    gateway::start(&lines, folder)
 }

@@ -11,6 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tollgate_replicas::Process;
+use tollgate_test_servers::until;
 
 use super::devtools::{DevTools, PATIENCE};
 
@@ -181,15 +182,9 @@ fn start(folder: &Path) -> Process {
 
 /// The DevTools address that Chromium prints.
 fn address(process: &Process) -> String {
-    let start = Instant::now();
-    loop {
+    until("chromium starts", PATIENCE, || {
         let said = process.said();
-        if let Some(address) =
-            said.lines().find_map(|line| line.strip_prefix("DevTools listening on "))
-        {
-            return address.trim().to_owned();
-        }
-        assert!(start.elapsed() < PATIENCE, "chromium did not start: {said}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        let address = said.lines().find_map(|line| line.strip_prefix("DevTools listening on "));
+        address.map(|address| address.trim().to_owned())
+    })
 }

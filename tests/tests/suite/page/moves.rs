@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate_replicas::Process;
-
 use super::browser::Tab;
 use super::support::{Stage, TOKEN};
 use crate::client::Client;
+use crate::gateway;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_traffic_and_names_denied_clients() {
@@ -113,29 +112,17 @@ async fn gateway_page_has_no_buttons() {
     let stage = Stage::new(&[]);
     let folder = tempfile::tempdir().unwrap();
     let target = stage.set.nginx.address();
-    let config = format!(
-        "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
+    let lines = format!(
+        "  target: http://{target}\n  \
          strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 60}}\n  \
          client: {{limit: 5, windowSeconds: 60}}\n"
     );
-    std::fs::write(folder.path().join("gateway.yaml"), config).unwrap();
-    let args = ["serve", "--config", "gateway.yaml"];
-    let program = env!("CARGO_BIN_EXE_gateway");
-    let process = Process::start("gateway", program, args, &[], folder.path()).unwrap();
-    let start = Instant::now();
-    while !process.said().contains("admin ") {
-        assert!(start.elapsed() < Duration::from_secs(10), "{}", process.said());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let said = process.said();
-    let address = |what: &str| {
-        let line = said.lines().find(|line| line.starts_with(what)).unwrap();
-        line.rsplit("http://").next().unwrap().to_owned()
-    };
-    let tab = Tab::open(&format!("http://{}", address("admin")), folder.path());
+    let process = gateway::start(&lines, folder.path());
+    let admin = gateway::address(&process, "admin");
+    let tab = Tab::open(&format!("http://{admin}"), folder.path());
     tab.shows("#connection", "1 of 1 live");
     tab.shows("#policies", "10 of 10 left");
-    let client = Client::new(None, address("listening").parse().unwrap());
+    let client = Client::new(None, gateway::address(&process, "listening"));
     for _ in 0..7 {
         client.get("/items", &[]).await;
     }

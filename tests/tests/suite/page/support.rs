@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use tollgate_replicas::{Admin, Order, Set};
+use tollgate_replicas::Set;
 
 use super::browser::Tab;
-
-pub(crate) const TOKEN: &str = "0123456789abcdef";
+use crate::whole::support::start;
+pub(crate) use crate::whole::support::TOKEN;
 
 /// Three replicas behind nginx, and the first replica's page.
 pub(crate) struct Stage {
@@ -18,20 +18,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(flags: &[&str]) -> Self {
-        // Long enough for a busy machine, unless the test sets its own timeout.
-        let patient: &[&str] =
-            if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "10s"] };
-        let usual = patient.iter().chain(&["--on-store-error", "closed"]);
-        let order = Order {
-            program: env!("CARGO_BIN_EXE_replica").into(),
-            port: 0,
-            replica_port: 0,
-            redis_port: 0,
-            flags: usual.chain(flags).map(|flag| (*flag).to_owned()).collect(),
-            variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
-            admin: Some(Admin { port: 0, token: TOKEN.to_owned() }),
-        };
-        let set = Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"));
+        let set = start(flags);
         let folder = tempfile::tempdir().unwrap();
         let tab = Tab::open(&format!("http://{}", set.admins[0]), folder.path());
         Self { set, tab, _folder: folder }

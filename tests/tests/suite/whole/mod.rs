@@ -8,4 +8,4 @@ mod pauses;
 mod proxy;
 mod restarts;
 mod scenario;
-mod support;
+pub(crate) mod support;

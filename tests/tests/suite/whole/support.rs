@@ -18,10 +18,13 @@ pub(crate) fn start(flags: &[&str]) -> Set {
         redis_port: 0,
         flags: usual.chain(flags).map(|flag| (*flag).to_owned()).collect(),
         variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
-        admin: Some(Admin { port: 0, token: "a-secret-of-16-characters".to_owned() }),
+        admin: Some(Admin { port: 0, token: TOKEN.to_owned() }),
     };
     Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"))
 }
+
+/// The operator token.
+pub(crate) const TOKEN: &str = "0123456789abcdef";
 
 /// A client for the load balancer.
 pub(crate) fn client(set: &Set) -> Client {

@@ -5,8 +5,7 @@ use std::fs;
 use jsonwebtoken::{EncodingKey, Header, encode};
 use tempfile::TempDir;
 
-use super::sha256;
-use crate::support::{Client, Gateway, Upstream, whole};
+use crate::support::{Client, Gateway, Upstream, sha256, whole};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_block_or_exempt_clients() {
@@ -62,7 +61,7 @@ async fn lists_block_or_exempt_clients() {
     }
     let reached = upstream.seen().len();
     assert_eq!(reached, 5);
-    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let metrics = gateway.metrics().await;
     assert!(metrics.contains("tollgate_listed_requests_total{list=\"deny\"} 3"), "{metrics}");
 
     // The file is watched like the configuration.
@@ -93,8 +92,7 @@ async fn blocked_user_is_rejected_despite_an_api_key() {
         upstream.target(),
         sha256("customer")
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let ask = async |key: &str, token: String| {
         let headers = [("x-api-key", key), ("authorization", &*token)];
         client.send("GET", "/", &headers, "").await.unwrap().status.as_u16()

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use super::sha256;
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Gateway, Upstream, sha256};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_tier_quotas_apply() {
@@ -26,8 +25,7 @@ async fn all_tier_quotas_apply() {
         sha256("free-key"),
         sha256("pro-key")
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let ask = async |key: &str, path: &str| {
         let answer = client.send("GET", path, &[("x-api-key", key)], "").await.unwrap();
         let denied_by = (answer.status == 429).then(|| answer.json()["violated-policies"].clone());
@@ -61,8 +59,7 @@ async fn target_receives_exceeded_soft_limits() {
          client: {{limit: 1, window: 1h, excess: annotate}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     // Clients cannot forge the header in any spelling.
     let forged = [("x-ratelimit-exceeded", "forged"), ("x_ratelimit_exceeded", "forged")];
     for (path, expected) in [("/", None), ("/", Some(r#""client""#)), ("/free", None)] {
@@ -87,8 +84,7 @@ async fn excess_waits_or_is_denied_immediately() {
          - {{identifier: late, path: /late, limit: 1, window: 1h, excess: {{wait: 60s}}}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     let started = Instant::now();
     let mut waiting = JoinSet::new();
     for _ in 0..4 {
@@ -114,8 +110,7 @@ async fn full_wait_queue_denies_requests() {
          - {{identifier: other, path: /other, limit: 100, window: 60s}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(client.get("/").await.status, 200);
     let mut asked = JoinSet::new();
     for path in ["/", "/other", "/"] {

@@ -24,19 +24,14 @@ async fn upstream_with_a_price() -> Upstream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_guesses_do_not_exceed_the_limit() {
-    let upstream = Upstream::answering(|seen| {
-        let status = if seen.body == "sesame" { 200 } else { 401 };
-        Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
-    })
-    .await;
+    let upstream = Upstream::checking_passwords().await;
     let lines = format!(
         "{}apis:\n\
          - {{identifier: login, path: /login, method: POST, strategy: sliding_window_log, \
               limit: 5, windowSeconds: 3600, countOnly: {{status: 401}}}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for _ in 0..20 {
         let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
         // The header contains the remaining units after the refund.
@@ -70,8 +65,7 @@ async fn response_header_settles_the_cost() {
               reserve: {{units: 100}}}}\n",
         upstream.target()
     );
-    let gateway = Gateway::start(&lines);
-    let client = Client::new(gateway.address);
+    let (_gateway, client) = Gateway::with_client(&lines);
     for (path, left) in [
         ("/ai/30", "970"),
         ("/ai/0", "970"),
@@ -131,8 +125,7 @@ async fn trailer_settles_the_cost() {
                   reserve: {{units: 100, settle: body, bytesPerUnit: 10}}}}\n",
             upstream.address
         );
-        let gateway = Gateway::start(&lines);
-        let client = Client::new(gateway.address);
+        let (gateway, client) = Gateway::with_client(&lines);
         // Each response reports the units that remain after the previous request was settled, minus
         // its own estimate.
         for (path, left) in [
@@ -211,8 +204,7 @@ async fn missing_response_counts_as_a_failure() {
                   countOnly: {{status: 401}}}}\n",
             upstream.target()
         );
-        let gateway = Gateway::start(&lines);
-        let client = Client::new(gateway.address);
+        let (_gateway, client) = Gateway::with_client(&lines);
         for expected in [status, status, 429] {
             let answer = client.send("POST", "/login", &[], "guess").await.unwrap();
             assert_eq!(answer.status, expected, "{answer:?}");

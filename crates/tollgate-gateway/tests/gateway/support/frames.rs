@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+
+use super::PATIENCE;
 
 /// A client connection on which the test writes each frame.
 pub(crate) struct RawHttp2 {
@@ -123,6 +124,3 @@ const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_HEADERS: u8 = 4;
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

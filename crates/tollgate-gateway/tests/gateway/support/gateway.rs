@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -18,6 +17,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate_test_servers::until_async;
+
+use super::PATIENCE;
 
 /// A gateway with its own ports. Dropping this value kills it, so a failed test leaves no process
 /// behind.
@@ -36,6 +38,13 @@ impl Gateway {
     /// Starts a gateway with these lines under `rateLimiter` and waits until it listens.
     pub(crate) fn start(lines: &str) -> Self {
         Self::start_in(TempDir::new().unwrap(), lines)
+    }
+
+    /// Starts a gateway with a client for its requests.
+    pub(crate) fn with_client(lines: &str) -> (Self, Client) {
+        let gateway = Self::start(lines);
+        let client = Client::new(gateway.address);
+        (gateway, client)
     }
 
     /// Like [`start`](Self::start), but in a folder with additional files.
@@ -110,11 +119,9 @@ impl Gateway {
 
     /// Waits until this text is logged; log lines take a moment to pass through the pipe.
     pub(crate) fn until_logged(&self, text: &str) {
-        let started = Instant::now();
-        while !self.log().contains(text) {
-            assert!(started.elapsed() < PATIENCE, "no {text:?} in {}", self.log());
-            thread::sleep(PAUSE);
-        }
+        tollgate_test_servers::until(&format!("{text:?} is logged"), PATIENCE, || {
+            self.log().contains(text).then_some(())
+        });
     }
 
     pub(crate) fn log(&self) -> String {
@@ -197,22 +204,24 @@ impl Gateway {
         client.send(method, path, &[("authorization", &token)], "").await.unwrap()
     }
 
+    pub(crate) async fn metrics(&self) -> String {
+        String::from_utf8(self.admin("/metrics").await.body.to_vec()).unwrap()
+    }
+
     /// Waits until `is_so` accepts the response of `/config`, and returns it.
     pub(crate) async fn until_config(&self, is_so: impl Fn(&Value) -> bool) -> Value {
-        let started = Instant::now();
-        loop {
-            let config = self.admin("/config").await.json();
-            if is_so(&config) {
-                return config;
-            }
-            assert!(started.elapsed() < PATIENCE, "{config:#}\n{}", self.log());
-            pause().await;
-        }
+        until_async("the configuration is as expected", PATIENCE, async || {
+            Some(self.admin("/config").await.json()).filter(&is_so)
+        })
+        .await
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the gateway's log:\n{}", self.log());
+        }
         // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -325,13 +334,3 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 
 /// The configuration's file name.
 const FILE: &str = "limits.yaml";
-
-/// Pauses between polls, which leaves the processor to the process under test.
-pub(crate) async fn pause() {
-    tokio::time::sleep(PAUSE).await;
-}
-
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,11 +8,15 @@ mod raw;
 mod upstream;
 
 use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use tollgate_test_servers::until_async;
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::frames::{Outcome, RawHttp2};
-pub(crate) use self::gateway::{Answer, Client, Gateway, pause, whole};
+pub(crate) use self::gateway::{Answer, Client, Gateway, whole};
 pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::{Seen, Upstream};
 
@@ -20,3 +24,20 @@ pub(crate) use self::upstream::{Seen, Upstream};
 pub(crate) fn is_heavy() -> bool {
     env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1")
 }
+
+/// The hash of an API key.
+pub(crate) fn sha256(text: &str) -> String {
+    let sum = Command::new("bash")
+        .args(["-c", &format!("printf %s {text} | sha256sum")])
+        .output()
+        .unwrap();
+    String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
+}
+
+/// Repeats `is_so` until it returns true. A failure names the condition `what`.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    until_async(what, PATIENCE, async || is_so().await.then_some(())).await;
+}
+
+/// No step takes this long in a passing test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

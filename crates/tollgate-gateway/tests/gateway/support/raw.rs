@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+
+use super::PATIENCE;
 
 /// Sends these bytes and reads until the other side closes the connection.
 pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
@@ -185,6 +186,3 @@ fn read_until(
 fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len()).position(|part| part == text).map(|start| start + text.len())
 }
-
-/// No step takes this long in a passing test.
-const PATIENCE: Duration = Duration::from_secs(20);

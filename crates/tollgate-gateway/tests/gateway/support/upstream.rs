@@ -15,6 +15,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpListener;
 
+use super::until;
+
 /// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
@@ -51,6 +53,20 @@ impl Upstream {
     /// Like [`new`](Self::new), but uses an existing listener.
     pub(crate) fn listening(listener: TcpListener) -> Self {
         Self::serving(listener, |_| std::future::ready(Response::new(Full::from("ok").boxed())))
+    }
+
+    /// Answers 200 to requests with the body `sesame`, and 401 to other requests.
+    pub(crate) async fn checking_passwords() -> Self {
+        Self::answering(|seen| {
+            let status = if seen.body == "sesame" { 200 } else { 401 };
+            Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
+        })
+        .await
+    }
+
+    /// Waits until this number of requests has arrived.
+    pub(crate) async fn until_seen(&self, requests: usize) {
+        until("the upstream receives the requests", async || self.seen().len() >= requests).await;
     }
 
     /// Reads each request completely and responds with the result of `answer`.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_core::{Cost, Key, Lease, Policy, Quota, Source, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Proxy, Redis};
+use tollgate_test_servers::{Proxy, Redis, until_async};
 
 use super::{ask, until_leased};
 
@@ -65,15 +65,11 @@ async fn unspent_units_return_before_lapsing() {
     // No more requests arrive, so the block is returned after three seconds.
     let other = connected(&server.url()).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
-    let start = Instant::now();
-    loop {
-        let left = other.peek(&exact, &Key::GLOBAL).await;
-        if left.unwrap().decisions()[0].remaining == 10_000 - taken {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(15), "the block was not returned");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_async("the block is returned", Duration::from_secs(15), async || {
+        let left = other.peek(&exact, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
+        (left == 10_000 - taken).then_some(())
+    })
+    .await;
 }
 
 /// Lost requests for blocks, lost grants and lost reports count as spent.

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
-use tollgate_redis::{ConnectError, RedisStore, RedisWarning};
-use tollgate_test_servers::Redis;
+use tollgate_redis::{ConnectError, RedisReport, RedisStore, RedisWarning};
+use tollgate_test_servers::{Redis, until_async};
 
 use super::{charge, connected, patient, policy};
 
@@ -13,16 +13,14 @@ use super::{charge, connected, patient, policy};
 const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +strlen +exists +set \
                       +setrange +del +pexpireat";
 
-async fn report(store: &RedisStore) -> tollgate_redis::RedisReport {
-    let started = Instant::now();
-    loop {
-        let report = store.reports().remove(0);
-        if report != tollgate_redis::RedisReport::default() {
-            return report;
-        }
-        assert!(started.elapsed() < Duration::from_secs(10), "the server was not checked");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// No step takes this long in a passing test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn report(store: &RedisStore) -> RedisReport {
+    until_async("the server has been checked", PATIENCE, async || {
+        Some(store.reports().remove(0)).filter(|report| *report != RedisReport::default())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -164,11 +162,11 @@ async fn service_connects_when_redis_starts() {
     server.launch();
     server.wait_until_ready();
     tokio::time::timeout(Duration::from_secs(10), store.connected()).await.unwrap();
-    let began = Instant::now();
-    while store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.is_err() {
-        // With the default timeout a busy machine may be late many times.
-        assert!(began.elapsed() < Duration::from_secs(20));
-    }
+    // With the default timeout a busy machine may be late many times.
+    until_async("a request is decided", PATIENCE, async || {
+        store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.ok()
+    })
+    .await;
 }
 
 /// A connection is not replaced while an answer may still arrive before its deadline.
@@ -177,10 +175,11 @@ async fn slow_answer_counts_until_timeout() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(10);
-    // Wait until the server has been checked, so the check does not interfere.
-    while store.reports().iter().any(|report| report.version.is_none()) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    // The check must not interfere.
+    until_async("the server has been checked", PATIENCE, async || {
+        store.reports().iter().all(|report| report.version.is_some()).then_some(())
+    })
+    .await;
     server.stop();
     let answer = tokio::spawn(store.charge(&policy, &Key::GLOBAL, Cost::ONE));
     // With the default timeout, a connection is given up after one second of silence.
@@ -207,12 +206,12 @@ async fn outage_causes_a_single_reconnect() {
         ask().await.unwrap_err();
     }
     server.restart();
-    let began = Instant::now();
     let mut answered = 0;
-    while answered < 100 {
+    until_async("100 consecutive requests are decided", PATIENCE, async || {
         answered = if ask().await.is_ok() { answered + 1 } else { 0 };
-        assert!(began.elapsed() < Duration::from_secs(20));
-    }
+        (answered == 100).then_some(())
+    })
+    .await;
     assert_eq!(store.stats().connections, 2);
 }
 

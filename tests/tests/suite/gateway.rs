@@ -1,0 +1,30 @@
+//! Starts the gateway.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use tollgate_replicas::Process;
+use tollgate_test_servers::until;
+
+/// Starts the gateway with these lines under `rateLimiter`, and waits until it listens.
+pub(crate) fn start(lines: &str, folder: &Path) -> Process {
+    let config = format!("rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n{lines}");
+    fs::write(folder.join("gateway.yaml"), config).unwrap();
+    let args = ["serve", "--config", "gateway.yaml"];
+    let program = env!("CARGO_BIN_EXE_gateway");
+    let process = Process::start("gateway", program, args, &[], folder).unwrap();
+    until("the gateway listens", Duration::from_secs(20), || {
+        process.said().contains("admin ").then_some(())
+    });
+    process
+}
+
+/// An address that a process printed at its start.
+pub(crate) fn address(process: &Process, what: &str) -> SocketAddr {
+    let said = process.said();
+    let line = said.lines().map(str::trim).find(|line| line.starts_with(what));
+    let line = line.unwrap_or_else(|| panic!("no {what} in {said}"));
+    line.rsplit_once("http://").unwrap().1.parse().unwrap()
+}

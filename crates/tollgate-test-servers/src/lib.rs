@@ -18,6 +18,8 @@
 
 mod client;
 mod cluster;
+#[cfg(feature = "http")]
+pub mod http;
 mod process;
 mod proxy;
 mod redis;

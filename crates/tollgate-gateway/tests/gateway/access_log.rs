@@ -32,8 +32,7 @@ async fn send(client: &Client, address: &str, path: &str) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn log_defaults_to_standard_output() {
     let upstream = Upstream::new().await;
-    let (gateway, client) =
-        Gateway::with_client(&format!("{}accessLog: {{format: json}}\n", upstream.target()));
+    let (gateway, client) = Gateway::with_client(&upstream.with("accessLog: {format: json}\n"));
     assert_eq!(send(&client, "203.0.113.1", "/hello").await, 200);
     let lines = until("a line", PATIENCE, || Some(gateway.output()).filter(|it| it.contains('\n')));
     let line: Value = serde_json::from_str(&lines).unwrap();

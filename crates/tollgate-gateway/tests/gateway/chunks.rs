@@ -10,7 +10,7 @@ const NEXT: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 async fn invalid_chunks_abort_request_and_connection() {
     let upstream = Upstream::new().await;
     // The idle timeout is short because the gateway waits for the remaining bytes.
-    let gateway = Gateway::start(&format!("{}timeouts: {{idle: 300ms}}\n", upstream.target()));
+    let gateway = Gateway::start(&upstream.with("timeouts: {idle: 300ms}\n"));
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(100_000));
     for body in [
         // Sizes that are invalid or overflow an integer.

@@ -48,7 +48,7 @@ async fn request_is_forwarded_with_the_client_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trusted_forwarding_headers_are_extended() {
     let upstream = Upstream::new().await;
-    let lines = format!("{}trustedProxies: [loopback]\n", upstream.target());
+    let lines = upstream.with("trustedProxies: [loopback]\n");
     let gateway = Gateway::start(&lines);
     let headers = [
         ("x-forwarded-for", "192.0.2.1"),
@@ -95,7 +95,7 @@ async fn normalized_path_is_forwarded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_path_may_be_kept() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!("{}paths: {{ambiguous: keep}}\n", upstream.target()));
+    let gateway = Gateway::start(&upstream.with("paths: {ambiguous: keep}\n"));
     assert_eq!(Client::new(gateway.address).get("/a%2fb%zz").await.status.as_u16(), 200);
     assert_eq!(upstream.last().uri.to_string(), "/a%2Fb%25zz");
 }

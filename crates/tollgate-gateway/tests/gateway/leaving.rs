@@ -95,7 +95,7 @@ async fn shutdown_closes_event_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn listeners_accept_connections_during_the_drain_delay() {
     let upstream = Upstream::new().await;
-    let lines = format!("{}timeouts: {{drainDelay: 10m}}\n", upstream.target());
+    let lines = upstream.with("timeouts: {drainDelay: 10m}\n");
     let mut gateway = Gateway::start(&lines);
     gateway.signal("TERM");
     while gateway.admin("/readyz").await.status != 503 {}
@@ -113,8 +113,7 @@ async fn listeners_accept_connections_during_the_drain_delay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_timeout_aborts_requests() {
     let (upstream, go_on) = slow_upstream().await;
-    let (mut gateway, client) =
-        Gateway::with_client(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
+    let (mut gateway, client) = Gateway::with_client(&upstream.with("timeouts: {drain: 300ms}\n"));
     let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
     upstream.until_seen(1).await;
     let started = Instant::now();

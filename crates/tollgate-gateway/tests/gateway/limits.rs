@@ -5,12 +5,11 @@ use crate::support::{Client, Gateway, Upstream, sha256};
 #[tokio::test(flavor = "multi_thread")]
 async fn path_spellings_share_a_limit() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
          apis:\n\
-         - {{identifier: comment, path: {{expression: regex, value: '^/api/item/\\d+/comment$'}}, \
-            method: POST, limit: 2, windowSeconds: 3600}}\n",
-        upstream.target()
+         - {identifier: comment, path: {expression: regex, value: '^/api/item/\\d+/comment$'}, \
+            method: POST, limit: 2, windowSeconds: 3600}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     let mut passed = 0;
@@ -96,13 +95,12 @@ async fn preflights_are_limited_by_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn method_spellings_share_limit_and_cost() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         client: {{limit: 100, windowSeconds: 3600}}\n\
-         costs: {{DELETE: 60, SEARCH: 30, GET: 5}}\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
+         client: {limit: 100, windowSeconds: 3600}\n\
+         costs: {DELETE: 60, SEARCH: 30, GET: 5}\n\
          apis:\n\
-         - {{identifier: login, path: /login, method: POST, limit: 2, windowSeconds: 3600}}\n",
-        upstream.target()
+         - {identifier: login, path: /login, method: POST, limit: 2, windowSeconds: 3600}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     let mut statuses = Vec::new();
@@ -152,15 +150,14 @@ async fn routes_share_equal_limits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn denied_request_charges_no_limit() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         global: {{limit: 10, windowSeconds: 3600}}\n\
-         client: {{limit: 5, windowSeconds: 3600}}\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
+         global: {limit: 10, windowSeconds: 3600}\n\
+         client: {limit: 5, windowSeconds: 3600}\n\
          apis:\n\
-         - {{identifier: a, path: /a, limit: 2, windowSeconds: 3600}}\n\
-         - {{identifier: below, path: '/*', limit: 4, windowSeconds: 3600}}\n\
+         - {identifier: a, path: /a, limit: 2, windowSeconds: 3600}\n\
+         - {identifier: below, path: '/*', limit: 4, windowSeconds: 3600}\n\
          exempt: [/health]\n",
-        upstream.target()
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     let statuses = async |path: &'static str, times: usize| {
@@ -182,12 +179,11 @@ async fn denied_request_charges_no_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trusted_proxies_identify_clients() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         identity: {{key: ipv4, header: X-Forwarded-For}}\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
+         identity: {key: ipv4, header: X-Forwarded-For}\n\
          trustedProxies: [loopback]\n\
-         client: {{limit: 1, windowSeconds: 3600}}\n",
-        upstream.target()
+         client: {limit: 1, windowSeconds: 3600}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     for (from, status) in [

@@ -28,11 +28,10 @@ fn lines(log: &str) -> Vec<Value> {
 async fn json_log_has_no_secrets() {
     let upstream = Upstream::new().await;
     // `expireSeconds` causes a warning, which must also be logged as JSON.
-    let config = format!(
-        "{}log: {{format: json}}\nidentity: [user, ip]\n\
-         jwt: {{secret: hunter2-hunter2-hunter2-hunter2-hunter2}}\n\
-         client: {{limit: 1, window: 60s, expireSeconds: 9}}\n",
-        upstream.target()
+    let config = upstream.with(
+        "log: {format: json}\nidentity: [user, ip]\n\
+         jwt: {secret: hunter2-hunter2-hunter2-hunter2-hunter2}\n\
+         client: {limit: 1, window: 60s, expireSeconds: 9}\n",
     );
     let mut gateway = Gateway::start_telling(&config);
     let client = Client::new(gateway.address);
@@ -89,10 +88,7 @@ async fn warnings_are_printed_at_start_and_logged_on_reload() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trace_context_passes_through_without_tracing() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start_telling(&format!(
-        "{}client: {{limit: 2, window: 60s}}\n",
-        upstream.target()
-    ));
+    let gateway = Gateway::start_telling(&upstream.with("client: {limit: 2, window: 60s}\n"));
     let client = Client::new(gateway.address);
     for parent in [&*format!("00-{TRACE}-b7ad6b7169203331-01"), "none at all"] {
         let headers = [("traceparent", parent), ("tracestate", "a=1")];

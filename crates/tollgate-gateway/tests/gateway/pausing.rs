@@ -48,7 +48,7 @@ async fn send(sender: &SendRequest<Bytes>, method: &str) -> ResponseFuture {
 async fn unread_streams_are_reset() {
     for window in [0, 1, 65_535] {
         let upstream = large().await;
-        let lines = format!("{}timeouts: {{idle: 500ms}}\n", upstream.target());
+        let lines = upstream.with("timeouts: {idle: 500ms}\n");
         let gateway = Gateway::start(&lines);
         let sender = connect(&gateway, window).await;
         let mut paused = Vec::new();
@@ -86,7 +86,7 @@ async fn unread_streams_are_reset() {
 async fn slowly_read_stream_completes() {
     let upstream =
         Upstream::answering(|_| Response::new(Full::from(vec![b'x'; 400_000]).boxed())).await;
-    let gateway = Gateway::start(&format!("{}timeouts: {{idle: 500ms}}\n", upstream.target()));
+    let gateway = Gateway::start(&upstream.with("timeouts: {idle: 500ms}\n"));
     let sender = connect(&gateway, 16 << 10).await;
     let started = Instant::now();
     let mut body = send(&sender, "GET").await.await.unwrap().into_body();
@@ -106,7 +106,7 @@ async fn slowly_read_stream_completes() {
 async fn unread_connection_is_closed() {
     use tokio::io::AsyncWriteExt;
     let upstream = large().await;
-    let lines = format!("{}timeouts: {{idle: 300ms, requestHeader: 300ms}}\n", upstream.target());
+    let lines = upstream.with("timeouts: {idle: 300ms, requestHeader: 300ms}\n");
     let gateway = Gateway::start(&lines);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     // Maximal windows and a hundred requests.

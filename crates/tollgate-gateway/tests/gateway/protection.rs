@@ -30,10 +30,8 @@ async fn concurrency_limit_protects_a_slow_upstream() {
         }
     })
     .await;
-    let lines = format!(
-        "{}client: {{limit: 1000, window: 1h, concurrency: {{max: 3, lease: 30s}}}}\n",
-        upstream.target()
-    );
+    let lines =
+        upstream.with("client: {limit: 1000, window: 1h, concurrency: {max: 3, lease: 30s}}\n");
     let (_gateway, client) = Gateway::with_client(&lines);
     let mut asked = JoinSet::new();
     for _ in 0..20 {
@@ -68,10 +66,9 @@ async fn permit_is_held_until_the_body_ends() {
         Response::new(streamed.map_or_else(|| Full::from("ok").boxed(), BodyExt::boxed))
     })
     .await;
-    let lines = format!(
-        "{}apis: [{{identifier: stream, path: /stream, limit: 1000, window: 1h, \
-            concurrency: {{max: 1}}}}]\n",
-        upstream.target()
+    let lines = upstream.with(
+        "apis: [{identifier: stream, path: /stream, limit: 1000, window: 1h, \
+            concurrency: {max: 1}}]\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     let first = client.clone();
@@ -95,11 +92,10 @@ async fn permit_is_held_until_the_body_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_denials_block_the_client() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         client: {{limit: 50, window: 1h, penalty: {{strikes: 3, within: 1h, block: 2h}}}}\n\
-         apis: [{{identifier: search, path: /search, limit: 1, window: 1h}}]\n",
-        upstream.target()
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
+         client: {limit: 50, window: 1h, penalty: {strikes: 3, within: 1h, block: 2h}}\n\
+         apis: [{identifier: search, path: /search, limit: 1, window: 1h}]\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(client.get("/search").await.status, 200);
@@ -123,11 +119,10 @@ async fn repeated_denials_block_the_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_block_the_login() {
     let upstream = Upstream::checking_passwords().await;
-    let lines = format!(
-        "{}apis:\n\
-         - {{identifier: login, path: /login, limit: 1000, window: 1h, \
-              penalty: {{strikes: 2, within: 1h, of: failures, countOnly: {{status: 401}}}}}}\n",
-        upstream.target()
+    let lines = upstream.with(
+        "apis:\n\
+         - {identifier: login, path: /login, limit: 1000, window: 1h, \
+              penalty: {strikes: 2, within: 1h, of: failures, countOnly: {status: 401}}}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     for (password, status) in

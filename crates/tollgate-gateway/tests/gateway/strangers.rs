@@ -123,10 +123,9 @@ async fn forged_address_does_not_change_the_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_trusted_forwarded_addresses_count() {
     let upstream = Upstream::new().await;
-    let (_gateway, client) = Gateway::with_client(&format!(
-        "{}client: {{limit: 1, windowSeconds: 3600}}\ntrustedProxies: [loopback]\n\
-         identity: {{key: ipv4, header: X-Forwarded-For}}\n",
-        upstream.target()
+    let (_gateway, client) = Gateway::with_client(&upstream.with(
+        "client: {limit: 1, windowSeconds: 3600}\ntrustedProxies: [loopback]\n\
+         identity: {key: ipv4, header: X-Forwarded-For}\n",
     ));
     for (number, list) in [
         "203.0.113.7",
@@ -148,7 +147,7 @@ async fn only_trusted_forwarded_addresses_count() {
 #[test]
 fn other_address_headers_are_overwritten() {
     let upstream = RawUpstream::new();
-    let gateway = Gateway::start(&format!("{}trustedProxies: [loopback]\n", upstream.target()));
+    let gateway = Gateway::start(&(upstream.target() + "trustedProxies: [loopback]\n"));
     let answer = exchange(
         gateway.address,
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 203.0.113.7\r\n\

@@ -227,7 +227,7 @@ fn partial_response_prevents_a_retry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_body_is_a_client_error() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!("{}timeouts: {{idle: 200ms}}\n", upstream.target()));
+    let gateway = Gateway::start(&upstream.with("timeouts: {idle: 200ms}\n"));
     let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello";
     let answer = exchange(gateway.address, request);
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request-timeout"), "{answer}");

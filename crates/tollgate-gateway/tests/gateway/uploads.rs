@@ -130,7 +130,7 @@ async fn early_target_response_is_forwarded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn small_rejected_body_keeps_the_connection() {
     let upstream = Upstream::new().await;
-    let lines = format!("{}client: {{limit: 1, window: 1h}}\n", upstream.target());
+    let lines = upstream.with("client: {limit: 1, window: 1h}\n");
     let gateway = Gateway::start(&lines);
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -6,7 +6,7 @@ use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::json;
 
 use super::support::Replica;
-use crate::client::{Answer, Client};
+use tollgate_test_servers::http::{Answer, Client};
 
 const SECRET: &str = "a secret of thirty-two bytes or more";
 
@@ -28,7 +28,7 @@ fn start(flags: &[&str]) -> (Replica, Client) {
 async fn statuses<const N: usize>(client: &Client, headers: &[(&str, &str)]) -> [u16; N] {
     let mut statuses = [0; N];
     for status in &mut statuses {
-        *status = client.get("/items", headers).await.status.as_u16();
+        *status = client.get_with("/items", headers).await.status.as_u16();
     }
     statuses
 }
@@ -42,7 +42,7 @@ fn assert_missing_key(answer: &Answer) {
 async fn untrusted_x_forwarded_for_is_ignored() {
     let (_replica, client) = start(&["--key", "ip"]);
     for (address, expected) in [("203.0.113.1", 200), ("203.0.113.2", 200), ("203.0.113.3", 429)] {
-        let answer = client.get("/items", &[("x-forwarded-for", address)]).await;
+        let answer = client.get_with("/items", &[("x-forwarded-for", address)]).await;
         assert_eq!(answer.status, expected, "{address}");
     }
 }
@@ -68,9 +68,9 @@ async fn users_need_a_signed_token() {
     let (alice, bob) = (bearer("alice", SECRET), bearer("bob", SECRET));
     assert_eq!(statuses(&client, &[("authorization", &alice)]).await, [200, 200, 429]);
     assert_eq!(statuses(&client, &[("authorization", &bob)]).await, [200, 200, 429]);
-    assert_missing_key(&client.get("/items", &[]).await);
+    assert_missing_key(&client.get("/items").await);
     let forged = bearer("carol", "another secret of thirty-two bytes");
-    assert_missing_key(&client.get("/items", &[("authorization", &forged)]).await);
+    assert_missing_key(&client.get_with("/items", &[("authorization", &forged)]).await);
 }
 
 #[tokio::test]
@@ -78,12 +78,12 @@ async fn only_accepted_api_keys_count() {
     let (_replica, client) = start(&["--key", "api-key", "--api-keys", "k-1, k-2"]);
     assert_eq!(statuses(&client, &[("x-api-key", "k-1")]).await, [200, 200, 429]);
     assert_eq!(statuses(&client, &[("x-api-key", "k-2")]).await, [200, 200, 429]);
-    assert_missing_key(&client.get("/items", &[("x-api-key", "k-3")]).await);
-    assert_missing_key(&client.get("/items", &[]).await);
+    assert_missing_key(&client.get_with("/items", &[("x-api-key", "k-3")]).await);
+    assert_missing_key(&client.get("/items").await);
 
     let (_replica, client) = start(&["--key", "api-key"]);
     assert_eq!(statuses(&client, &[("x-api-key", "anything")]).await, [200, 200, 429]);
-    assert_missing_key(&client.get("/items", &[]).await);
+    assert_missing_key(&client.get("/items").await);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ async fn json_log_lines_contain_no_secret() {
     let replica = Replica::start_logging(&flags);
     let client = replica.client();
     for status in [200, 429] {
-        let answer = client.get("/items", &[("x-api-key", "hunter2")]).await;
+        let answer = client.get_with("/items", &[("x-api-key", "hunter2")]).await;
         assert_eq!(answer.status, status);
     }
     let log = replica.into_log();

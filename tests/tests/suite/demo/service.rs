@@ -6,46 +6,46 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::support::Replica;
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// A replica without remaining units.
 async fn spent(flags: &[&str]) -> (Replica, Client) {
     let replica = Replica::start(&[&["--limit", "1", "--costs", "one"], flags].concat());
     let client = replica.client();
-    assert_eq!(client.get("/items", &[]).await.status, 200);
+    assert_eq!(client.get("/items").await.status, 200);
     (replica, client)
 }
 
 #[tokio::test]
 async fn health_check_is_exempt() {
     let (_replica, client) = spent(&[]).await;
-    assert_eq!(client.get("/items", &[]).await.status, 429);
-    let answer = client.get("/healthz", &[]).await;
+    assert_eq!(client.get("/items").await.status, 429);
+    let answer = client.get("/healthz").await;
     assert_eq!((answer.status.as_u16(), answer.header("ratelimit")), (200, ""));
 }
 
 #[tokio::test]
 async fn all_responses_name_the_server() {
     let (_replica, client) = spent(&["--server-id", "api2"]).await;
-    let denied = client.get("/items", &[]).await;
+    let denied = client.get("/items").await;
     assert_eq!(denied.status, 429);
     assert_eq!(denied.json()["server_id"], "api2");
     assert_eq!(denied.header("content-type"), "application/problem+json");
-    let head = client.send("HEAD", "/items", &[], "").await;
+    let head = client.send("HEAD", "/items", &[], "").await.unwrap();
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "PUT")];
-    let preflight = client.send("OPTIONS", "/items", &preflight, "").await;
+    let preflight = client.send("OPTIONS", "/items", &preflight, "").await.unwrap();
     for (answer, status) in [
         (denied, 429),
         (head, 429),
         (preflight, 200),
-        (client.get("/healthz", &[]).await, 200),
-        (client.send("POST", "/healthz", &[], "").await, 405),
+        (client.get("/healthz").await, 200),
+        (client.send("POST", "/healthz", &[], "").await.unwrap(), 405),
     ] {
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("x-server-id"), "api2", "{status}");
         assert!(answer.header("x-request-id").starts_with("api2-"), "{status}");
     }
-    let numbered = client.get("/items", &[("x-request-id", "mine")]).await;
+    let numbered = client.get_with("/items", &[("x-request-id", "mine")]).await;
     assert_eq!(numbered.header("x-request-id"), "mine");
 }
 
@@ -54,11 +54,11 @@ async fn preflight_is_free() {
     let replica = Replica::start(&[]);
     let client = replica.client();
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "SEARCH")];
-    let answer = client.send("OPTIONS", "/items", &preflight, "").await;
+    let answer = client.send("OPTIONS", "/items", &preflight, "").await.unwrap();
     assert_eq!(answer.status, 200);
     let methods = answer.header("access-control-allow-methods");
     assert!(methods.contains("SEARCH") && methods.contains("DELETE"), "{methods}");
-    assert_eq!(client.get("/items", &[]).await.header("x-ratelimit-remaining"), "99");
+    assert_eq!(client.get("/items").await.header("x-ratelimit-remaining"), "99");
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn plain_options_request_costs_one() {
     let replica = Replica::start(&[]);
     let client = replica.client();
     for (fields, remaining) in [(&[][..], "99"), (&[("origin", "https://a.example")], "98")] {
-        let answer = client.send("OPTIONS", "/items", fields, "").await;
+        let answer = client.send("OPTIONS", "/items", fields, "").await.unwrap();
         assert_eq!(answer.status, 405);
         assert_eq!(answer.header("x-ratelimit-remaining"), remaining);
         assert!(answer.header("allow").contains("SEARCH"), "{answer:?}");
@@ -77,7 +77,7 @@ async fn plain_options_request_costs_one() {
 #[tokio::test]
 async fn scripts_can_read_denials() {
     let (_replica, client) = spent(&[]).await;
-    let answer = client.get("/items", &[("origin", "https://a.example")]).await;
+    let answer = client.get_with("/items", &[("origin", "https://a.example")]).await;
     assert_eq!(answer.status, 429);
     assert_eq!(answer.header("access-control-allow-origin"), "*");
     let exposed = answer.header("access-control-expose-headers").to_lowercase();

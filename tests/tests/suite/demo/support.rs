@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// A replica on a free port. It is killed on drop, so a failing test leaves no process behind.
 pub(crate) struct Replica {
@@ -37,7 +37,7 @@ impl Replica {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(None, self.address)
+        Client::new(self.address)
     }
 
     /// Starts a replica and captures its log.

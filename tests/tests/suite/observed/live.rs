@@ -16,8 +16,8 @@ use tollgate_test_servers::until_async;
 
 use super::files::{file, queries};
 use super::prometheus::Prometheus;
-use crate::client::Client;
 use crate::gateway;
+use tollgate_test_servers::http::Client;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn panels_and_alerts_have_data() {
@@ -38,7 +38,7 @@ async fn panels_and_alerts_have_data() {
     let public = [shared.plan.listen, queue.plan.listen, gateway::address(&gateway, "listening")];
     // Four clients per server, because some requests must wait in the queue.
     let clients: Vec<_> = (0..12)
-        .map(|n| tokio::spawn(keep_asking(Client::new(None, public[n % 3]), Arc::clone(&working))))
+        .map(|n| tokio::spawn(keep_asking(Client::new(public[n % 3]), Arc::clone(&working))))
         .collect();
 
     let mut missing = Vec::new();
@@ -108,14 +108,14 @@ async fn compose_files_run_in_prometheus() {
     assert_eq!((urls.len(), &urls), (3, &expected));
     // A replica's admin address accepts these hosts.
     let replica = replica("api1", &["--admin-hosts", &hosts], folder.path());
-    let client = Client::new(None, gateway::address(&replica.process, "admin"));
+    let client = Client::new(gateway::address(&replica.process, "admin"));
     for name in hosts.split(',') {
         let host = format!("{name}:{port}");
-        let answer = client.get("/metrics", &[("host", &host)]).await;
+        let answer = client.get_with("/metrics", &[("host", &host)]).await;
         assert_eq!(answer.status, 200, "{name}");
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("tollgate_"), "{name}");
     }
-    assert_ne!(client.get("/metrics", &[("host", "elsewhere:9100")]).await.status, 200);
+    assert_ne!(client.get_with("/metrics", &[("host", "elsewhere:9100")]).await.status, 200);
 }
 
 fn owned((left, right): (&str, &str)) -> (String, String) {
@@ -148,7 +148,7 @@ async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
 
 async fn keep_asking(client: Client, working: Arc<AtomicBool>) {
     while working.load(Ordering::Relaxed) {
-        client.get("/items", &[]).await;
+        client.get("/items").await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tollgate_replicas::Process;
 
 use super::files::file;
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// A running Prometheus, which is stopped on drop.
 pub(crate) struct Prometheus {
@@ -58,11 +58,11 @@ impl Prometheus {
             format!("--web.listen-address={address}"),
         ];
         let mut process = Process::start("prometheus", "prometheus", args, &[], folder).unwrap();
-        let client = Client::new(None, address);
+        let client = Client::new(address);
         let start = Instant::now();
         while process.ended().is_none() && start.elapsed() < Duration::from_secs(20) {
             if tokio::net::TcpStream::connect(address).await.is_ok()
-                && client.get("/-/ready", &[]).await.status == 200
+                && client.get("/-/ready").await.status == 200
             {
                 return Some(Self { _process: process, client });
             }
@@ -73,7 +73,7 @@ impl Prometheus {
 
     /// The data of an API response.
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let answer = self.client.get(path, &[]).await;
+        let answer = self.client.get(path).await;
         assert_eq!(answer.header("content-type"), "application/json", "{path}");
         let answer = answer.json();
         assert_eq!(answer["status"], "success", "{path}: {answer}");

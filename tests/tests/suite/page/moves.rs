@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::browser::Tab;
 use super::support::{Stage, TOKEN};
-use crate::client::Client;
 use crate::gateway;
+use tollgate_test_servers::http::Client;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_traffic_and_names_denied_clients() {
@@ -13,20 +13,20 @@ async fn page_follows_traffic_and_names_denied_clients() {
     stage.wait_until_live();
     let tab = &stage.tab;
     tab.shows("#policies", "20 of 20 left");
-    let client = Client::new(None, stage.set.nginx.address());
+    let client = Client::new(stage.set.nginx.address());
     for left in (11..20).rev() {
-        let answer = client.get("/items", &[]).await;
+        let answer = client.get("/items").await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("x-ratelimit-remaining"), left.to_string());
     }
-    let status = Client::new(None, stage.set.admins[2]).get("/status", &[]).await.json();
+    let status = Client::new(stage.set.admins[2]).get("/status").await.json();
     assert_eq!(status["policies"][0]["remaining"], 11);
     // The three replicas share one quota, and the page adds up their counts.
     tab.shows("#policies", "11 of 20 left");
     tab.shows("#policies", "9 allowed, 0 denied");
     tab.until("document.querySelector('[role=meter]').getAttribute('aria-valuenow') === '9'");
     for _ in 0..15 {
-        client.get("/items", &[]).await;
+        client.get("/items").await;
     }
     tab.shows("#policies", "20 allowed, 4 denied");
     tab.shows("#rates-words", "20 allowed, 4 denied");
@@ -82,9 +82,9 @@ async fn page_reconnects_to_restarted_replicas() {
         stage.wait_until_live();
     }
     // New replicas count from 0, and the page still draws their new requests.
-    let client = Client::new(None, stage.set.nginx.address());
+    let client = Client::new(stage.set.nginx.address());
     for _ in 0..6 {
-        client.get("/items", &[]).await;
+        client.get("/items").await;
     }
     stage.tab.shows("#rates-words", "6 allowed, 0 denied");
     // A replica that receives the signal to stop closes the page's stream immediately.
@@ -97,7 +97,7 @@ async fn page_reconnects_to_restarted_replicas() {
     stage.set.redis.process.kill();
     let asked = (0..30).map(|_| {
         let client = client.clone();
-        tokio::spawn(async move { client.get("/items", &[]).await.status })
+        tokio::spawn(async move { client.get("/items").await.status })
     });
     for answer in asked.collect::<Vec<_>>() {
         assert_eq!(answer.await.unwrap(), 503);
@@ -122,9 +122,9 @@ async fn gateway_page_has_no_buttons() {
     let tab = Tab::open(&format!("http://{admin}"), folder.path());
     tab.shows("#connection", "1 of 1 live");
     tab.shows("#policies", "10 of 10 left");
-    let client = Client::new(None, gateway::address(&process, "listening"));
+    let client = Client::new(gateway::address(&process, "listening"));
     for _ in 0..7 {
-        client.get("/items", &[]).await;
+        client.get("/items").await;
     }
     tab.shows("#policies", "5 of 10 left");
     tab.shows("#policies", "5 allowed, 2 denied");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::support::{Stage, TOKEN, bless};
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// Three replicas under increasing traffic: for three seconds, or for two minutes with
 /// `TOLLGATE_LONG=1`.
@@ -30,13 +30,13 @@ async fn live_page_in_light_and_dark() {
 
 /// Irregular requests that exceed the quota in the second half.
 async fn traffic(stage: &Stage, length: Duration) {
-    let client = Client::new(None, stage.set.nginx.address());
+    let client = Client::new(stage.set.nginx.address());
     let start = Instant::now();
     while start.elapsed() < length {
         let passed = start.elapsed().as_secs_f64();
         let share = passed / length.as_secs_f64();
         let per_second = 6.0 + 12.0 * share + 3.0 * (passed / 7.0).sin();
-        client.get("/items", &[]).await;
+        client.get("/items").await;
         tokio::time::sleep(Duration::from_secs_f64(fastrand::f64() * 2.0 / per_second)).await;
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tollgate_replicas::{Replica, Set};
 
 use super::support::{client, start};
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// Three replicas. The first replica's clock is a minute behind, and the third's a minute ahead.
 ///
@@ -41,7 +41,7 @@ fn library() -> PathBuf {
 /// Checks that the replica's clock is `offset` seconds ahead of the test's clock.
 async fn assert_offset(replica: &Replica, offset: i64) {
     let before = seconds(SystemTime::now());
-    let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
+    let answer = Client::new(replica.address()).get("/healthz").await;
     let theirs = seconds(httpdate::parse_http_date(answer.header("date")).unwrap());
     // The replica may format its date only once per second.
     let possible = before + offset - 1..=seconds(SystemTime::now()) + offset;
@@ -64,7 +64,7 @@ async fn clock_skew_has_no_effect() {
         let client = client(&set);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         for request in 1..=36_u64 {
-            let answer = client.get("/items", &[]).await;
+            let answer = client.get("/items").await;
             // The counter is approximate: allow a difference of 1.
             let left: u64 = answer.header("x-ratelimit-remaining").parse().unwrap();
             let expected = 30_u64.saturating_sub(request);
@@ -81,11 +81,11 @@ async fn retry_after_holds_on_all_replicas() {
     let set =
         start_with_offsets(&["--algorithm", "token_bucket", "--limit", "10", "--window", "20s"]);
     let clients: Vec<_> =
-        set.replicas.iter().map(|replica| Client::new(None, replica.address())).collect();
+        set.replicas.iter().map(|replica| Client::new(replica.address())).collect();
     // A replica denies, and after the wait another replica with a different clock allows.
     for asked in 0..3 {
         let denied = loop {
-            let answer = clients[asked].get("/items", &[]).await;
+            let answer = clients[asked].get("/items").await;
             if answer.status == 429 {
                 break answer;
             }
@@ -93,6 +93,6 @@ async fn retry_after_holds_on_all_replicas() {
         let wait: u64 = denied.header("retry-after").parse().unwrap();
         assert!((1..=2).contains(&wait), "{wait}");
         tokio::time::sleep(Duration::from_secs(wait)).await;
-        assert_eq!(clients[(asked + 1) % 3].get("/items", &[]).await.status, 200);
+        assert_eq!(clients[(asked + 1) % 3].get("/items").await.status, 200);
     }
 }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tollgate_replicas::{Replica, Set};
 
 use super::support::start;
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 const LIMIT: u64 = 4_000;
 /// The leases' time to live. If the machine stalls for longer, unspent units expire. Therefore no
@@ -25,14 +25,14 @@ async fn spend(replica: &Replica, most: u64) -> u64 {
 }
 
 async fn spend_over(connections: u64, replica: &Replica, most: u64) -> u64 {
-    let client = Client::new(None, replica.address());
+    let client = Client::new(replica.address());
     let mut tasks = JoinSet::new();
     for _ in 0..connections {
         let client = client.clone();
         tasks.spawn(async move {
             let mut admitted = 0;
             while admitted < most.div_ceil(connections) {
-                match client.get("/items", &[]).await.status.as_u16() {
+                match client.get("/items").await.status.as_u16() {
                     200 => admitted += 1,
                     429 => break,
                     status => panic!("{status}"),

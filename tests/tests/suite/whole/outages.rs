@@ -7,7 +7,7 @@ use tollgate_replicas::Set;
 use tollgate_test_servers::until_async;
 
 use super::support::{client, start};
-use crate::client::{Answer, Client};
+use tollgate_test_servers::http::{Answer, Client};
 
 const LIMIT: u64 = 50;
 /// Much longer than the demo's 50 ms because the machine may be busy: with `open`, requests during
@@ -68,7 +68,7 @@ async fn ask(client: &Client, key: &str, times: u64) -> Vec<Answer> {
             let (client, key) = (client.clone(), key.to_owned());
             requests.spawn(async move {
                 let asked = Instant::now();
-                (client.get("/items", &[("x-api-key", &key)]).await, asked.elapsed())
+                (client.get_with("/items", &[("x-api-key", &key)]).await, asked.elapsed())
             });
         }
         for (answer, took) in requests.join_all().await {
@@ -91,9 +91,9 @@ fn is_limited(answer: &Answer) -> bool {
 /// Waits until each replica uses Redis again, and then checks that the limit is exact.
 async fn assert_recovered(set: &Set, name: &str) {
     for replica in &set.replicas {
-        let client = Client::new(None, replica.address());
+        let client = Client::new(replica.address());
         until_async("Redis decides again", Duration::from_secs(20), async || {
-            let answer = client.get("/items", &[("x-api-key", "back")]).await;
+            let answer = client.get_with("/items", &[("x-api-key", "back")]).await;
             // Only a decision from Redis has the full limit.
             let limit = answer.header("x-ratelimit-limit");
             (is_limited(&answer) && limit == LIMIT.to_string()).then_some(())

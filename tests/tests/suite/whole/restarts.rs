@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate_replicas::Set;
 
 use super::support::{client, start};
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// More units than the test uses.
 const PLENTY: u64 = 1_000_000;
@@ -36,7 +36,8 @@ impl Load {
                     if enough.load(Ordering::Relaxed) {
                         break;
                     }
-                    let answer = client.send(method, "/items", &[("x-api-key", &key)], "").await;
+                    let answer =
+                        client.send(method, "/items", &[("x-api-key", &key)], "").await.unwrap();
                     statuses.push((*method, answer.status));
                     answered.fetch_add(1, Ordering::Relaxed);
                 }
@@ -66,7 +67,7 @@ fn failed(answers: &[(&'static str, StatusCode)]) -> Vec<(&'static str, StatusCo
 }
 
 async fn left(set: &Set, key: &str) -> u64 {
-    let answer = client(set).get("/items", &[("x-api-key", key)]).await;
+    let answer = client(set).get_with("/items", &[("x-api-key", key)]).await;
     answer.header("x-ratelimit-remaining").parse().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use tollgate_replicas::{Admin, Order, Set};
 
-use crate::client::Client;
+use tollgate_test_servers::http::Client;
 
 /// Starts all processes. By default, the store timeout is long because the machine may be busy, and
 /// undecided requests are rejected, so no request is allowed without a charge. `flags` can override
@@ -28,7 +28,7 @@ pub(crate) const TOKEN: &str = "0123456789abcdef";
 
 /// A client for the load balancer.
 pub(crate) fn client(set: &Set) -> Client {
-    Client::new(None, set.nginx.address())
+    Client::new(set.nginx.address())
 }
 
 /// The request cost for each method.

@@ -53,11 +53,10 @@ async fn all_tier_quotas_apply() {
 #[tokio::test(flavor = "multi_thread")]
 async fn target_receives_exceeded_soft_limits() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
          exempt: [/free]\n\
-         client: {{limit: 1, window: 1h, excess: annotate}}\n",
-        upstream.target()
+         client: {limit: 1, window: 1h, excess: annotate}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     // Clients cannot forge the header in any spelling.
@@ -77,12 +76,11 @@ async fn target_receives_exceeded_soft_limits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn excess_waits_or_is_denied_immediately() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
          apis:\n\
-         - {{identifier: soon, path: /soon, limit: 1, window: 300ms, excess: {{wait: 60s}}}}\n\
-         - {{identifier: late, path: /late, limit: 1, window: 1h, excess: {{wait: 60s}}}}\n",
-        upstream.target()
+         - {identifier: soon, path: /soon, limit: 1, window: 300ms, excess: {wait: 60s}}\n\
+         - {identifier: late, path: /late, limit: 1, window: 1h, excess: {wait: 60s}}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     let started = Instant::now();
@@ -102,13 +100,12 @@ async fn excess_waits_or_is_denied_immediately() {
 #[tokio::test(flavor = "multi_thread")]
 async fn full_wait_queue_denies_requests() {
     let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         waiting: {{requests: 1}}\n\
-         client: {{limit: 1, window: 2s, excess: {{wait: 60s}}}}\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
+         waiting: {requests: 1}\n\
+         client: {limit: 1, window: 2s, excess: {wait: 60s}}\n\
          apis:\n\
-         - {{identifier: other, path: /other, limit: 100, window: 60s}}\n",
-        upstream.target()
+         - {identifier: other, path: /other, limit: 100, window: 60s}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     assert_eq!(client.get("/").await.status, 200);

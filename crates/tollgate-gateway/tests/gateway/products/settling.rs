@@ -25,11 +25,10 @@ async fn upstream_with_a_price() -> Upstream {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_guesses_do_not_exceed_the_limit() {
     let upstream = Upstream::checking_passwords().await;
-    let lines = format!(
-        "{}apis:\n\
-         - {{identifier: login, path: /login, method: POST, strategy: sliding_window_log, \
-              limit: 5, windowSeconds: 3600, countOnly: {{status: 401}}}}\n",
-        upstream.target()
+    let lines = upstream.with(
+        "apis:\n\
+         - {identifier: login, path: /login, method: POST, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {status: 401}}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     for _ in 0..20 {
@@ -57,13 +56,12 @@ async fn concurrent_guesses_do_not_exceed_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn response_header_settles_the_cost() {
     let upstream = upstream_with_a_price().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
+    let lines = upstream.with(
+        "strategy: sliding_window_log\n\
          exempt: [/free/7]\n\
          apis:\n\
-         - {{identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
-              reserve: {{units: 100}}}}\n",
-        upstream.target()
+         - {identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
+              reserve: {units: 100}}\n",
     );
     let (_gateway, client) = Gateway::with_client(&lines);
     for (path, left) in [
@@ -89,7 +87,7 @@ async fn response_header_settles_the_cost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cost_header_is_forwarded_without_reservations() {
     let upstream = upstream_with_a_price().await;
-    let lines = format!("{}client: {{limit: 9, windowSeconds: 3600}}\n", upstream.target());
+    let lines = upstream.with("client: {limit: 9, windowSeconds: 3600}\n");
     let gateway = Gateway::start(&lines);
     let answer = Client::new(gateway.address).get("/7").await;
     assert_eq!(answer.header("x-tollgate-cost"), "7");

@@ -9,14 +9,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client as Hyper;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate_test_servers::http::{Answer, Client};
 use tollgate_test_servers::until_async;
 
 use super::PATIENCE;
@@ -230,71 +225,6 @@ impl Drop for Gateway {
 
 /// The operator token.
 const TOKEN: &str = "0123456789abcdef";
-
-/// A client that reuses its connections. Clones share them.
-#[derive(Clone)]
-pub(crate) struct Client {
-    hyper: Hyper<HttpConnector, Full<Bytes>>,
-    address: SocketAddr,
-}
-
-/// A response with its complete body.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-}
-
-impl Client {
-    pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { hyper: Hyper::builder(TokioExecutor::new()).build_http(), address }
-    }
-
-    pub(crate) fn http2(address: SocketAddr) -> Self {
-        let hyper = Hyper::builder(TokioExecutor::new()).http2_only(true).build_http();
-        Self { hyper, address }
-    }
-
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.send("GET", path, &[], "").await.unwrap()
-    }
-
-    pub(crate) async fn send(
-        &self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &str,
-    ) -> Result<Answer, Box<dyn std::error::Error>> {
-        let uri = format!("http://{}{path}", self.address);
-        let mut request = Request::builder().method(method).uri(uri);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::from(body.to_owned())).unwrap();
-        let (head, body) = self.hyper.request(request).await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        Ok(Answer { status: head.status, headers: head.headers, body })
-    }
-}
-
-impl Answer {
-    /// A header, or an empty string.
-    pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
-
-    /// The `code` in a problem response.
-    pub(crate) fn code(&self) -> String {
-        assert_eq!(self.header("content-type"), "application/problem+json");
-        self.json()["code"].as_str().unwrap().to_owned()
-    }
-}
 
 /// Puts the lines under `rateLimiter`. By default, listeners use ports assigned by the system.
 pub(crate) fn whole(lines: &str) -> String {

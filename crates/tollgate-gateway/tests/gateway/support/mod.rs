@@ -11,12 +11,13 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
+pub(crate) use tollgate_test_servers::http::{Answer, Client};
 use tollgate_test_servers::until_async;
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::frames::{Outcome, RawHttp2};
-pub(crate) use self::gateway::{Answer, Client, Gateway, whole};
+pub(crate) use self::gateway::{Gateway, whole};
 pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::{Seen, Upstream};
 

@@ -139,6 +139,11 @@ impl Upstream {
     pub(crate) fn target(&self) -> String {
         format!("target: http://{}\n", self.address)
     }
+
+    /// The configuration for this target, with more lines.
+    pub(crate) fn with(&self, lines: &str) -> String {
+        self.target() + lines
+    }
 }
 
 async fn read(request: Request<Incoming>) -> Result<Seen, hyper::Error> {

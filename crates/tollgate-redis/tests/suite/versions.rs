@@ -185,7 +185,8 @@ impl<'a> Play<'a> {
     }
 }
 
-fn is_leased(policy: &Policy) -> bool {
+/// Whether a policy's algorithm supports leases.
+pub(crate) fn is_leased(policy: &Policy) -> bool {
     !matches!(
         policy.kind(),
         Kind::Limit(

@@ -47,6 +47,7 @@ fn method_costs_match_documentation() {
         ("OPTIONS", 1),
         ("TRACE", 1),
         ("PROPFIND", 1),
+        ("PURGE", 1),
     ] {
         assert_eq!(cost(&Costs::by_method(), method, None, false), expected, "{method}");
     }

@@ -144,19 +144,7 @@ async fn cost_depends_on_method() {
         limited(&counted(), [costs.into_iter().fold(limit, Limit::costs)])
     };
     let (by_method, by_default) = (service(Some(Costs::by_method())), service(None));
-    for (method, expected) in [
-        ("GET", 1),
-        ("HEAD", 1),
-        ("SEARCH", 3),
-        ("QUERY", 3),
-        ("POST", 5),
-        ("PUT", 5),
-        ("PATCH", 5),
-        ("DELETE", 10),
-        ("OPTIONS", 1),
-        ("PURGE", 1),
-    ] {
-        let method: Method = method.parse().unwrap();
+    for (method, expected) in [(Method::GET, 1), (Method::POST, 5), (Method::DELETE, 10)] {
         assert_eq!(cost(&by_method, request(method.clone(), "/")).await, expected, "{method}");
         assert_eq!(cost(&by_default, request(method.clone(), "/")).await, 1, "{method}");
     }

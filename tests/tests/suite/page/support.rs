@@ -6,8 +6,8 @@ use tempfile::TempDir;
 use tollgate_replicas::Set;
 
 use super::browser::Tab;
-use crate::whole::support::start;
 pub(crate) use crate::whole::support::TOKEN;
+use crate::whole::support::start;
 
 /// Three replicas behind nginx, and the first replica's page.
 pub(crate) struct Stage {

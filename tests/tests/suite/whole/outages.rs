@@ -152,9 +152,9 @@ async fn open_allows_during_outage() {
 /// Waits until each replica knows that there are three.
 async fn until_counted(set: &Set) {
     for admin in &set.admins {
-        let client = Client::new(None, *admin);
+        let client = Client::new(*admin);
         until_async("three replicas", Duration::from_secs(20), async || {
-            let status = client.get("/status", &[]).await.json();
+            let status = client.get("/status").await.json();
             (status["stores"][0]["redis"]["replicas"] == 3).then_some(())
         })
         .await;

@@ -100,17 +100,23 @@ async fn use_once(mut checkout: Checkout) {
     checkout.release();
 }
 
-#[tokio::test]
-async fn requests_wait_for_a_used_connection() {
-    let (pool, mut seen) = pool(1, 1, LONG).await;
-    let first = pool.checkout().await.unwrap();
+/// Starts a request that waits for a connection.
+async fn waiter(pool: &Arc<Pool>) -> JoinHandle<()> {
     let waiting = tokio::spawn({
-        let pool = Arc::clone(&pool);
+        let pool = Arc::clone(pool);
         async move { use_once(pool.checkout().await.unwrap()).await }
     });
     while pool.waiters.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
+    waiting
+}
+
+#[tokio::test]
+async fn requests_wait_for_a_used_connection() {
+    let (pool, mut seen) = pool(1, 1, LONG).await;
+    let first = pool.checkout().await.unwrap();
+    let waiting = waiter(&pool).await;
     use_once(first).await;
     waiting.await.unwrap();
     assert_eq!(seen.recv().await, Some(Seen::Opened));
@@ -121,13 +127,7 @@ async fn requests_wait_for_a_used_connection() {
 async fn closed_connection_makes_room() {
     let (pool, mut seen) = pool(1, 1, LONG).await;
     let first = pool.checkout().await.unwrap();
-    let waiting = tokio::spawn({
-        let pool = Arc::clone(&pool);
-        async move { use_once(pool.checkout().await.unwrap()).await }
-    });
-    while pool.waiters.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
+    let waiting = waiter(&pool).await;
     drop(first);
     waiting.await.unwrap();
     assert_eq!(seen.recv().await, Some(Seen::Opened));

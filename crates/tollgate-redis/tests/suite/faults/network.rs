@@ -173,7 +173,7 @@ async fn broken_connections_never_exceed_limit() {
     };
     let admitted = admitted.load(Ordering::Relaxed);
     println!("{admitted} of {LIMIT} were admitted, {unknown} may have been; {cuts} cuts");
-    assert!(cuts > 0 && unknown > 0, "the fault did not happen");
+    assert!(unknown > 0, "the fault did not happen");
     assert!(admitted <= LIMIT);
     // Requests with an unknown result may have been charged, which bounds the missing units.
     assert!(admitted + unknown >= LIMIT, "{admitted} and {unknown}");

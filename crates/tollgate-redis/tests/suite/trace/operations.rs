@@ -1,12 +1,10 @@
 //! A trace's operations, each with the reference's answer.
 
-use tollgate_core::{
-    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId,
-    Refill, Settlement,
-};
+use tollgate_core::{Charge, Cost, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement};
 use tollgate_redis::protocol::{Ask, Line, Row, Spent};
 
 use super::{Decided, Expected, Family, Trace, policies, redis_key};
+use crate::versions::is_leased;
 
 impl Trace {
     pub(super) fn decide(&mut self, expected: &mut Expected) {
@@ -200,17 +198,9 @@ impl Trace {
             }
         }
         // A policy that cannot be leased may settle blocks from before its quota changed.
-        let is_leased = !matches!(
-            policy.kind(),
-            Kind::Limit(
-                Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
-                    | Algorithm::TokenBucket { refill: Refill::Interval }
-                    | Algorithm::ConcurrentRequests
-            ) | Kind::Penalty(_)
-        );
         let most = policy.capacity();
         let units = match self.rng.u8(..4) {
-            _ if !is_leased => 0,
+            _ if !is_leased(&policy) => 0,
             0 => 0,
             1 => 1,
             2 => self.rng.u64(1..=most),

@@ -4,36 +4,36 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-/// Made by every call of the general path.
+/// Modules that each call on the general path creates.
 const EAGER: [&str; 2] = ["outcome", "number"];
 
-/// Functions that the general path calls for the algorithms it needs, and where something is
-/// leased: to make one costs about a microsecond, and most calls need one of them.
+/// Modules that the general path creates only if a call needs its algorithm or lease. A module costs
+/// about a microsecond, and most calls need only one.
 const LAZY: [&str; 10] = [
     "fixed_window_counter",
-    // A log is made of it, so it comes before that.
+    // `sliding_window_log` uses it.
     "long_log",
     "sliding_window_log",
     "sliding_window_counter",
     "token_bucket",
     "leaky_bucket",
     "lease",
-    // Made of a log, so it comes after that.
+    // Uses `sliding_window_log`.
     "concurrent_requests",
     "calendar_window_counter",
     "penalty",
 ];
 
-/// The start of every call, and the path that ends most calls.
+/// The start of each call, and the fast path, which is enough for most calls.
 const PLAIN: [&str; 2] = ["call", "plain"];
 
-/// The general path, one file after the other as they are: each uses what stands before it, and
-/// finds it as if it were one file.
+/// The general path. The files are concatenated, so each file sees the local names of the files before
+/// it.
 const GENERAL: [&str; 7] =
     ["rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
 
-/// Has Redis from version 7 on accept keys of several slots. Without it no flag is set, and older
-/// servers do not know the line.
+/// Allows keys of several slots. Redis before version 7 rejects this line, so only a variant of the
+/// script has it.
 const CROSS_SLOT: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 fn main() -> io::Result<()> {

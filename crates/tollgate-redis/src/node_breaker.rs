@@ -92,7 +92,7 @@ impl NodeBreaker {
             self.is_open.store(true, Ordering::Relaxed);
             self.log(
                 None,
-                "redis does not answer, so requests fail at once until it does (breaker open)",
+                "redis does not answer, so requests fail immediately until it does (breaker open)",
             );
         }
         opens

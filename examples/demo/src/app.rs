@@ -117,7 +117,9 @@ impl FromStr for ServerId {
         let is_sound =
             (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
         let value = HeaderValue::from_str(name).ok().filter(|_| is_sound);
-        value.map(Self).ok_or("expected 1 to 64 printable ASCII characters without spaces, as api1")
+        value
+            .map(Self)
+            .ok_or("expected 1 to 64 printable ASCII characters without spaces, such as api1")
     }
 }
 

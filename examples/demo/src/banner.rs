@@ -32,7 +32,7 @@ impl<St: Store> fmt::Display for Banner<'_, St> {
         let Self { args, address, admin, layer } = self;
         let store = match &args.store {
             args::Store::Memory => "memory, in this process only".to_owned(),
-            args::Store::Redis(redis) => format!("{}, with all who use it", redis.address()),
+            args::Store::Redis(redis) => format!("{}, shared with other replicas", redis.address()),
         };
         writeln!(f, "Tollgate demo, server {}", args.server_id)?;
         if let Some(admin) = admin {
@@ -47,13 +47,13 @@ impl<St: Store> fmt::Display for Banner<'_, St> {
         writeln!(f, "  costs      {}", limits::costs(args.costs))?;
         writeln!(f, "  exempt     {}, CORS preflights", limits::EXEMPT.join(", "))?;
         if limits::queues(args.algorithm) {
-            writeln!(f, "  note       requests wait in the bucket and leave at an even rate")?;
+            writeln!(f, "  note       requests wait in a queue and are sent at an even rate")?;
         }
-        if believes_any_api_key(args) {
+        if accepts_any_api_key(args) {
             writeln!(
                 f,
-                "  WARNING    every X-API-Key is believed, so a new one is a new quota; list \
-                 them in --api-keys"
+                "  WARNING    any X-API-Key is accepted, so each new key gets its own quota; \
+                 list the valid keys in --api-keys"
             )?;
         }
         let url = format!("http://{}", reachable(*address));
@@ -75,10 +75,10 @@ fn key(args: &Args) -> String {
         "the address of the peer"
     };
     match args.key {
-        KeyBy::Global => "global: everybody shares one quota".to_owned(),
+        KeyBy::Global => "global: all clients share a quota".to_owned(),
         KeyBy::Ip => format!("ip: {ip}"),
-        KeyBy::ApiKey => "api-key: X-API-Key; without one 403".to_owned(),
-        KeyBy::User => "user: the subject of an HS256 token; without one 403".to_owned(),
+        KeyBy::ApiKey => "api-key: X-API-Key; 403 without a key".to_owned(),
+        KeyBy::User => "user: the subject of an HS256 token; 403 without a token".to_owned(),
         KeyBy::Chain if args.jwt_secret.is_some() => {
             format!("chain: the subject of an HS256 token, else X-API-Key, else {ip}")
         }
@@ -86,7 +86,7 @@ fn key(args: &Args) -> String {
     }
 }
 
-fn believes_any_api_key(args: &Args) -> bool {
+fn accepts_any_api_key(args: &Args) -> bool {
     matches!(args.key, KeyBy::ApiKey | KeyBy::Chain) && args.api_keys.is_none()
 }
 

@@ -66,7 +66,9 @@ impl Server {
         let started = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             if let Some(status) = server.process.try_wait()? {
-                return Err(format!("redis-server ended at once: {status}; run {command:?}").into());
+                return Err(
+                    format!("redis-server exited immediately: {status}; run {command:?}").into()
+                );
             }
             if started.elapsed() > Duration::from_secs(10) {
                 return Err("redis-server does not listen".into());

@@ -36,16 +36,16 @@ use crate::app::ServerId;
     after_help = "RUST_LOG=tower_http=debug logs each request to stderr, RUST_LOG=tollgate=debug each decision."
 )]
 pub struct Args {
-    /// Where to listen; port 0 takes a free one
+    /// Where to listen; port 0 selects a free port
     #[arg(long, env = "TOLLGATE_LISTEN", value_parser = listen, default_value = "127.0.0.1:3000")]
     pub listen: SocketAddr,
 
-    /// The name of this replica, in X-Server-Id and in denials [default: the host's name]
+    /// This replica's name, in X-Server-Id and in denials [default: the host's name]
     #[arg(long, env = "TOLLGATE_SERVER_ID", default_value_t, hide_default_value = true)]
     pub server_id: ServerId,
 
-    /// Where quotas are kept: `memory`, in this process, or the URL of a Redis that several
-    /// share, as redis://127.0.0.1:6379
+    /// Where quotas are stored: `memory`, in this process, or the URL of a shared Redis, such as
+    /// redis://127.0.0.1:6379
     #[arg(
         long,
         env = "TOLLGATE_STORE",
@@ -71,28 +71,28 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_WINDOW", value_parser = window, default_value = "60s")]
     pub window: Duration,
 
-    /// The most units at once, for token_bucket and leaky_bucket [default: the limit]
+    /// The burst in units, for token_bucket and leaky_bucket [default: the limit]
     #[arg(long, env = "TOLLGATE_BURST", value_parser = units)]
     pub burst: Option<u64>,
 
-    /// The cost of a request: `by-method` is GET 1, SEARCH 3, POST, PUT and PATCH 5, DELETE 10,
-    /// others 1, and needs a limit of 10 or more; `one` is 1 for each request
+    /// Request costs: `by-method` is GET 1, SEARCH 3, POST, PUT and PATCH 5, DELETE 10, any other
+    /// method 1, and needs a limit of 10 or more; `one` is 1 for each request
     #[arg(long, env = "TOLLGATE_COSTS", value_enum, default_value = "by-method")]
     pub costs: CostsBy,
 
-    /// The key of a request; `chain` is the user, or else the API key, or else the IP address
+    /// The request key; `chain` is the user, otherwise the API key, otherwise the IP address
     #[arg(long, env = "TOLLGATE_KEY", value_enum, default_value = "global")]
     pub key: KeyBy,
 
-    /// Networks whose X-Forwarded-For is believed: 10.0.0.0/8,192.0.2.7, `loopback`, `private`
+    /// Proxies that may set X-Forwarded-For: 10.0.0.0/8,192.0.2.7, `loopback`, `private`
     #[arg(long, env = "TOLLGATE_TRUSTED_PROXIES", value_parser = trusted_proxies)]
     pub trusted_proxies: Option<TrustedProxies>,
 
-    /// The secret of HS256 tokens, 32 bytes or more; better given by the variable
+    /// The secret for HS256 tokens, 32 bytes or more; safer in the variable than in the flag
     #[arg(long, env = "TOLLGATE_JWT_SECRET", value_parser = jwt_secret, hide_env_values = true)]
     pub jwt_secret: Option<JwtKey>,
 
-    /// The accepted API keys, comma separated; without it every X-API-Key is believed
+    /// The accepted API keys, comma separated; by default any X-API-Key is accepted
     #[arg(long, env = "TOLLGATE_API_KEYS", value_parser = api_keys, hide_env_values = true)]
     pub api_keys: Option<ApiKeyList>,
 
@@ -106,12 +106,12 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_SHED", value_parser = on_store_error())]
     pub shed: Option<OnStoreError>,
 
-    /// How lines of the log look
+    /// The log format
     #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
 
-    /// Let this replica hold up to this share of the quota, as 1/20, to spend it without asking
-    /// Redis for each request [default: it asks]
+    /// Let this replica lease up to this share of the quota, such as 1/20, to spend it without calling
+    /// Redis for each request [default: no lease]
     #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
     pub lease: Option<Lease>,
 
@@ -123,28 +123,28 @@ pub struct Args {
 /// The admin address.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
-    /// Where to serve the live page, /status, /top and /metrics for operators, as 127.0.0.1:9100
+    /// Where to serve the live page, /status, /top and /metrics for operators, such as 127.0.0.1:9100
     #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
     pub admin: Option<SocketAddr>,
 
-    /// The secret of operators, 16 characters or more; safer in the variable than in the flag
+    /// The operator token, 16 characters or more; safer in the variable than in the flag
     #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_parser = token, hide_env_values = true)]
     pub admin_token: Option<AdminToken>,
 
-    /// Hosts by which --admin may be asked, besides localhost: api1,10.0.0.7
+    /// Host names under which --admin may be requested, besides localhost: api1,10.0.0.7
     #[arg(long, env = "TOLLGATE_ADMIN_HOSTS", value_delimiter = ',')]
     pub admin_hosts: Vec<String>,
 
-    /// How /top shows who is denied
+    /// How /top shows denied clients
     #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
     pub admin_subjects: AdminSubjects,
 
-    /// Other replicas whose streams the page shows, and whose pages may read this one's, as
-    /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
+    /// Other replicas for the page to show, which may also read this replica's stream, such as
+    /// http://127.0.0.1:9101,http://127.0.0.1:9102; may include this replica
     #[arg(long, env = "TOLLGATE_ADMIN_PEERS", value_delimiter = ',')]
     pub admin_peers: Vec<String>,
 
-    /// Where the buttons of the page send requests, as http://127.0.0.1:8080 [default: --listen]
+    /// Where the page's buttons send requests, such as http://127.0.0.1:8080 [default: --listen]
     #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
     pub admin_target: Option<String>,
 }

@@ -17,7 +17,9 @@ pub(super) fn token(value: &str) -> Result<AdminToken, String> {
 }
 
 pub(super) fn listen(value: &str) -> Result<SocketAddr, &'static str> {
-    value.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:3000 or [::1]:3000")
+    value
+        .parse()
+        .map_err(|_| "expected an address and a port, such as 127.0.0.1:3000 or [::1]:3000")
 }
 
 pub(super) fn store(value: &str) -> Result<Store, String> {
@@ -25,7 +27,7 @@ pub(super) fn store(value: &str) -> Result<Store, String> {
         return Ok(Store::Memory);
     }
     if !value.contains(':') {
-        return Err("expected `memory` or a URL, as redis://127.0.0.1:6379".to_owned());
+        return Err("expected `memory` or a URL such as redis://127.0.0.1:6379".to_owned());
     }
     RedisStore::builder(value)
         .map(|redis| Store::Redis(Box::new(redis)))
@@ -36,14 +38,14 @@ pub(super) fn store_timeout(value: &str) -> Result<Duration, &'static str> {
     let timeout = humantime::parse_duration(value).ok();
     let possible = Duration::from_millis(1)..=Duration::from_secs(60);
     let timeout = timeout.filter(|timeout| possible.contains(timeout));
-    timeout.ok_or("expected a span of 1ms to 60s with its unit, as 50ms")
+    timeout.ok_or("expected a duration from 1ms to 60s, such as 50ms")
 }
 
 pub(super) fn lease(value: &str) -> Result<Lease, &'static str> {
     let share = value.split_once('/');
     let share = share.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
     // The policy checks the range of the share, and whether its units can be leased.
-    share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share, as 1/20")
+    share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share such as 1/20")
 }
 
 pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
@@ -70,7 +72,7 @@ pub(super) fn window(value: &str) -> Result<Duration, &'static str> {
     let possible = Policy::MIN_WINDOW..=Policy::MAX_WINDOW;
     let window = window
         .filter(|window| possible.contains(window) && window.subsec_nanos().is_multiple_of(1_000));
-    window.ok_or("expected a span of 50us to 400days with its unit, as 60s, 500ms or 1h")
+    window.ok_or("expected a duration from 50us to 400days, such as 60s, 500ms or 1h")
 }
 
 pub(super) fn trusted_proxies(value: &str) -> Result<TrustedProxies, tollgate::key::ClientIpError> {
@@ -84,7 +86,7 @@ pub(super) fn jwt_secret(value: &str) -> Result<JwtKey, tollgate::key::JwtKeyErr
 pub(super) fn api_keys(value: &str) -> Result<ApiKeyList, &'static str> {
     let keys: Vec<_> = value.split(',').map(|key| key.trim().to_owned()).collect();
     if keys.iter().any(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-        return Err("expected keys of printable ASCII without spaces, as k-7f3a,k-91bc");
+        return Err("expected keys of printable ASCII without spaces, such as k-7f3a,k-91bc");
     }
     Ok(ApiKeyList(keys))
 }

@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/report", get(report).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three requests at once: one is denied. When a report ends, the next request passes:");
+    println!("Send three requests at the same time. One is denied until a report ends:");
     println!("  for i in 1 2 3; do curl -s http://127.0.0.1:3000/report & done; wait");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())

@@ -26,8 +26,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/", get(|| async { "exported\n" })).layer(layer.build()?);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("The fourth is refused until midnight: `x-ratelimit-reset` is that instant, and");
-    println!("`ratelimit` says how many seconds there are to it and to the end of the month:");
+    println!("The fourth is denied until midnight. `x-ratelimit-reset` has that time, and");
+    println!("`ratelimit` has the seconds until midnight and until the end of the month:");
     println!("  for i in {{1..4}}; do curl -i http://127.0.0.1:3000/; done");
     println!(
         "  date -d @$(curl -si http://127.0.0.1:3000/ | grep -oP 'x-ratelimit-reset: \\K\\d+')"

@@ -28,7 +28,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(limit);
 
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Try eight at once: status and seconds. They pass half a second apart:");
+    println!(
+        "Send eight requests at the same time. They pass half a second apart (status, seconds):"
+    );
     println!("  for i in {{1..8}}; do");
     println!(
         "    curl -so /dev/null -w '%{{http_code}} %{{time_total}}\\n' -d x http://127.0.0.1:3000/uploads &"

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
     let listener = TcpListener::bind(&address).await?;
-    println!("5000 a second for all replicas together. Ask much, and stop me with Ctrl-C:");
+    println!("All replicas together allow 5000 requests per second. Send load, then press Ctrl-C:");
     println!("  wrk -t1 -c32 -d5 http://{address}/");
     axum::serve(listener, app)
         .with_graceful_shutdown(async {
@@ -37,7 +37,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .await?;
     let stats = store.stats();
-    println!("{} were answered from blocks, {} by Redis", stats.leased, stats.requests);
+    println!(
+        "{} requests used leased units, {} were decided by Redis",
+        stats.leased, stats.requests
+    );
     // Other replicas can use these units immediately.
     store.return_leases().await;
     Ok(())

@@ -46,7 +46,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three a minute, then a partner without a limit, then no client at all:");
+    println!(
+        "Three requests per minute pass, a partner has no limit, and a blocked address is denied:"
+    );
     println!("  for i in 1 2 3 4; do curl -s http://127.0.0.1:3000; done");
     println!("  curl -H 'X-API-Key: partner' http://127.0.0.1:3000");
     println!("  echo 127.0.0.1 > deny.txt; sleep 2; curl -i http://127.0.0.1:3000");

@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three wrong ones, and then not even the right one:");
+    println!("After three wrong passwords, even the correct password is denied:");
     println!("  for i in 1 2 3; do curl -d guess http://127.0.0.1:3000/login; done");
     println!("  curl -i -d 'open sesame' http://127.0.0.1:3000/login");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;

@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Right as often as you like, then wrong, 200 at once, of which five are tried:");
+    println!("Correct passwords are unlimited. Of 200 wrong passwords, only five are checked:");
     println!("  curl -i -d 'open sesame' http://127.0.0.1:3000/login");
     println!(
         "  for i in {{1..200}}; do curl -s -d guess http://127.0.0.1:3000/login & done | sort | uniq -c"

@@ -25,7 +25,7 @@ struct Account(String);
 type Plans = Arc<Mutex<HashMap<String, &'static str>>>;
 
 async fn plan_of(plans: Plans, account: String) -> Result<Option<Tier>, Infallible> {
-    println!("the database is asked for the plan of {account}");
+    println!("looking up the plan of {account} in the database");
     let plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(plans.get(&account).map(|plan| Tier::from(*plan)))
 }
@@ -71,7 +71,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(middleware::from_fn(authenticate));
     let app = limited.merge(Router::new().route("/pay/{account}", post(pay)));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three for ann, who then pays and has ten, of which three are used:");
+    println!(
+        "ann may send three requests. After she pays, her limit is ten, of which three are used:"
+    );
     println!("  for i in 1 2 3 4; do curl -s -H 'X-Account: ann' http://127.0.0.1:3000; done");
     println!("  curl -d '' http://127.0.0.1:3000/pay/ann");
     println!("  curl -i -H 'X-Account: ann' http://127.0.0.1:3000");

@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/ai", get(|| async { "42\n" }))
         .layer(limit);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Ten at once are free, two of them AI calls; with a key it is 500 and 100:");
+    println!("Without a key the burst is ten requests and two AI calls, with a key 500 and 100:");
     println!("  curl -i http://127.0.0.1:3000/ai");
     println!("  curl -i http://127.0.0.1:3000/ai -H 'X-API-Key: k-7f3a'");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;

@@ -23,14 +23,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (_reporter, health) = tonic_health::server::health_reporter();
 
-    println!("Try, an empty message being five zero bytes (ratelimit: 9 are left):");
+    println!("Send an empty message, which is five zero bytes (9 requests remain):");
     println!(
         "  printf '\\0\\0\\0\\0\\0' | curl -i --http2-prior-knowledge --data-binary @- -o /dev/null -D - \\"
     );
     println!(
         "    -H 'Content-Type: application/grpc' http://127.0.0.1:3000/grpc.health.v1.Health/Check"
     );
-    println!("Eleven times in a minute, and grpc-status is 8.");
+    println!("The eleventh request within a minute gets grpc-status 8.");
     Server::builder().layer(limit).add_service(health).serve("127.0.0.1:3000".parse()?).await?;
     Ok(())
 }

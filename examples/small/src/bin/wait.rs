@@ -24,8 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/uploads", post(|| async { "taken up\n" })).layer(limit);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Eight at once, status and seconds: three pass, three more after ten seconds,");
-    println!("and then it is known that the last two would wait too long:");
+    println!("Send eight requests at the same time: three pass, three more after ten seconds,");
+    println!("and the last two are denied because they would wait too long (status, seconds):");
     println!("  for i in {{1..8}}; do");
     println!(
         "    curl -so /dev/null -w '%{{http_code}} %{{time_total}}\\n' -d x http://127.0.0.1:3000/uploads &"

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(limit.build()?);
 
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Try, and look at x-ratelimit-remaining:");
+    println!("Compare x-ratelimit-remaining after each request:");
     println!("  curl -i http://127.0.0.1:3000/");
     println!("  curl -i -X DELETE http://127.0.0.1:3000/");
     println!("  curl -i http://127.0.0.1:3000/reports/7");

@@ -19,7 +19,7 @@ fn invalid_value_is_a_one_line_error() {
         ("--store", "disk", "expected `memory` or a URL"),
         ("--algorithm", "gcra", "use one of fixed_window_counter, "),
         ("--limit", "0", "expected a whole number from 1"),
-        ("--window", "60", "with its unit, as 60s"),
+        ("--window", "60", "such as 60s"),
         ("--burst", "many", "expected a whole number from 1"),
         ("--key", "cookie", "use one of global, ip, api-key, user, chain"),
         ("--trusted-proxies", "0.0.0.0/0", "it trusts every client"),
@@ -131,7 +131,7 @@ fn banner_shows_policy_and_warnings() {
         "server api7",
         "store      memory",
         "policy     api-key: 100 units per 60 seconds, sliding_window_log",
-        "WARNING    every X-API-Key is believed",
+        "WARNING    any X-API-Key is accepted",
     ] {
         assert!(banner.contains(expected), "{expected} is not in\n{banner}");
     }

@@ -10,7 +10,8 @@ use std::path::Path;
 use crate::process::{self, Failure};
 
 /// The crates that must not contain a circle.
-const CRATES: [&str; 4] = ["tollgate", "tollgate-admin", "tollgate-gateway", "tollgate-memory"];
+const CRATES: [&str; 5] =
+    ["tollgate", "tollgate-admin", "tollgate-gateway", "tollgate-memory", "tollgate-redis"];
 
 pub(crate) fn run() -> Result<(), Failure> {
     for name in CRATES {

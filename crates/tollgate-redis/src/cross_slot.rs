@@ -25,25 +25,28 @@ use crate::ids::Ids;
 use crate::store::RedisStore;
 use crate::ticket::{CallAnswer, Line, Request, Ticket};
 
-/// Decides a request with charges in several slots.
-pub(crate) fn decide(
-    store: &RedisStore,
-    charges: &[Charge<'_>],
-    lines: SmallVec<[Line; 2]>,
-    read: fn(CallAnswer) -> Option<Verdict>,
-) -> RedisFuture<Verdict> {
-    let runtime = store.0.combiner.runtime.clone();
-    let deadline = store.deadline();
-    let keys = charges.iter().map(|charge| charge.key.clone());
-    let request = CrossSlot { store: store.clone(), groups: groups(store, lines, keys), deadline };
-    let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
-    let ticket = Arc::new(ticket);
-    let asked = Arc::clone(&ticket);
-    let drive = Box::pin(async move {
-        let verdict = request.decide(&asked).await;
-        asked.answer(verdict.map(CallAnswer::Verdict));
-    });
-    RedisFuture::driven(ticket, drive, runtime, read)
+impl RedisStore {
+    /// Decides a request with charges in several slots.
+    pub(crate) fn decide_across_slots(
+        &self,
+        charges: &[Charge<'_>],
+        lines: SmallVec<[Line; 2]>,
+        read: fn(CallAnswer) -> Option<Verdict>,
+    ) -> RedisFuture<Verdict> {
+        let runtime = self.0.combiner.runtime.clone();
+        let deadline = self.deadline();
+        let keys = charges.iter().map(|charge| charge.key.clone());
+        let request =
+            CrossSlot { store: self.clone(), groups: groups(self, lines, keys), deadline };
+        let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
+        let ticket = Arc::new(ticket);
+        let asked = Arc::clone(&ticket);
+        let drive = Box::pin(async move {
+            let verdict = request.decide(&asked).await;
+            asked.answer(verdict.map(CallAnswer::Verdict));
+        });
+        RedisFuture::driven(ticket, drive, runtime, read)
+    }
 }
 
 /// An epoch that the deny cache never has, because a denial by one slot must not be remembered:

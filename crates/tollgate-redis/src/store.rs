@@ -13,7 +13,6 @@ use tollgate_core::{
 use crate::address::Address;
 use crate::breaker::BreakerState;
 use crate::combiner::Combiner;
-use crate::cross_slot;
 use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::lease::Leases;
@@ -190,7 +189,7 @@ impl Store for RedisStore {
             self.note_asked(charges);
         }
         if !is_one_call {
-            return Reply::pending(cross_slot::decide(self, charges, lines, read));
+            return Reply::pending(self.decide_across_slots(charges, lines, read));
         }
         let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
         Reply::pending(self.submit(&about, Request::Decide(lines), read))

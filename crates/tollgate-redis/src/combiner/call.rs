@@ -7,10 +7,9 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{StoreError, Timestamp};
 
-use super::Combiner;
 use super::deadlines::Unanswered;
-use super::lane::Lane;
 use super::redirect::Target;
+use super::{Combiner, Lane};
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};

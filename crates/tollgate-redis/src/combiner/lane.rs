@@ -1,44 +1,15 @@
-//! Which requests share a call, and when it is sent.
+//! Who sends calls: a task, or a request that found the server idle.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Combiner;
 use super::redirect::Target;
 use super::work::Work;
-use crate::pace::{Bounds, Call, Ended, Fit, Next, Pace};
+use super::{Combiner, Lane};
+use crate::pace::{Call, Ended, Fit, Next};
 use crate::ticket::Ticket;
 use crate::topology::Member;
-
-/// The requests that wait for a call to a server, and the calls in flight.
-#[derive(Debug)]
-pub(crate) struct Lanes {
-    /// Each slot is held by a task, so a future that is not polled cannot block other requests.
-    pub(super) pace: Pace<Arc<Ticket>>,
-    /// Whether a direct call is in flight: a request that found the server idle.
-    pub(super) is_direct: bool,
-}
-
-impl Lanes {
-    pub(crate) fn new(bounds: Bounds) -> Self {
-        Self { pace: Pace::new(bounds), is_direct: false }
-    }
-
-    /// Returns the number of requests that wait for a call.
-    pub(crate) fn queued(&self) -> usize {
-        self.pace.queued()
-    }
-}
-
-/// How a call is sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
-    Direct,
-    Task,
-    /// Outside the lanes, because another node redirected it here.
-    Aside,
-}
 
 /// The lane for a request that found the server idle.
 pub(super) struct DirectLane(pub(super) Arc<Member>);

@@ -8,8 +8,7 @@ use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
 use super::deadlines::Unanswered;
-use super::lane::Lane;
-use super::{Combiner, Drive, NO_SERVER};
+use super::{Combiner, Drive, Lane, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::future::Detached;
 use crate::ticket::Ticket;

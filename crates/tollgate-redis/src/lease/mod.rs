@@ -29,8 +29,7 @@ use tollgate_core::{Charge, Cost, Source, Verdict};
 use self::blocks::Taken;
 use self::key::LeasedKey;
 use crate::clock::{Clock, Moment};
-use crate::encode::Ask;
-use crate::store::RedisStore;
+use crate::names::Names;
 
 /// A store's keys with units that are or may be leased.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ impl Leases {
     /// Returns a request's keys, if blocks could answer it.
     fn spendable(
         &self,
-        store: &RedisStore,
+        names: &Names,
         charges: &[Charge<'_>],
     ) -> Option<SmallVec<[Arc<LeasedKey>; 4]>> {
         let may_be = |(place, charge): (usize, &Charge<'_>)| {
@@ -112,7 +111,7 @@ impl Leases {
         if !charges.iter().enumerate().all(may_be) {
             return None;
         }
-        charges.iter().map(|charge| self.find_or_make(store, charge)).collect()
+        charges.iter().map(|charge| self.find_or_make(names, charge)).collect()
     }
 
     fn find<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<&'a Arc<LeasedKey>> {
@@ -120,7 +119,7 @@ impl Leases {
     }
 
     /// Returns a charge's key, and creates it if there is room.
-    fn find_or_make(&self, store: &RedisStore, charge: &Charge<'_>) -> Option<Arc<LeasedKey>> {
+    fn find_or_make(&self, names: &Names, charge: &Charge<'_>) -> Option<Arc<LeasedKey>> {
         let lease = charge.policy.lease()?;
         if let Some(key) = self.find(&self.keys.read(), charge) {
             return Some(Arc::clone(key));
@@ -140,7 +139,7 @@ impl Leases {
                 return None;
             }
         }
-        let state = store.0.names.state(charge.policy, charge.key);
+        let state = names.state(charge.policy, charge.key);
         let key = Arc::new(LeasedKey::new(charge, lease, state, now));
         let hash = self.hash(charge);
         keys.table.insert_unique(hash, Arc::clone(&key), |key| {
@@ -166,54 +165,5 @@ impl Drop for Leases {
     /// Wakes the refill tasks, so they notice that the store is dropped.
     fn drop(&mut self) {
         self.keys.get_mut().table.iter().for_each(|key| key.bell.notify_one());
-    }
-}
-
-impl RedisStore {
-    /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks
-    /// for only some keys would remain unused, because a request is answered from blocks completely
-    /// or not at all.
-    pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
-        let leases = &self.0.leases;
-        let Some(keys) = leases.spendable(self, charges) else { return };
-        let now = leases.clock.now();
-        // Every key is counted, even if another is not busy.
-        let busy = keys.iter().filter(|key| key.blocks.lock().asked(now)).count();
-        if busy < keys.len() {
-            return;
-        }
-        for key in keys {
-            let mut blocks = key.blocks.lock();
-            if !blocks.has_refill {
-                blocks.has_refill = true;
-                drop(blocks);
-                let keep = refill::run(Arc::downgrade(&self.0), key);
-                self.0.combiner.runtime.spawn(keep);
-            } else if blocks.wakes_refill() {
-                key.bell.notify_one();
-            }
-        }
-    }
-
-    /// Returns leased units that were not spent, so other replicas need not wait until the leases
-    /// expire. Call it before the process exits. Later requests may lease again.
-    pub async fn return_leases(&self) {
-        let leases = &self.0.leases;
-        let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
-        let now = leases.clock.now();
-        let nothing = |key: &LeasedKey| Ask {
-            tag: 0,
-            units: 0,
-            ttl: key.policy.lease().unwrap_or_default().time_to_live(),
-        };
-        let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
-        let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
-        // Send all calls before waiting for the first.
-        let calls = closed.iter().map(|(key, spent)| refill::call(self, key, spent, nothing(key)));
-        for call in calls.collect::<Vec<_>>() {
-            if let Err(error) = call.await {
-                tracing::debug!(target: "tollgate", %error, "a lease will lapse unreturned");
-            }
-        }
     }
 }

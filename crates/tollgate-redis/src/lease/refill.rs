@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
+use tollgate_core::Charge;
 
 use super::blocks::{Plan, Returned};
 use super::key::LeasedKey;
@@ -11,8 +12,57 @@ use crate::future::RedisFuture;
 use crate::store::{Inner, RedisStore};
 use crate::ticket::{CallAnswer, Leased, Request};
 
+impl RedisStore {
+    /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks
+    /// for only some keys would remain unused, because a request is answered from blocks completely
+    /// or not at all.
+    pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
+        let leases = &self.0.leases;
+        let Some(keys) = leases.spendable(&self.0.names, charges) else { return };
+        let now = leases.clock.now();
+        // Every key is counted, even if another is not busy.
+        let busy = keys.iter().filter(|key| key.blocks.lock().asked(now)).count();
+        if busy < keys.len() {
+            return;
+        }
+        for key in keys {
+            let mut blocks = key.blocks.lock();
+            if !blocks.has_refill {
+                blocks.has_refill = true;
+                drop(blocks);
+                let keep = run(Arc::downgrade(&self.0), key);
+                self.0.combiner.runtime.spawn(keep);
+            } else if blocks.wakes_refill() {
+                key.bell.notify_one();
+            }
+        }
+    }
+
+    /// Returns leased units that were not spent, so other replicas need not wait until the leases
+    /// expire. Call it before the process exits. Later requests may lease again.
+    pub async fn return_leases(&self) {
+        let leases = &self.0.leases;
+        let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
+        let now = leases.clock.now();
+        let nothing = |key: &LeasedKey| Ask {
+            tag: 0,
+            units: 0,
+            ttl: key.policy.lease().unwrap_or_default().time_to_live(),
+        };
+        let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
+        let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
+        // Send all calls before waiting for the first.
+        let calls = closed.iter().map(|(key, spent)| call(self, key, spent, nothing(key)));
+        for call in calls.collect::<Vec<_>>() {
+            if let Err(error) = call.await {
+                tracing::debug!(target: "tollgate", %error, "a lease will lapse unreturned");
+            }
+        }
+    }
+}
+
 /// Refills a key until it is no longer busy, or the store is dropped.
-pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
+async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
     let leaving = Leaving(&key);
     loop {
         let Some(inner) = store.upgrade() else { return };
@@ -41,12 +91,7 @@ pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
 }
 
 /// Reports spent units to Redis, and requests a new block.
-pub(super) fn call(
-    store: &RedisStore,
-    key: &LeasedKey,
-    spent: &Returned,
-    ask: Ask,
-) -> RedisFuture<Leased> {
+fn call(store: &RedisStore, key: &LeasedKey, spent: &Returned, ask: Ask) -> RedisFuture<Leased> {
     let (state, policy) = (key.state.clone(), key.policy.clone());
     let request = Request::Lease { state, policy, spent: spent.spent(), ask };
     store.submit(&key.state, request, |answer| match answer {

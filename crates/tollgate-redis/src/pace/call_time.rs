@@ -4,7 +4,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Bounds, Call};
+use super::bounds::Bounds;
+
+/// A call in flight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Call {
+    pub(super) begun: Instant,
+    pub(super) requests: usize,
+    /// The number of requests answered before it started.
+    pub(super) answered: usize,
+    /// Whether more requests waited than the call has room for.
+    pub(super) is_full: bool,
+    /// Whether no other call was in flight when it started.
+    pub(super) is_alone: bool,
+}
 
 /// An estimate from past calls.
 ///

@@ -3,6 +3,7 @@
 //! `call_time.rs` estimates from past calls how long the next calls take, and how many should be in
 //! flight.
 
+mod bounds;
 mod call_time;
 #[cfg(test)]
 mod tests;
@@ -12,20 +13,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(crate) use self::bounds::Bounds;
+pub(crate) use self::call_time::Call;
 use self::call_time::CallTime;
-
-/// Limits for calls and waiting requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// The maximum number of concurrent calls.
-    pub(crate) calls: usize,
-    /// The maximum number of requests per call.
-    pub(crate) batch: usize,
-    /// The maximum number of waiting requests.
-    pub(crate) queue: usize,
-    /// The longest time from a request to its answer.
-    pub(crate) timeout: Duration,
-}
 
 /// The queue of requests `T` to a server, and its scheduling.
 ///
@@ -68,19 +58,6 @@ pub(crate) struct Pace<T> {
 struct Waiting<T> {
     request: T,
     deadline: Instant,
-}
-
-/// A call in flight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Call {
-    begun: Instant,
-    requests: usize,
-    /// The number of requests answered before it started.
-    answered: usize,
-    /// Whether more requests waited than the call has room for.
-    is_full: bool,
-    /// Whether no other call was in flight when it started.
-    is_alone: bool,
 }
 
 /// Whether a call takes a request.

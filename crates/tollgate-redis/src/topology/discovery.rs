@@ -1,32 +1,30 @@
-//! Discovers which Cluster node has which slot.
+//! How to discover which Cluster node has which slot.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::task::AbortHandle;
 
-use super::slots::{Part, parse};
-use super::{Member, Place, Topology};
+use super::member::Member;
+use super::place::Place;
 use crate::check::{self, About};
 use crate::connection::Network;
 use crate::node::Node;
 use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
-use crate::random::Random;
 
 /// A task that queries the slot map when there is a reason: a redirection, a lost connection, or a
 /// slot without a node. It queries two nodes at a time, so a node that is down does not delay
 /// requests, and its successor is found as soon as another node knows it.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    seeds: Vec<Place>,
+    pub(super) seeds: Vec<Place>,
     pub(super) connect: Connect,
     /// Notified when there is a reason to query.
-    doubt: Notify,
-    task: Mutex<Option<AbortHandle>>,
+    pub(super) doubt: Notify,
+    pub(super) task: Mutex<Option<AbortHandle>>,
 }
 
 /// The settings for connecting to a node.
@@ -38,28 +36,12 @@ pub(crate) struct Connect {
     pub(crate) about: About,
 }
 
-/// The minimum pause between queries, so many failures cause a single query. It doubles while no
-/// node answers.
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long to wait for two nodes before querying the next two.
-const LONGEST_ANSWER: Duration = Duration::from_millis(500);
-/// How long to wait for the second node after the first answer, because it may have a later epoch.
-const SECOND_ANSWER: Duration = Duration::from_millis(50);
 /// A healthy Cluster is queried this often, because it may have grown or shrunk.
 pub(super) const PERIOD: Duration = Duration::from_secs(30);
 
 impl Discovery {
     pub(super) fn new(seeds: Vec<Place>, connect: Connect) -> Self {
         Self { seeds, connect, doubt: Notify::new(), task: Mutex::default() }
-    }
-
-    /// Starts the task.
-    pub(super) fn begin(topology: &Arc<Topology>) {
-        let task = tokio::spawn(run(Arc::clone(topology)));
-        if let Some(discovery) = &topology.discovery {
-            *discovery.task.lock() = Some(task.abort_handle());
-        }
     }
 
     pub(super) fn end(&self) {
@@ -70,66 +52,6 @@ impl Discovery {
 
     pub(super) fn suspect(&self) {
         self.doubt.notify_one();
-    }
-
-    /// Queries nodes for the slot map, two at a time, until one answers. If both answer, the later
-    /// epoch wins. If no node answers, returns the reason.
-    async fn ask(&self, topology: &Topology, with_all: bool) -> Result<(), String> {
-        let mut error = "there is no node".to_owned();
-        for pair in self.in_turn(topology, with_all).chunks(2) {
-            let mut asked = JoinSet::new();
-            for member in pair {
-                let member = Arc::clone(member);
-                asked.spawn(async move { member.map().await });
-            }
-            let mut until = Instant::now() + LONGEST_ANSWER;
-            let mut latest: Option<(u64, Vec<Part>)> = None;
-            while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
-                match answer {
-                    Ok(Ok(map)) if latest.as_ref().is_none_or(|known| map.0 > known.0) => {
-                        latest = Some(map);
-                        until = until.min(Instant::now() + SECOND_ANSWER);
-                    }
-                    Ok(Err(reason)) => error = reason,
-                    _ => {}
-                }
-            }
-            if let Some((_, parts)) = latest {
-                topology.adopt(&self.connect, &parts);
-                return Ok(());
-            }
-        }
-        Err(error)
-    }
-
-    /// Returns the nodes in query order: connected nodes first, and otherwise random, so a fleet's
-    /// processes do not all query the same node.
-    fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
-        if with_all || topology.map.read().members.is_empty() {
-            // Seeds and replicas remain members until a node answers with a map that omits them.
-            let replicas = topology.map.read().replicas.clone();
-            for place in self.seeds.iter().chain(&replicas) {
-                topology.named(place);
-            }
-        }
-        let mut members: Vec<_> = topology.map.read().members.values().cloned().collect();
-        // Sorted first, because the map's order would make a seeded shuffle irreproducible.
-        members.sort_unstable_by(|one, other| one.place.cmp(&other.place));
-        let random = &self.connect.about.random;
-        members.sort_by_cached_key(|member| (!member.node.is_connected(), random.next()));
-        members
-    }
-}
-
-impl Member {
-    /// Returns this node's slot map and its epoch, which is zero if the user may not query it.
-    async fn map(&self) -> Result<(u64, Vec<Part>), String> {
-        let answer = self.node.cluster_slots().await;
-        let answer = answer.map_err(|error| format!("{}: {error}", self.place))?;
-        let parts = parse(answer, &self.place.host);
-        let parts = parts.ok_or_else(|| format!("{} knows of no slots", self.place))?;
-        let epoch = self.node.cluster_epoch().await.unwrap_or_default();
-        Ok((epoch, parts))
     }
 }
 
@@ -144,39 +66,4 @@ impl Connect {
         check::watch(&node, self.about.clone());
         Some(Member::new(place.clone(), node, self.bounds))
     }
-}
-
-async fn run(topology: Arc<Topology>) {
-    let Some(discovery) = &topology.discovery else { return };
-    let random = &discovery.connect.about.random;
-    let mut pause = BETWEEN_QUESTIONS;
-    let mut was_told = false;
-    let mut is_answered = true;
-    loop {
-        let began = Instant::now();
-        let answer = discovery.ask(&topology, !is_answered).await;
-        is_answered = answer.is_ok();
-        match answer {
-            Ok(()) => (pause, was_told) = (BETWEEN_QUESTIONS, false),
-            Err(said) if !was_told => {
-                was_told = true;
-                tracing::warn!(
-                    target: "tollgate",
-                    said,
-                    "no node of the redis cluster reports the slots, retrying",
-                );
-            }
-            Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
-        }
-        sleep_until(began + with_jitter(pause, random)).await;
-        if is_answered {
-            // Query again when there is a reason, or after the period.
-            let _ = timeout(with_jitter(PERIOD, random), discovery.doubt.notified()).await;
-        }
-    }
-}
-
-/// Adds up to a fifth, so processes that noticed the same failure do not query together.
-fn with_jitter(pause: Duration, random: &Random) -> Duration {
-    pause + pause * ((random.next() % 200) as u32) / 1000
 }

@@ -1,7 +1,9 @@
 //! Which server has which keys.
 
 mod discovery;
+mod member;
 mod place;
+mod query;
 mod slots;
 
 use std::collections::{HashMap, HashSet};
@@ -11,15 +13,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use fred::util::redis_keyslot;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, Semaphore};
+use parking_lot::RwLock;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub(crate) use self::discovery::Connect;
-use self::discovery::Discovery;
+use self::discovery::{Discovery, PERIOD};
+pub(crate) use self::member::Member;
 pub(crate) use self::place::Place;
 use self::slots::{Part, SLOTS};
-use crate::combiner::Lanes;
 use crate::node::Node;
 use crate::pace::Bounds;
 
@@ -48,23 +50,6 @@ struct Map {
     masters: Vec<Arc<Member>>,
 }
 
-/// A server.
-#[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) place: Place,
-    pub(crate) node: Arc<Node>,
-    /// The requests for all its slots.
-    pub(crate) lanes: Mutex<Lanes>,
-    /// Permits for calls that other nodes redirected here.
-    pub(crate) room: Arc<Semaphore>,
-    /// When a redirection last named this node. A node that slots are moving to may not have any
-    /// yet.
-    named: Mutex<Instant>,
-}
-
-/// The maximum number of concurrent calls redirected to a node.
-const REDIRECTED: usize = 64;
-
 impl Topology {
     /// Creates a topology with a single server, which has all keys.
     pub(crate) fn single(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
@@ -84,7 +69,7 @@ impl Topology {
         let map = Map { slots: vec![None; SLOTS], ..Map::default() };
         let discovery = Some(Discovery::new(seeds, connect));
         let topology = Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery });
-        Discovery::begin(&topology);
+        topology.discover();
         topology
     }
 
@@ -228,7 +213,7 @@ impl Topology {
             }
         }
         for (place, member) in &map.members {
-            if now.saturating_duration_since(*member.named.lock()) < discovery::PERIOD {
+            if now.saturating_duration_since(*member.named.lock()) < PERIOD {
                 members.entry(place.clone()).or_insert_with(|| Arc::clone(member));
             }
         }
@@ -238,13 +223,6 @@ impl Topology {
         // Dropped after unlocking, because this may close connections.
         drop(before);
         self.news.notify_waiters();
-    }
-}
-
-impl Member {
-    fn new(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
-        let (lanes, named) = (Mutex::new(Lanes::new(bounds)), Mutex::new(Instant::now()));
-        Arc::new(Self { place, node, lanes, room: Arc::new(Semaphore::new(REDIRECTED)), named })
     }
 }
 

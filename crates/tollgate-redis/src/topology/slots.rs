@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::Place;
+use super::place::Place;
 use crate::connection::command::Value;
 
 /// The number of slots in every Cluster.

@@ -31,7 +31,7 @@ pub(super) struct Closed {
 
 /// Blocks on their way back to Redis.
 #[derive(Debug)]
-pub(in crate::lease) struct Returned(pub(super) SmallVec<[Closed; 2]>);
+pub(crate) struct Returned(pub(super) SmallVec<[Closed; 2]>);
 
 impl Block {
     pub(super) fn retires(&self) -> Moment {
@@ -46,11 +46,11 @@ impl Closed {
 }
 
 impl Returned {
-    pub(in crate::lease) fn spent(&self) -> SmallVec<[Spent; 2]> {
+    pub(crate) fn spent(&self) -> SmallVec<[Spent; 2]> {
         self.0.iter().map(|closed| closed.spent).collect()
     }
 
-    pub(in crate::lease) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

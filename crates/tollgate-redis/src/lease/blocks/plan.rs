@@ -10,7 +10,7 @@ use crate::ticket::Leased;
 
 /// The next action for a key.
 #[derive(Debug)]
-pub(in crate::lease) enum Plan {
+pub(crate) enum Plan {
     /// A call that reports spent units to Redis, and may request a new block.
     Call { spent: Returned, ask: Ask },
     /// Wait until this instant, or until the bell rings.
@@ -21,7 +21,7 @@ pub(in crate::lease) enum Plan {
 
 impl Blocks {
     /// Returns the next action.
-    pub(in crate::lease) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
+    pub(crate) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
         self.was_called = false;
         self.retire(now);
         self.spent.retain(|closed| closed.span.lapses > now);
@@ -55,7 +55,7 @@ impl Blocks {
     }
 
     /// Handles Redis' answer, or its absence.
-    pub(in crate::lease) fn learn(
+    pub(crate) fn learn(
         &mut self,
         spent: Returned,
         ask: Ask,

@@ -1,0 +1,73 @@
+//! Which requests share a call, and when it is sent.
+
+use std::slice;
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+use tollgate_core::StoreError;
+
+use super::lane::{DirectLane, TaskLane};
+use super::redirect::Target;
+use super::{Combiner, Drive, Lane, NO_SERVER};
+use crate::failure::STORE;
+use crate::pace::Ended;
+use crate::ticket::Ticket;
+use crate::topology::Member;
+
+impl Combiner {
+    /// Submits a request. If it is sent alone, the caller must poll the returned call to completion
+    /// or spawn it. Driving the call in the caller saves the thread switches that a task would
+    /// cost.
+    ///
+    /// An unpolled call does not delay other requests, because only tasks' calls are counted.
+    pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        if let Some(member) = self.topology.leader_now(ticket.slot) {
+            return self.queue(&member, ticket);
+        }
+        let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
+        Some(Box::pin(async move {
+            let leader = combiner.topology.leader(ticket.slot);
+            match timeout_at(combiner.last_call(slice::from_ref(&ticket)), leader).await {
+                Ok(member) => combiner.hand_over(&member, &ticket),
+                Err(_) => ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER))),
+            }
+        }))
+    }
+
+    pub(super) fn queue(
+        self: &Arc<Self>,
+        member: &Arc<Member>,
+        ticket: &Arc<Ticket>,
+    ) -> Option<Drive> {
+        if member.node.breaker().is_open() {
+            member.lanes.lock().pace.forget();
+            self.refuse(member, slice::from_ref(ticket));
+            return None;
+        }
+        let mut lanes = member.lanes.lock();
+        if lanes.pace.is_idle() && !lanes.is_direct {
+            lanes.is_direct = true;
+            drop(lanes);
+            let lane = DirectLane(Arc::clone(member));
+            let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
+            return Some(Box::pin(async move {
+                let begun = Instant::now();
+                let target = Target::first(&lane.0);
+                if combiner.call(&target, vec![ticket], Lane::Direct).await == Ended::Answered {
+                    lane.0.lanes.lock().pace.answered_beside(begun, Instant::now());
+                }
+            }));
+        }
+        let now = Instant::now();
+        let shed = lanes.pace.submit(Arc::clone(ticket), ticket.deadline, now).err();
+        let opens = lanes.pace.another_slot(now);
+        drop(lanes);
+        if opens {
+            TaskLane::open(self, member);
+        }
+        if let Some(ticket) = shed {
+            self.expire(&[ticket]);
+        }
+        None
+    }
+}

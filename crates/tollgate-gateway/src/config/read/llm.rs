@@ -26,6 +26,14 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
             "forward these requests with a `target` and without `forwardAuth`",
         ));
     }
+    let limiter = file.limiter;
+    let needs_key = limiter.api_keys.is_set() || limiter.jwt.is_set();
+    if needs_key && !limiter.client.is_set() {
+        limiter.llm.name().warn(
+            "requests to paths without a limit need no key",
+            "add `client: {limit: 600, windowSeconds: 60}`, which applies to all paths",
+        );
+    }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;
     let enforce = !file.limiter.shadow.value()?;
     let limit = |name: &str, policy: Option<Policy>, settle: Option<SettleBy>| LimitPlan {

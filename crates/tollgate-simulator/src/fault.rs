@@ -307,7 +307,7 @@ fn master(state: &mut State, shard: usize) -> &mut Server {
 }
 
 /// Sentinel, or the Cluster, replaces a master by its replica.
-async fn fail_over(
+pub(crate) async fn fail_over(
     world: &World,
     replicas: usize,
     (shard, ahead): (usize, i64),

@@ -370,6 +370,11 @@ impl History {
         }
     }
 
+    /// Returns the charges that servers executed, in the time that passed for servers.
+    pub(crate) fn charged(&self, policy: &str, label: &str) -> Vec<(Instant, u64)> {
+        self.charged.get(&(policy.to_owned(), label.to_owned())).cloned().unwrap_or_default()
+    }
+
     /// A server charged units at this time by its clock, or a replica spent leased units.
     pub(crate) fn admit(&mut self, place: Place, at: Timestamp, units: u64) {
         self.admitted.entry(place).or_default().push((at, units));

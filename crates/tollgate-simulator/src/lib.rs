@@ -7,6 +7,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `fleet.rs` | runs a user's limit |
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
@@ -16,6 +17,7 @@
 //! | `history.rs` | records both sides and checks the promises |
 
 mod fault;
+mod fleet;
 mod history;
 mod network;
 mod replica;
@@ -32,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+pub use self::fleet::{Fleet, Worst};
 pub use self::history::{Counts, Violation};
 use self::scenario::Scenario;
 
@@ -53,12 +56,17 @@ pub struct Run {
 /// # Panics
 /// If the code under test panics.
 pub fn run(seed: u64) -> Run {
+    paused(Scenario::new(seed).run())
+}
+
+/// Runs a simulation under a paused clock.
+fn paused<T>(simulation: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime needs no resources");
-    runtime.block_on(Scenario::new(seed).run())
+    runtime.block_on(simulation)
 }
 
 /// The results of several runs.
@@ -130,3 +138,8 @@ impl fmt::Display for Violation {
 }
 
 const MOST_LINES: usize = 100;
+
+/// The guide's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to/fleets.md")]
+struct Guide;

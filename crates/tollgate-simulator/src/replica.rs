@@ -57,7 +57,7 @@ struct Inner {
 
 /// A local store's clock.
 #[derive(Clone, Debug)]
-struct LocalClock(Instant);
+pub(crate) struct LocalClock(pub(crate) Instant);
 
 impl Clock for LocalClock {
     fn now(&self) -> Timestamp {

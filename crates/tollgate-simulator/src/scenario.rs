@@ -36,7 +36,7 @@ const RECOVERS: Duration = Duration::from_secs(5);
 /// How long replicas have slept before the run, in microseconds. Slewing can reduce it.
 const ASLEEP: u64 = 10_000_000;
 /// The server's clock at the start, in microseconds.
-const START: u64 = 1_700_000_000_000_000;
+pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 impl Scenario {
     pub(crate) fn new(seed: u64) -> Self {

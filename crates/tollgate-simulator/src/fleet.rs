@@ -1,0 +1,210 @@
+//! Runs a user's limit over a fleet with faults.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate_core::{Charge, Cost, Key, Policy, Source, Store, StoreExt};
+use tollgate_memory::MemoryStore;
+use tollgate_redis::RedisStore;
+
+use crate::fault::fail_over;
+use crate::history::History;
+use crate::network::{Access, Road};
+use crate::replica::LocalClock;
+use crate::scenario::START;
+use crate::server::Server;
+use crate::server::cluster::View;
+use crate::world::World;
+
+/// A fleet of replicas that share one limit over Redis.
+///
+/// The replicas run the Redis store's client code, and together they request about twice the quota
+/// for a single key. A run takes four windows of simulated time, and as long as its requests need
+/// to be decided. Small quotas are therefore faster to check.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    policy: Policy,
+    replicas: usize,
+    fails_over: bool,
+    skew: Duration,
+    falls_back: bool,
+}
+
+/// The run that admitted the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worst {
+    /// The run's seed.
+    pub seed: u64,
+    /// The units that the fleet admitted in one window.
+    pub units: u64,
+    /// The requests in the run for which no decision was made.
+    pub failed: u64,
+}
+
+const KEY: &str = "client";
+/// How often the master sends its writes to its replica. A failover loses later writes.
+const REPLICATES: Duration = Duration::from_millis(700);
+
+impl Fleet {
+    /// Creates a fleet with one replica and no faults.
+    pub const fn new(policy: Policy) -> Self {
+        let skew = Duration::ZERO;
+        Self { policy, replicas: 1, fails_over: false, skew, falls_back: false }
+    }
+
+    /// Sets the number of replicas.
+    pub const fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Adds a failover: the new master lacks the last writes. In half of the runs, the old master is
+    /// down before, and in the other half it still decides for up to 2 s.
+    pub const fn failover(mut self) -> Self {
+        self.fails_over = true;
+        self
+    }
+
+    /// Sets the maximum difference between the old and the new master's clock.
+    pub const fn clock_skew(mut self, skew: Duration) -> Self {
+        self.skew = skew;
+        self
+    }
+
+    /// Uses a local fallback while Redis fails, like `OnStoreError::Local`.
+    pub const fn local_fallback(mut self) -> Self {
+        self.falls_back = true;
+        self
+    }
+
+    /// Runs each seed, and returns the run that admitted the most units in any window of the
+    /// policy's length. Without seeds, `units` is zero.
+    ///
+    /// # Panics
+    /// If the code under test panics.
+    pub fn worst(&self, seeds: Range<u64>) -> Worst {
+        let runs = seeds.map(|seed| crate::paused(self.run(seed)));
+        let none = Worst { seed: 0, units: 0, failed: 0 };
+        runs.fold(none, |worst, run| if run.units > worst.units { run } else { worst })
+    }
+
+    async fn run(&self, seed: u64) -> Worst {
+        let mut rng = Rng::with_seed(seed);
+        let servers = vec![Server::new(0, START, None), Server::new(1, START, None)];
+        let roads = (0..self.replicas).map(|_| Road::new((1, 3))).collect();
+        let view = View::new(1);
+        let (world, _) = World::new(rng.u64(..), (servers, view), roads, History::default());
+        let stores: Vec<_> =
+            (0..self.replicas).map(|number| store(&world, number, &mut rng)).collect();
+        for store in &stores {
+            store.connected().await;
+        }
+        let (window, start) = (Duration::from(self.policy.window()), Instant::now());
+        let beside = Arc::<Mutex<Beside>>::default();
+        let mut tasks = JoinSet::new();
+        for store in stores {
+            let (fleet, beside) = (self.clone(), Arc::clone(&beside));
+            let rng = rng.fork();
+            tasks.spawn(async move {
+                let end = start + 4 * window;
+                if fleet.falls_back {
+                    let local = MemoryStore::builder().clock(LocalClock(start)).build();
+                    fleet.requests(store.or_local(local), rng, end, beside).await;
+                } else {
+                    fleet.requests(store, rng, end, beside).await;
+                }
+            });
+        }
+        let copies = world.clone();
+        let copying = tokio::spawn(async move {
+            loop {
+                copies.lock().servers.iter_mut().for_each(Server::copy_data);
+                sleep(REPLICATES).await;
+            }
+        });
+        if self.fails_over {
+            let skew = i64::try_from(self.skew.as_micros()).expect("a short time");
+            let (ahead, is_split) = (rng.i64(-skew..=skew), rng.bool());
+            sleep_until(start + window + window.mul_f64(rng.f64())).await;
+            let lasts = Duration::from_millis(rng.u64(100..2_000));
+            fail_over(&world, self.replicas, (0, ahead), is_split, lasts).await;
+        }
+        tasks.join_all().await;
+        copying.abort();
+        let Beside { mut units, failed } = std::mem::take(&mut *beside.lock());
+        units.extend(world.lock().history.charged(self.policy.name(), KEY));
+        Worst { seed, units: most(units, window), failed }
+    }
+
+    /// Sends a replica's requests until `end`.
+    async fn requests(
+        &self,
+        store: impl Store,
+        mut rng: Rng,
+        end: Instant,
+        beside: Arc<Mutex<Beside>>,
+    ) {
+        let window = Duration::from(self.policy.window());
+        // The fleet requests twice the quota on average.
+        let pause = window.div_f64(self.policy.capacity() as f64) * self.replicas as u32;
+        let mut requests = JoinSet::new();
+        while Instant::now() < end {
+            sleep(pause.mul_f64(rng.f64())).await;
+            let (store, policy, beside) = (store.clone(), self.policy.clone(), Arc::clone(&beside));
+            requests.spawn(async move {
+                let key = Key::new(KEY);
+                let verdict = store.decide(&[Charge::new(&policy, &key, Cost::ONE)]).await;
+                let mut beside = beside.lock();
+                match verdict {
+                    Err(_) => beside.failed += 1,
+                    Ok(verdict) => {
+                        let is_beside = matches!(verdict.source(), Source::Lease | Source::Local);
+                        if is_beside && verdict.is_admitted() {
+                            beside.units.push((Instant::now(), 1));
+                        }
+                    }
+                }
+            });
+        }
+        requests.join_all().await;
+    }
+}
+
+/// What servers do not see.
+#[derive(Debug, Default)]
+struct Beside {
+    /// The units that leases and local fallbacks admitted, and when.
+    units: Vec<(Instant, u64)>,
+    failed: u64,
+}
+
+fn store(world: &World, number: usize, rng: &mut Rng) -> RedisStore {
+    let access = Arc::new(Access { world: world.clone(), replica: number });
+    let store = RedisStore::builder("redis://simulated").expect("a URL");
+    let store = store.simulated(access, Arc::new(AtomicU64::new(0))).seed(rng.u64(..));
+    let store = store.connect().expect("a runtime");
+    let any = Policy::concurrent_requests(KEY, 1, Duration::from_secs(1)).expect("builds");
+    world.lock().history.label(&store.name_of(&any, &Key::new(KEY)), KEY);
+    store
+}
+
+/// Returns the most units in any window.
+fn most(mut units: Vec<(Instant, u64)>, window: Duration) -> u64 {
+    units.sort_unstable();
+    let (mut first, mut sum, mut most) = (0, 0, 0);
+    for (at, cost) in &units {
+        sum += cost;
+        while units[first].0 + window <= *at {
+            sum -= units[first].1;
+            first += 1;
+        }
+        most = most.max(sum);
+    }
+    most
+}

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Learns the length of responses per client and model, for requests without a maximum.
 ///
-/// A reservation of the highest possible output blocks other requests of the client, although most
-/// responses are far shorter. [`percentile_95`](Self::percentile_95) is exceeded by one response in
-/// twenty, which then causes a debt.
+/// Reserving the highest possible output blocks the client's other requests, although most
+/// responses are far shorter. 5 % of responses exceed [`percentile_95`](Self::percentile_95) and
+/// cause a debt.
 ///
 /// ```
 /// use tollgate_llm::OutputHistory;
@@ -47,7 +47,7 @@ impl OutputHistory {
         Self(Arc::new(Shared { hasher, max_recent, generations }))
     }
 
-    /// Records the output tokens of a complete response.
+    /// Records a complete response's output tokens.
     pub fn record(&self, client: impl Hash, model: &str, output: u64) {
         self.record_of(self.pair(client, model), output);
     }
@@ -118,7 +118,7 @@ impl Histogram {
     }
 }
 
-/// The bucket of a number: the power of two and the two bits below.
+/// A number's bucket: its power of two and the two bits below.
 const fn bucket(number: u64) -> usize {
     if number < 8 {
         return number as usize;

@@ -1,4 +1,4 @@
-//! What a check found out about a server.
+//! The results of a server check.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct RedisReport {
     pub version: Option<String>,
     /// Whether the server is a Cluster node.
     pub is_cluster: Option<bool>,
-    /// What the server does when its memory is full.
+    /// The server's eviction policy when its memory is full.
     pub maxmemory_policy: Option<String>,
     /// How far the server's clock is ahead of this machine's clock, in microseconds. Quotas use the
     /// server's clock, so decisions are right even if the clocks differ, but times in headers may
@@ -32,7 +32,7 @@ pub enum RedisWarning {
     /// When its memory is full, the server evicts keys, and their limits with them. A client that
     /// can create many keys can then remove any limit.
     Eviction(String),
-    /// The server does not report what it does when its memory is full.
+    /// The server does not report its eviction policy.
     EvictionUnknown(String),
     /// The user lacks permissions that the script needs.
     Rights(String),

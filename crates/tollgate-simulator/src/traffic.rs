@@ -9,7 +9,7 @@ use fastrand::Rng;
 use tokio::time::sleep;
 
 /// How often requests of each kind occur. Each run has a different mix, because most bugs need many
-/// requests of one kind.
+/// requests of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
     /// The longest pause between bursts in milliseconds.
@@ -22,10 +22,10 @@ pub(crate) struct Traffic {
     /// Requests with a unique cost, and resets, in 40 requests.
     ledger: u8,
     resets: u8,
-    /// One charge in this number is settled, and one request is cancelled or polled late.
+    /// Settles every n-th charge on average, and cancels or stalls every n-th request.
     settled: u8,
     disturbed: u8,
-    /// One charge in this number is in shadow mode.
+    /// Puts every n-th charge in shadow mode.
     shadows: u8,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Caller {
     Waits,
     /// Cancels the request after this time.
     Leaves(Duration),
-    /// Polls the request once, and again after this time, for example in a busy runtime.
+    /// Polls the request, and polls again after this time, for example in a busy runtime.
     Stalls(Duration),
 }
 
@@ -65,7 +65,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the pause before the next burst, and how long after it each of its requests starts.
+    /// Returns the pause before the next burst, and each request's start in the burst.
     pub(crate) fn burst(&self, rng: &mut Rng) -> (Duration, Vec<Duration>) {
         let pause = Duration::from_millis(rng.u64(1..=self.pause * self.burst));
         let requests = 0..rng.u64(1..=self.burst);

@@ -66,13 +66,13 @@ pub struct ApiPlan {
     pub llm: Option<Arc<LlmPlan>>,
 }
 
-/// The budgets of requests to language models, whose costs are in their bodies.
+/// Budgets for language models. The request bodies contain the costs.
 #[derive(Clone, Debug)]
 pub struct LlmPlan {
     /// Limits in tokens and in money.
     pub budgets: Vec<LimitPlan>,
     pub models: Models,
-    /// The most bytes of a request that are read before the decision.
+    /// The maximum request bytes that are read before the decision.
     pub max_read: usize,
 }
 
@@ -96,7 +96,7 @@ pub struct LimitPlan {
     pub excess: OnExceeded,
     /// Which responses count; by default all.
     pub counts: Option<Vec<Statuses>>,
-    /// The correction of an estimated charge.
+    /// How an estimated charge is corrected.
     pub reserve: Option<ReservePlan>,
     /// How many requests may be in flight, if that is limited. Each tier has the same limit.
     pub in_flight: Option<Policy>,

@@ -157,7 +157,7 @@ impl Recorded {
         for limit in route.limits.everywhere().chain(of_api) {
             let usage = match limit.reserve.map(|reserve| reserve.settle) {
                 Some(settle) if settle.is_usage() => {
-                    // A log without tokens says nothing about this limit.
+                    // Without tokens in the log, this limit cannot be replayed.
                     let Some(cost) = usage(record, models, settle) else { continue };
                     Some(cost)
                 }
@@ -301,7 +301,7 @@ fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
     }
 }
 
-/// The cost of the tokens that a log reports.
+/// The logged tokens' cost.
 fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Option<Cost> {
     let Tokens { model, input, cached_input, output } = record.tokens?;
     let cached_input = cached_input.min(input);
@@ -310,7 +310,7 @@ fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Opti
     llm::cost(models?.get(model), &usage, settle)
 }
 
-/// A recorded request's charges to one limit.
+/// A recorded request's charges to a limit.
 fn append<'a>(
     asks: &mut SmallVec<[Ask<'a>; 4]>,
     limit: &'a LimitPlan,

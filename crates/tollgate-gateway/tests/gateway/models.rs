@@ -1,4 +1,4 @@
-//! Budgets for language models, in front of a server that answers like one.
+//! Budgets for language models, with a simulated model server.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -311,7 +311,7 @@ async fn replicas_share_the_budget() {
             let words = 1 + n as u64 * 7 % 20;
             let cost = 13 + 4 * words;
             let members = json!({"stream": true, "max_tokens": 20, "words": words});
-            // Denied requests try again while others settle.
+            // Denied requests try again while other requests settle.
             for _ in 0..50 {
                 let answer = ask(&client, CHAT, members.clone()).await;
                 if answer.status == 200 {
@@ -365,7 +365,7 @@ async fn absurd_usage_is_bounded() {
     assert_eq!(ask(&client, CHAT, json!({})).await.status, 200);
     let denied = ask(&client, CHAT, json!({})).await;
     assert_eq!(denied.status, 429);
-    // The debt is one full quota at most, and this request needs 25 tokens.
+    // The debt is at most a full quota, and this request needs 25 tokens.
     let wait: u64 = denied.header("retry-after").parse().unwrap();
     assert!((30..=85).contains(&wait), "{wait}");
 }

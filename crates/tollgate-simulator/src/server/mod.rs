@@ -38,7 +38,7 @@ pub(crate) struct Server {
     pub(crate) knows_script: bool,
     pub(crate) is_full: bool,
     pub(crate) is_read_only: bool,
-    /// The number of starts. A connection ends when the process does.
+    /// How often the process started. Its connections end with it.
     pub(crate) starts: u64,
 }
 
@@ -385,7 +385,7 @@ impl Data {
             || self.expiries.get(&state_of(name)).is_some_and(|at| now < *at)
     }
 
-    /// Returns the names of a slot's keys.
+    /// Returns a slot's key names.
     fn names(&self, slot: u16) -> Vec<Bytes> {
         let states = self
             .expiries
@@ -418,7 +418,7 @@ impl Data {
         }
     }
 
-    /// Sets the expiry of a key that may have been written.
+    /// Sets the expiry if the key was written.
     fn written(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let name = (policy.name().to_owned(), key.as_bytes().to_vec());
         match self.reference.fresh_after(policy, key, now) {
@@ -440,7 +440,7 @@ pub(crate) fn is_call(command: &Command) -> bool {
     is_script && !command.arguments.get(2).is_some_and(|key| key.ends_with(b"{roster}"))
 }
 
-/// Returns the policy and the subject of a state's name.
+/// Returns the policy and subject in a state's name.
 fn state_of(name: &[u8]) -> (String, Vec<u8>) {
     let end = name.iter().position(|byte| *byte == b'}').expect("a subject in braces");
     let (subject, policy) = name.split_at(end + 1);
@@ -448,7 +448,7 @@ fn state_of(name: &[u8]) -> (String, Vec<u8>) {
     (String::from_utf8_lossy(policy).into_owned(), subject.to_vec())
 }
 
-/// Moves the next key of a slot between servers. Returns `false` if there is none.
+/// Moves a slot's next key between servers. Returns `false` if there is none.
 pub(crate) fn move_key(servers: &mut [Server], slot: u16, from: usize, to: usize) -> bool {
     let Ok([from, to]) = servers.get_disjoint_mut([from, to]) else { return false };
     let Some(name) = from.data.names(slot).into_iter().next() else { return false };

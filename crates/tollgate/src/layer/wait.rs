@@ -63,7 +63,7 @@ async fn after_reply<St: Store>(
     (rows, judged)
 }
 
-/// Waits for the turn of a request that a leaky bucket delays.
+/// Delays a request until its turn in a leaky bucket.
 #[cold]
 pub(super) fn for_turn<St: Store>(layer: &Arc<LayerState<St>>, rows: Rows) -> Waiting {
     let turn = turn(layer, &rows);
@@ -100,7 +100,7 @@ pub(super) fn delay<St>(layer: &LayerState<St>, rows: &Rows) -> Option<(usize, M
     (delay > Micros::ZERO).then_some((limit, delay))
 }
 
-/// Refunds the charges of a request that passed if it is dropped before it runs. Its permits are
+/// Refunds an allowed request's charges if it is dropped before it runs. Its permits are
 /// returned with its rows.
 pub(super) fn guard<St: Store>(layer: &Arc<LayerState<St>>, rows: &Rows) -> CancelGuard<St> {
     let refunds = |policy: &Policy| !policy.is_concurrency();
@@ -111,7 +111,7 @@ pub(super) fn guard<St: Store>(layer: &Arc<LayerState<St>>, rows: &Rows) -> Canc
 /// if the store denies it.
 ///
 /// # Errors
-/// The future of a waiting request, which takes the rows.
+/// A waiting request's future, which takes the rows.
 #[inline(never)]
 pub(super) fn for_units<St: Store>(
     layer: &Arc<LayerState<St>>,

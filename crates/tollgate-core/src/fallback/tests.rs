@@ -1,0 +1,196 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::NeverPending;
+use crate::{Quota, StoreExt, Timestamp};
+
+/// Gives the same answer to every call.
+#[derive(Clone, Copy, Debug)]
+enum Stub {
+    Down,
+    Overloaded,
+    /// Never grants any cost.
+    Exceeding,
+    Admitting,
+}
+
+impl Stub {
+    fn answer<T>(self, answer: T) -> Reply<NeverPending<Result<T, StoreError>>> {
+        Reply::ready(match self {
+            Self::Down => Err(StoreError::maybe_charged("stub", "down")),
+            Self::Overloaded => Err(StoreError::overloaded("stub", "busy")),
+            Self::Exceeding | Self::Admitting => Ok(answer),
+        })
+    }
+}
+
+impl Store for Stub {
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        let outcome = match self {
+            Self::Exceeding => Outcome::ExceedsCapacity,
+            _ => Outcome::WouldAllow,
+        };
+        let decisions = charges.iter().map(|charge| {
+            let decision = Decision::undecided(charge.policy.capacity());
+            Decision { outcome, ..decision }
+        });
+        let is_admitted = !matches!(self, Self::Exceeding);
+        self.answer(Verdict::new(is_admitted, Timestamp::EPOCH, decisions))
+    }
+
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+        self.answer(Settlement::Repeated)
+    }
+
+    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        self.answer(None)
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+        self.answer(())
+    }
+}
+
+/// Fails, and counts this many replicas.
+#[derive(Clone, Debug, Default)]
+struct Counting(Arc<AtomicU32>);
+
+impl Store for Counting {
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        Stub::Down.decide(charges)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        Stub::Down.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        Stub::Down.renew(receipt)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+        Stub::Down.reset(policy, key)
+    }
+
+    fn replicas(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn policy(limit: u64) -> Policy {
+    Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap()
+}
+
+fn now<F: Future>(reply: Reply<F>) -> F::Output {
+    reply.now().ok().expect("both stores are always ready")
+}
+
+/// A local store that records the charged policies.
+#[derive(Clone, Debug, Default)]
+struct Recorder(Arc<std::sync::Mutex<Vec<Policy>>>);
+
+impl Store for Recorder {
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        self.0.lock().unwrap().extend(charges.iter().map(|charge| charge.policy.clone()));
+        Stub::Admitting.decide(charges)
+    }
+
+    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+        Reply::ready(Ok(Settlement::Repeated))
+    }
+
+    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        Reply::ready(Ok(None))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
+        Reply::ready(Ok(()))
+    }
+}
+
+#[test]
+fn tiers_with_equal_names_have_separate_shares() {
+    let local = Recorder::default();
+    let fallback = Stub::Down.or_local(local.clone());
+    let tiers = [policy(10), policy(100)];
+    for tier in [0, 1, 0, 1] {
+        now(fallback.peek(&tiers[tier], &Key::GLOBAL)).unwrap();
+    }
+    let seen = local.0.lock().unwrap();
+    assert_eq!([seen[0].capacity(), seen[1].capacity()], [5, 50]);
+    assert!(seen[0].is_same(&seen[2]) && seen[1].is_same(&seen[3]), "shares were rebuilt");
+}
+
+#[test]
+fn share_follows_number_of_replicas() {
+    let (counting, local) = (Counting::default(), Recorder::default());
+    let fallback = counting.clone().or_local(local.clone());
+    let fixed = fallback.clone().with_share(1, 5).unwrap();
+    let policy = policy(100);
+    for replicas in [0, 1, 4, 4, 1_000] {
+        counting.0.store(replicas, Ordering::Relaxed);
+        for fallback in [&fallback, &fixed] {
+            now(fallback.peek(&policy, &Key::GLOBAL)).unwrap();
+        }
+    }
+    let capacities = local.0.lock().unwrap().iter().map(Policy::capacity).collect::<Vec<_>>();
+    // A store that has not counted yet gets one half, and any share has at least one unit.
+    assert_eq!(capacities, [50, 20, 100, 20, 25, 20, 25, 20, 1, 20]);
+}
+
+#[test]
+fn number_of_shares_is_bounded() {
+    let fallback = Stub::Down.or_local(Stub::Admitting);
+    for limit in 1..=3_000 {
+        now(fallback.peek(&policy(limit), &Key::GLOBAL)).unwrap();
+    }
+    let kept = fallback.shares.cut.read().unwrap().len();
+    assert!((1..=MAX_SHARES).contains(&kept), "{kept}");
+}
+
+#[test]
+fn cost_above_only_the_share_is_an_outage() {
+    let fallback = Stub::Down.or_local(Stub::Exceeding);
+    let charge = |cost| now(fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(cost)));
+    let error = charge(10).unwrap_err();
+    assert!(error.is_outage() && error.may_have_charged(), "{error}");
+    assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::ExceedsCapacity);
+}
+
+#[test]
+fn local_store_decides_only_local_policies() {
+    use OnStoreError::{Closed, Local, Open};
+    for (on_store_error, shed, by_down, by_overloaded) in [
+        (None, None, true, true),
+        (Some(Local), None, true, true),
+        (Some(Open), None, false, false),
+        (Some(Closed), Some(Local), false, true),
+        (Some(Local), Some(Closed), true, false),
+        (None, Some(Open), true, false),
+    ] {
+        let policy = on_store_error.into_iter().fold(policy(1), Policy::with_on_store_error);
+        let policy = shed.into_iter().fold(policy, Policy::with_shed);
+        for (store, is_local) in [(Stub::Down, by_down), (Stub::Overloaded, by_overloaded)] {
+            let fallback = store.or_local(Stub::Admitting);
+            let source = |fallback: &Fallback<_, _>| {
+                now(fallback.peek(&policy, &Key::GLOBAL)).ok().map(|it| it.source())
+            };
+            let expected = is_local.then_some(Source::Local);
+            assert_eq!(source(&fallback), expected, "{on_store_error:?} {shed:?} {store:?}");
+            assert_eq!(source(&fallback.without_local()), None);
+        }
+    }
+}
+
+#[test]
+fn zero_denominator_is_an_error() {
+    let error = Stub::Down.or_local(Stub::Down).with_share(1, 0).unwrap_err();
+    let expected = "policy `local fallback`: a share of 1/0 has no meaning";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}

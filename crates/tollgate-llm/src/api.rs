@@ -25,8 +25,8 @@ impl Api {
         }
     }
 
-    /// Returns the JSON body of an error, as clients of this API expect it. `policy` is the name of
-    /// the policy that denied the request.
+    /// Returns an error body in this API's JSON format. `policy` is the name of the policy that denied
+    /// the request.
     ///
     /// ```
     /// use tollgate_llm::Api;

@@ -133,7 +133,8 @@ fn limit(policy: Policy, key: &(impl KeySource + Clone)) -> Limit {
 }
 
 fn by_usage(limit: Limit, units: fn(&Model, &Usage) -> u64) -> Limit {
-    let costs = Costs::default().from_fn(move |head: &RequestHead<'_>| {
+    // Only a request without a body to read has no call, such as a GET.
+    let costs = Costs::flat(0).from_fn(move |head: &RequestHead<'_>| {
         let call = head.extensions.get::<Call>()?;
         Some(units(call.model(), &call.estimate()))
     });

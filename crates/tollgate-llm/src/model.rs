@@ -138,8 +138,8 @@ impl Models {
         self
     }
 
-    /// Counts the tokens of a request's text, instead of an estimate by its size. `tokens` gets each
-    /// text of the request by itself, so the server's framing of messages is not included.
+    /// Counts a request's tokens instead of estimating them by size. `tokens` receives each text
+    /// separately, so the count does not include the server's framing of messages.
     ///
     /// For example, with the crate `tiktoken-rs`: `.tokenizer(|text| o200k_base_singleton()
     /// .encode_ordinary(text).len() as u64)`. A tokenizer takes far more processor time than the rest

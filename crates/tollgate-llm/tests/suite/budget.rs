@@ -66,8 +66,9 @@ async fn inner_service_gets_the_whole_request() {
     // The response is the request, so it reported 7 tokens.
     let response = send(&app, request(), "{\"max_tokens\": 0}").await;
     assert_eq!(response.headers()["x-ratelimit-remaining-tokens"], "993");
-    // A body that is not JSON is fine without POST. The request costs 1.
+    // Only POST requests use tokens.
     let request = Request::get("/v1/models").header("authorization", "Bearer k");
     let response = send(&app, request, "").await;
+    assert_eq!(response.headers()["x-ratelimit-remaining-tokens"], "993");
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "models");
 }

@@ -103,7 +103,7 @@ fn text_of(value: &Value) -> u64 {
     among(value, &["delta", "output", "content"]) + choices
 }
 
-/// An event of a stream, and whether a client that did not ask for the usage sees it.
+/// A stream event, and whether it passes the filter.
 fn events() -> impl Strategy<Value = (String, bool)> {
     let end = prop::sample::select(vec!["\n\n", "\r\n\r\n", "\r\r"]);
     let data = prop::sample::select(vec![

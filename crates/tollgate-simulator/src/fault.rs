@@ -392,7 +392,7 @@ async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
     spread(world, &[from, to]);
 }
 
-/// Servers learn of a new view: some at the same time, and others later.
+/// Some servers learn the new view immediately, and the other servers later.
 fn spread(world: &World, first: &[usize]) {
     let mut state = world.lock();
     for server in 0..state.servers.len() {

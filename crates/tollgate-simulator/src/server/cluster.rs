@@ -19,7 +19,7 @@ pub(crate) struct View {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) view: View,
-    /// Slots whose keys are moving to another server, and those whose keys arrive here.
+    /// The slots that are moving away, and the slots that are moving here.
     pub(crate) migrating: BTreeMap<u16, usize>,
     pub(crate) importing: BTreeSet<u16>,
 }

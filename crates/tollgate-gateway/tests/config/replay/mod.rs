@@ -1,0 +1,458 @@
+//! The `tollgate replay` and `tollgate suggest` commands.
+
+mod logs;
+mod suggest;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::root;
+
+/// Per minute, allows five requests in total, and each client two requests and a single login.
+const LIMITS: &str = "rateLimiter:
+  target: http://localhost:1
+  global: {strategy: sliding_window_log, limit: 5, windowSeconds: 60}
+  client: {strategy: sliding_window_log, limit: 2, windowSeconds: 60}
+  apis:
+    - {identifier: login, path: /login, strategy: sliding_window_log, limit: 1, windowSeconds: 60}
+  exempt: [/healthz]
+  deny: {addresses: [198.51.100.0/24]}
+  allow: {addresses: [192.0.2.1]}
+";
+
+fn line(second: u64, address: &str, path: &str) -> String {
+    let (minute, second) = (second / 60, second % 60);
+    let time = format!("22/Nov/2026:00:{minute:02}:{second:02} +0000");
+    format!("{address} - - [{time}] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"curl\"\n")
+}
+
+#[test]
+fn annotating_limits_do_not_deny() {
+    let log: String = (0..5).map(|second| line(second, "203.0.113.7", "/")).collect();
+    let folder = Folder::new(&log);
+    let soft =
+        LIMITS.replace("limit: 2, windowSeconds: 60", "limit: 2, window: 60s, excess: annotate");
+    folder.write("limits.yaml", &soft);
+    let report = folder.json(&[]);
+    assert_eq!(report["clients_denied"], 0);
+    assert_eq!(counts(&report["policies"]["client"]), [5, 5, 2, 3]);
+    assert_eq!(counts(&report["policies"]["global"]), [5, 5, 5, 0]);
+    let output = folder.tollgate(&["replay", "limits.yaml", "access.log"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.contains("client (not enforced)"), "{words}");
+}
+
+/// The price is 1 for input, a tenth for cached input, and 4 for output.
+#[test]
+fn model_budgets_are_charged_the_logged_tokens() {
+    let call = |second: u64, input: u64, cached: u64, output: u64| {
+        format!(
+            "{{\"at\": \"2026-11-22T00:00:0{second}Z\", \"client\": \"203.0.113.7\", \
+             \"method\": \"POST\", \"path\": \"/v1/chat/completions\", \"model\": \"m-2026\", \
+             \"usage\": {{\"in\": {input}, \"cached\": {cached}, \"out\": {output}}}}}\n"
+        )
+    };
+    let folder =
+        Folder::new(&[call(0, 50, 0, 10), call(1, 50, 50, 10), call(2, 30, 0, 0)].concat());
+    folder.write(
+        "limits.yaml",
+        "rateLimiter:
+  target: http://localhost:1
+  llm:
+    tokensPerMinute: 100
+    monthlyBudget: 1
+    models:
+      m: {input: 1, cachedInput: 0.1, output: 4}
+      other: {input: 100, output: 100}
+",
+    );
+    let format = "json:time=at,address=client,method=method,target=path,model=model,\
+                  input_tokens=usage.in,cached_tokens=usage.cached,output_tokens=usage.out";
+    let report = folder.json(&["--log", format]);
+    assert_eq!(counts(&report["policies"]["tokens"]), [3, 150, 2, 1]);
+    assert_eq!(report["policies"]["budget"]["units"], 90 + 45 + 30, "{report}");
+    // Without tokens in the log, these budgets are not replayed.
+    let report = folder.json(&["--log", "json:time=at,address=client,method=method,target=path"]);
+    assert_eq!(report["policies"].as_object().unwrap().len(), 0, "{report}");
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new(log: &str) -> Self {
+        let folder = Self(TempDir::new().unwrap());
+        folder.write("limits.yaml", LIMITS);
+        folder.write("access.log", log);
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn tollgate(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).current_dir(self.0.path()).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let mut all = vec!["replay", "limits.yaml", "access.log", "--format", "json"];
+        all.extend(arguments);
+        let output = self.tollgate(&all);
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stderr.is_empty(), "no progress in a pipe: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn counts(of: &Value) -> [u64; 4] {
+    ["requests", "units", "allowed", "denied"].map(|name| of[name].as_u64().unwrap())
+}
+
+/// Covers every kind of request: exempt, blocked, allowed, and limited by one or two policies.
+fn log() -> String {
+    let mut log = String::new();
+    for (second, address, path) in [
+        (0, "203.0.113.7", "/healthz"),
+        (1, "198.51.100.9", "/"),
+        (2, "192.0.2.1", "/"),
+        (3, "203.0.113.7", "/"),
+        (4, "203.0.113.7", "/login"),
+        (5, "203.0.113.7", "/%6cogin"),
+        (6, "203.0.113.8", "/login"),
+        (7, "203.0.113.8", "/login"),
+        (8, "203.0.113.9", "/"),
+        (9, "203.0.113.9", "/"),
+        (10, "203.0.113.10", "/"),
+        (70, "203.0.113.7", "/login"),
+    ] {
+        log.push_str(&line(second, address, path));
+    }
+    log + "this is no line of a log\n"
+}
+
+#[test]
+fn lines_meet_the_same_limits_as_requests() {
+    let report = Folder::new(&log()).json(&[]);
+    assert_eq!((report["lines"].as_u64(), report["unreadable"].as_u64()), (Some(13), Some(1)));
+    assert_eq!(counts(&report["policies"]["client"]), [9, 9, 8, 1]);
+    assert_eq!(counts(&report["policies"]["login"]), [5, 5, 3, 2]);
+    assert_eq!(counts(&report["policies"]["global"]), [9, 9, 8, 1]);
+    assert_eq!((report["clients"].as_u64(), report["clients_denied"].as_u64()), (Some(6), Some(4)));
+    assert_eq!((report["denied"].as_u64(), report["forbidden"].as_u64()), (Some(4), Some(1)));
+    assert_eq!(report["exact"], true);
+    let shown = report["unreadable_lines"][0].as_str().unwrap();
+    assert!(shown.starts_with("line 13 of access.log: "), "{shown}");
+}
+
+/// The API key is `foo`.
+const LISTED: &str = "rateLimiter:
+  target: http://localhost:1
+  identity: [user, ip]
+  jwt: {secret: a-secret-of-at-least-32-characters}
+  global: {strategy: sliding_window_log, limit: 9, windowSeconds: 60}
+  deny:
+    addresses: [198.51.100.0/24]
+    apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]
+    users: [mallory]
+";
+
+#[test]
+fn blocklists_match_users_and_api_keys() {
+    let folder = Folder::new("");
+    folder.write("limits.yaml", LISTED);
+    let mut log = String::new();
+    for (user, key) in [("mallory", "-"), ("-", "foo"), ("-", "bar"), ("ann", "-")] {
+        let line = json!({ "t": 1, "m": "GET", "u": "/", "s": 200, "user": user, "key": key });
+        writeln!(log, "{line}").unwrap();
+    }
+    folder.write("access.log", &log);
+    let format = "json:time=t,method=m,target=u,status=s,user=user,header.x-api-key=key";
+    let report = folder.json(&["--log", format]);
+    assert_eq!(report["forbidden"], 2, "{report}");
+}
+
+#[test]
+fn invalid_requests_are_not_charged() {
+    let mut log = String::new();
+    for (method, host) in [
+        ("TRACE", "a"),
+        ("trace", "a"),
+        ("CONNECT", "a"),
+        ("GET", "a b"),
+        ("GET", "user@a"),
+        ("GET", "a,b"),
+        ("GET", "a:99999"),
+        ("GET", "a"),
+        ("GET", "[::1]:80"),
+        ("GET", "-"),
+    ] {
+        let line = json!({ "t": 1, "ip": "203.0.113.7", "m": method, "u": "/", "h": host });
+        writeln!(log, "{line}").unwrap();
+    }
+    let folder = Folder::new(&log);
+    let report = folder.json(&["--log", "json:time=t,address=ip,method=m,target=u,host=h"]);
+    assert_eq!(counts(&report["policies"]["global"])[0], 3, "{report}");
+    assert_eq!(report["routes"]["(bad method)"]["requests"], 3, "{report}");
+    assert_eq!(report["routes"]["(bad host)"]["requests"], 4, "{report}");
+}
+
+#[test]
+fn text_report_has_the_same_numbers() {
+    let output = Folder::new(&log()).tollgate(&["replay", "limits.yaml", "access.log"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "13 lines, from 2026-11-22T00:00:00Z to 2026-11-22T00:01:10Z\n",
+        "1 cannot be read:\n  line 13 of access.log",
+        "4 of 6 clients would have been denied: 4 of 12 requests (33.33 %)",
+        "denied before any limit: 1 request\n",
+        "  203.0.113.10: 1 of 1 request, from 2026-11-22T00:00:10Z",
+    ] {
+        assert!(words.contains(part), "{part}\n{words}");
+    }
+}
+
+#[test]
+fn compare_lists_differing_requests() {
+    let folder = Folder::new(&log());
+    folder.write("other.yaml", &LIMITS.replace("limit: 5", "limit: 500"));
+    let report = folder.json(&["--compare", "other.yaml"]);
+    let differences = &report["differences"];
+    assert_eq!(differences["denied_by_first_only"], 1);
+    assert_eq!(differences["denied_by_second_only"], 0);
+    assert_eq!(differences["most"][0]["client"], "203.0.113.10");
+    let request = differences["requests"][0].as_str().unwrap();
+    assert!(
+        request.starts_with("line 11 of access.log: 2026-11-22T00:00:10Z GET / of 203.0.113.10"),
+        "{request}"
+    );
+    assert_eq!(counts(&report["compared"]["policies"]["global"])[3], 0);
+}
+
+#[test]
+fn anonymise_hides_clients_and_paths() {
+    let secret = line(11, "203.0.113.11", "/reset/jane.doe?token=s3cret");
+    let unreadable = line(12, "jane.example", "/");
+    let folder = Folder::new(&(log() + &secret + &unreadable));
+    folder.write("other.yaml", &LIMITS.replace("limit: 5", "limit: 500"));
+    let arguments = ["--anonymise", "--compare", "other.yaml", "--html", "report.html"];
+    let report = folder.json(&arguments).to_string();
+    let page = fs::read_to_string(folder.0.path().join("report.html")).unwrap();
+    let words =
+        folder.tollgate(&[&["replay", "limits.yaml", "access.log"], &arguments[..]].concat());
+    let words = String::from_utf8(words.stdout).unwrap();
+    assert!(words.contains("GET (path hidden) of ip:#"), "{words}");
+    for text in [report, page, words] {
+        for part in ["203.0.113.", "jane", "s3cret", "this is no line"] {
+            assert!(!text.contains(part), "{part}\n{text}");
+        }
+        assert!(text.contains("ip:#"), "{text}");
+    }
+    let strict =
+        folder.tollgate(&["replay", "limits.yaml", "access.log", "--anonymise", "--strict"]);
+    let told = String::from_utf8(strict.stderr).unwrap();
+    assert!(told.contains("remote_addr is `…`, which is not the address of a client"), "{told}");
+}
+
+#[test]
+fn devices_are_not_replaced_by_reports() {
+    let folder = Folder::new(&log());
+    // Through a link, so a program that replaces its target replaces only the link.
+    std::os::unix::fs::symlink("/dev/full", folder.0.path().join("report")).unwrap();
+    for arguments in [
+        &["suggest", "access.log", "-o", "report"][..],
+        &["replay", "limits.yaml", "access.log", "--html", "report"],
+    ] {
+        let output = folder.tollgate(arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with("error: cannot write report: No space left on device"), "{told}");
+    }
+    assert!(folder.0.path().join("report").is_symlink());
+}
+
+#[test]
+fn terminal_escapes_of_clients_are_shown() {
+    let folder = Folder::new("");
+    folder.write("limits.yaml", &LISTED.replace("limit: 9", "limit: 1"));
+    folder.write("other.yaml", LISTED);
+    let line = |user: &str| json!({ "t": 1, "m": "GET", "u": "/\u{1b}]0;x\u{7}", "user": user });
+    let log: String = ["ann", "bob\u{9b}2J\u{1b}[31m", "bob\u{9b}2J\u{1b}[31m"]
+        .into_iter()
+        .fold(String::new(), |log, user| format!("{log}{}\n", line(user)));
+    folder.write("access.log", &log);
+    for format in ["text", "json"] {
+        let output = folder.tollgate(&[
+            "replay",
+            "limits.yaml",
+            "access.log",
+            "--log=json:time=t,method=m,target=u,user=user",
+            "--compare=other.yaml",
+            "--format",
+            format,
+        ]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("user:bob"), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    }
+}
+
+#[test]
+fn reports_name_the_client_behind_a_proxy() {
+    let folder = Folder::new("");
+    let limits = LIMITS.replace("  exempt:", "  trustedProxies: [10.0.0.0/8]\n  exempt:");
+    folder.write("behind.yaml", &limits);
+    let line =
+        |client: &str| json!({ "t": 1, "ip": "10.0.0.1", "m": "GET", "u": "/", "xff": client });
+    let log = ["203.0.113.7", "2001:db8::1", "2001:db8::2", "2001:db8::3"]
+        .into_iter()
+        .fold(String::new(), |log, client| format!("{log}{}\n", line(client)));
+    folder.write("access.log", &log);
+    let format = "--log=json:time=t,address=ip,method=m,target=u,header.x-forwarded-for=xff";
+    let report = |limits: &str| {
+        let output = folder.tollgate(&["replay", limits, "access.log", format, "--format=json"]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let behind = report("behind.yaml");
+    assert_eq!((behind["clients"].as_u64(), behind["not_forwarded"].as_u64()), (Some(2), Some(0)));
+    assert_eq!(behind["denied_clients"][0]["client"], "2001:db8::/64");
+    let peer = report("limits.yaml");
+    assert_eq!((peer["clients"].as_u64(), peer["not_forwarded"].as_u64()), (Some(1), Some(4)));
+    assert_eq!(peer["denied_clients"][0]["client"], "10.0.0.1");
+}
+
+#[test]
+fn full_disk_fails_but_closed_pipe_succeeds() {
+    let folder = Folder::new(&log());
+    let run = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["replay", "limits.yaml", "access.log"]).current_dir(folder.0.path());
+        command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+    };
+    let full = run(fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    let told = String::from_utf8(full.stderr).unwrap();
+    assert_eq!(full.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("error: cannot write the output: No space left"), "{told}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let closed = run(writer.into());
+    assert_eq!((closed.status.code(), closed.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn bad_input_exits_with_2_and_writes_no_report() {
+    let folder = Folder::new(&log());
+    let day_before = line(0, "203.0.113.7", "/").replace("22/Nov", "21/Nov");
+    folder.write("empty.log", "");
+    let back = line(3, "203.0.113.7", "/").repeat(20) + &day_before.repeat(20);
+    folder.write("back.log", &back);
+    folder.write("hosts.log", &line(3, "crawl-66.example.com", "/"));
+    folder.write("quoted.log", &format!("\"{}", line(3, "203.0.113.7", "/")));
+    folder.write("own.log", "{\"t\": 1, \"m\": \"GET\", \"u\": \"/\"}\n");
+    let binary: Vec<u8> =
+        (0..100_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(folder.0.path().join("binary.log"), binary).unwrap();
+    // Random enough that the first half of the compressed file contains many complete lines.
+    let long: String = (0..50_000).map(|n| line(n / 20, "203.0.113.7", &format!("/{n}"))).collect();
+    folder.write("cut.log", &long);
+    for compressor in ["gzip", "zstd"] {
+        let output =
+            Command::new(compressor).args(["-c", "cut.log"]).current_dir(folder.0.path()).output();
+        let bytes = output.unwrap().stdout;
+        let name = format!("cut.{compressor}");
+        fs::write(folder.0.path().join(name), &bytes[..bytes.len() / 2]).unwrap();
+    }
+    for (arguments, expected) in [
+        (&["limits.yaml", "empty.log"][..], "empty.log has no lines"),
+        (&["limits.yaml", "."], "it is a directory"),
+        (&["limits.yaml", "nowhere.log"], "cannot open nowhere.log"),
+        (&["limits.yaml", "limits.yaml"], "can be read as a common or combined log"),
+        (&["limits.yaml", "binary.log"], "of binary.log can be read as a common or combined log"),
+        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip behind line "),
+        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd behind line "),
+        (&["limits.yaml", "access.log", "--log", "caddy"], "it is not a JSON object"),
+        (&["limits.yaml", "back.log"], "line 21 of back.log is 86403 s earlier"),
+        (
+            &["limits.yaml", "hosts.log"],
+            "its remote_addr is `crawl-66.example.com`, which is not the",
+        ),
+        (&["limits.yaml", "quoted.log"], "which is not the address of a client; name its format"),
+        (
+            &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u"],
+            "no request has a client",
+        ),
+        (
+            &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u,user=who"],
+            "no line of own.log has the field `who`; correct its name in --log",
+        ),
+        (
+            &["limits.yaml", "own.log", "--log", "json:time=t,target=u"],
+            "no method in the format; add",
+        ),
+        (&["limits.yaml", "access.log", "--strict"], "line 13 of access.log cannot be read"),
+        (&["limits.yaml", "access.log", "--log", "apache"], "`apache` is not a log format"),
+        (&["nowhere.yaml", "access.log"], "nowhere.yaml"),
+        (&["limits.yaml", "access.log", "--compare", "access.log"], "error"),
+        (&["limits.yaml", "access.log", "--html", "no/such/report.html"], "cannot write no/such"),
+    ] {
+        let mut all = vec!["replay"];
+        all.extend(arguments);
+        if !arguments.contains(&"--html") {
+            all.extend(["--html", "report.html"]);
+        }
+        let output = folder.tollgate(&all);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+        assert!(output.stdout.is_empty());
+        let left = fs::read_dir(folder.0.path()).unwrap().map(|it| it.unwrap().file_name());
+        assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("report")));
+    }
+}
+
+#[test]
+fn unusable_logs_and_options_are_rejected() {
+    let folder = Folder::new(&line(3, "crawl-66.example.com", "/"));
+    folder.write("own.log", "{\"t\": 1, \"m\": \"GET\", \"u\": \"/\"}\n");
+    let request = line(3, "203.0.113.9", "/");
+    folder.write("preflights.log", &request.replace("GET", "OPTIONS"));
+    folder.write("bytes.log", &request.replace("GET /", "\\x16\\x03"));
+    for (arguments, expected) in [
+        (&["suggest", "access.log"][..], "its remote_addr is `crawl-66.example.com`"),
+        (&["suggest", "own.log", "--log=json:time=t,method=m,target=u"], "no request has a client"),
+        (&["suggest", "preflights.log"], "no limit charges any line: they are preflights"),
+        (&["suggest", "bytes.log"], "no limit charges any line"),
+        (&["replay", "limits.yaml", "bytes.log"], "no limit charges any line"),
+        (&["suggest", "access.log", "--window=500ms"], "expected whole seconds such as 60s"),
+        (&["suggest", "access.log", "--pattern=item/{id}"], "expected a path such as /item/{id}"),
+    ] {
+        let output = folder.tollgate(arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(expected) && output.stdout.is_empty(), "{told}");
+    }
+}
+
+#[test]
+fn documented_examples_run() {
+    let text = fs::read_to_string(root().join("docs/replay.md")).unwrap();
+    let folder = Folder::new(&log());
+    let mut commands = 0;
+    for line in text.lines().filter(|line| line.starts_with("tollgate ")) {
+        let words = line.split(" #").next().unwrap();
+        let words =
+            words.replace("other.yaml", "limits.yaml").replace("access.log.1.gz", "access.log");
+        let script = format!("set -e; PATH={}:$PATH; {words}", folder.0.path().display());
+        let link = folder.0.path().join("tollgate");
+        let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tollgate"), &link);
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", &script]).current_dir(folder.0.path()).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        commands += 1;
+    }
+    assert!(commands >= 5, "{commands}");
+}

@@ -32,7 +32,10 @@ pub(crate) fn write_limit(
     };
     write!(out, "  {}: {what}: ", limit.name)?;
     match limit.policy() {
-        Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,
+        Some(policy) => {
+            let amount = amount_of(limit, policy);
+            write!(out, "{amount} {whose}, {}, {fails}", counted(policy))?;
+        }
         None => write!(out, "{whose}, {fails}")?,
     }
     if !limit.enforce {
@@ -131,11 +134,31 @@ pub(crate) fn amount(policy: &Policy) -> String {
         Kind::Penalty(_) => return blocks(policy),
     }
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
+    per_window(&format!("{} {unit}", quota.limit()), policy)
+}
+
+/// Like [`amount`], but a budget for language models is in tokens or money.
+pub(crate) fn amount_of(limit: &LimitPlan, policy: &Policy) -> String {
+    let quota = policy.quota().limit();
+    match limit.usage() {
+        Some(SettleBy::Money) => {
+            let (whole, fraction) = (quota / 1_000_000, quota % 1_000_000);
+            let fraction = format!(".{fraction:06}");
+            let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
+            per_window(&format!("a price of {whole}{fraction}"), policy)
+        }
+        Some(_) => per_window(&format!("{quota} tokens"), policy),
+        None => amount(policy),
+    }
+}
+
+fn per_window(quantity: &str, policy: &Policy) -> String {
+    let quota = policy.quota();
     let window = match quota.calendar() {
         Some(calendar) => format!("calendar {calendar}"),
         None => span(policy.window()),
     };
-    let amount = format!("{} {unit} per {window}", quota.limit());
+    let amount = format!("{quantity} per {window}");
     match quota.burst_units() {
         Some(burst) => format!("{amount}, burst {burst}"),
         None => amount,

@@ -8,7 +8,7 @@ use std::path::Path;
 use tollgate::limit::OnMissingKey;
 
 use self::limits::span;
-pub(crate) use self::limits::{amount, write_limit};
+pub(crate) use self::limits::{amount, amount_of, write_limit};
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, Descriptor, ForwardingHeader, Front, IdentitySource,
     KeyOrigin, Listen, Plan, Preflights, RateLimitDomain, Route, StorePlan, SubjectsPlan, Topology,

@@ -7,7 +7,7 @@ use tollgate::policy::{Cost, OnStoreError};
 use tollgate_llm::Models;
 
 use super::matching::is_same;
-use super::{Methods, PathMatch, ReservePlan, Statuses};
+use super::{Methods, PathMatch, ReservePlan, SettleBy, Statuses};
 use crate::proxy::path::{PathFault, in_all_readings, other_readings};
 
 /// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
@@ -168,6 +168,11 @@ impl LimitPlan {
         // A limit may have quotas only in tiers.
         let quotas = self.policies();
         quotas.chain(&self.in_flight).chain(penalty).next()
+    }
+
+    /// How the usage of a language model is charged, if the limit is such a budget.
+    pub fn usage(&self) -> Option<SettleBy> {
+        self.reserve.map(|reserve| reserve.settle).filter(|settle| settle.is_usage())
     }
 
     /// Whether its quota is leased, so units are spent without calling the store.

@@ -265,10 +265,16 @@ impl<St: Inspect> App<St> {
             Ok((limiter, inner.ok_or_else(|| Fault::NoRoute.response())?))
         });
         let answered = match allowed {
-            Ok((Some(limiter), inner)) => match &limiter.llm {
-                None => limiter.layer.layer(inner).call(request).await,
-                Some(llm) => Box::pin(self.decide_llm(request, limiter, llm, inner)).await,
-            },
+            Ok((Some(limiter), inner)) => {
+                let read = match &limiter.llm {
+                    None => Ok(()),
+                    Some(plan) => Box::pin(self.read_call(&mut request, plan)).await,
+                };
+                match read {
+                    Ok(()) => limiter.layer.layer(inner).call(request).await,
+                    Err(refused) => Ok(*refused),
+                }
+            }
             Ok((None, mut inner)) => inner.call(request).await,
             Err(refused) => Ok(*refused),
         };
@@ -277,32 +283,23 @@ impl<St: Inspect> App<St> {
         response
     }
 
-    /// Decides a request to a language model, whose body has its cost.
-    async fn decide_llm<B, S>(
+    /// Reads a request to a language model, because its cost is in its body.
+    ///
+    /// # Errors
+    /// The response, if the gateway cannot read the request.
+    async fn read_call<B: ReadBody>(
         &self,
-        mut request: Request<Admitted<B>>,
-        limiter: &Limiter<St>,
+        request: &mut Request<Admitted<B>>,
         plan: &LlmPlan,
-        inner: S,
-    ) -> Result<Response<Body>, Infallible>
-    where
-        B: ReadBody,
-        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
-            + Clone
-            + Send,
-        S::Future: Send,
-    {
+    ) -> Result<(), Box<Response<Body>>> {
         let client = request.extensions().get::<ClientIdentity>();
         let client = client.and_then(|client| client.subject().ok().flatten());
         // The limiter denies a request without a client, so its body is not read.
         let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
-        if !is_denied && !plan.budgets.is_empty() {
-            let client = client.map(|subject| subject.key);
-            if let Err(refused) = self.llm.read(&mut request, plan, client).await {
-                return Ok(*refused);
-            }
+        if is_denied || plan.budgets.is_empty() {
+            return Ok(());
         }
-        limiter.layer.layer(inner).call(request).await
+        self.llm.read(request, plan, client.map(|subject| subject.key)).await
     }
 
     /// The limiter for a request, or `None` if the request is not limited. The limiter finds the

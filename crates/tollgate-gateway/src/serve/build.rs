@@ -254,7 +254,7 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
 
 /// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
-    if let Some(settle) = plan.reserve.map(|it| it.settle).filter(|settle| settle.is_usage()) {
+    if let Some(settle) = plan.usage() {
         return Costs::default().from_fn(move |head: &RequestHead<'_>| {
             let call: &Call = head.extensions.get()?;
             llm::cost(call.model(), &call.estimate(), settle)

@@ -17,7 +17,9 @@ use super::client_identity::Identity;
 use super::keys::KeySets;
 use super::{lists, redis};
 use crate::check;
-use crate::plan::{Meeting, MissingClient, Plan, PlannedCharge, Route, StorePlan, Unlimited};
+use crate::plan::{
+    Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
+};
 use crate::proxy::path::normalise;
 
 /// A request described by command line options.
@@ -232,8 +234,13 @@ fn limits<'a>(
         }
         let cost = limit.costs.of(&described.method, path);
         for policy in limit.quotas_in(client.tier) {
-            let amount = check::amount(policy);
-            let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
+            let amount = check::amount_of(limit, policy);
+            let takes = match limit.usage() {
+                Some(SettleBy::Money) => "the price of its tokens".to_owned(),
+                Some(_) => "its tokens".to_owned(),
+                None => cost.get().to_string(),
+            };
+            let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
         match plan.key(limit, client.subject.as_ref()) {
             Ok(Some(key)) => met.extend(limit.charges(client.tier, cost).map(|charge| {

@@ -155,17 +155,16 @@ impl Recorded {
         let of_api = api.into_iter().flat_map(ApiPlan::limits);
         let models = api.and_then(|api| api.llm.as_ref()).map(|llm| &llm.models);
         for limit in route.limits.everywhere().chain(of_api) {
-            let usage = match limit.reserve.map(|reserve| reserve.settle) {
-                Some(settle) if settle.is_usage() => {
+            let cost = match limit.usage() {
+                None => limit.costs.of(head.method, path),
+                Some(settle) => match usage(record, models, settle) {
+                    Some(cost) => cost,
                     // Without tokens in the log, this limit cannot be replayed.
-                    let Some(cost) = usage(record, models, settle) else { continue };
-                    Some(cost)
-                }
-                _ => None,
+                    None => continue,
+                },
             };
             match plan.key(limit, subject.as_ref()) {
                 Ok(Some(key)) => {
-                    let cost = usage.unwrap_or_else(|| limit.costs.of(head.method, path));
                     append(&mut asks, limit, found.tier, key, cost, record);
                 }
                 Ok(None) => {}

@@ -5,7 +5,7 @@ use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError, PolicyError, calendar};
 use tollgate::store::Receipt;
 use tollgate::{Policy, Quota};
-use tollgate_llm::{Model, Models, Price};
+use tollgate_llm::{Api, Model, Models, Price};
 
 use super::super::problem::Checked;
 use super::super::tables::{Llm, ModelPrice};
@@ -68,7 +68,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     }
     let models = models?;
     let tokens = tokens.map(|policy| limit(TOKENS, Some(policy), Some(SettleBy::Tokens)));
-    let money = money.map(|policy| limit(BUDGET, Some(policy), Some(SettleBy::Money)));
+    let money = money.map(|policy| limit(Api::BUDGET, Some(policy), Some(SettleBy::Money)));
     let path = match keys.path.get()? {
         Some(path) => paths::path(path, &keys.path.location())?,
         None => PathMatch::regex(PATHS).map_err(|_| super::Reported)?,
@@ -83,7 +83,6 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
 const LLM: &str = "llm";
 const REQUESTS: &str = "requests";
 const TOKENS: &str = "tokens";
-const BUDGET: &str = "budget";
 
 const PATHS: &str = "/(completions|responses|embeddings|messages)/?$";
 
@@ -123,7 +122,7 @@ impl PolicyReader<'_> {
         let Some(amount) = key.value()? else { return Ok(None) };
         let zone = self.keys.time_zone.value()?;
         let month = calendar::month(&zone).map_err(|_| super::Reported)?;
-        let policy = Policy::fixed_window_counter(BUDGET, Quota::per_calendar(amount, month));
+        let policy = Policy::fixed_window_counter(Api::BUDGET, Quota::per_calendar(amount, month));
         let has_other = self
             .keys
             .models
@@ -135,7 +134,7 @@ impl PolicyReader<'_> {
                 "add `models: {other: {input: …, output: …}}` with your highest prices",
             );
         }
-        self.take(BUDGET, key, policy).map(Some)
+        self.take(Api::BUDGET, key, policy).map(Some)
     }
 }
 

@@ -272,15 +272,19 @@ impl RedisStoreBuilder {
         let ids = Ids::new(random.next());
         let names = Names::new(&self.namespace, &self.secret);
         let is_member = matches!(address.servers, Servers::Cluster(_));
-        let about =
-            About { names: names.clone(), is_member, counters: Arc::clone(&counters), random };
+        let about = About {
+            names: names.clone(),
+            is_member,
+            counters: Arc::clone(&counters),
+            random: Arc::clone(&random),
+        };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
             Topology::cluster(seeds, Connect { network, bounds, has_breaker, about })
         } else {
             let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
-            let node = Node::new(connection, bounds.timeout, breaker);
+            let node = Node::new(connection, bounds.timeout, breaker, random);
             check::watch(&node, about);
             let place = Place { host: address.to_string(), port: 0 };
             Topology::single(place, node, bounds)

@@ -1,17 +1,18 @@
 //! Checks the server after each connection, and warns about settings that will cause errors.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fmt, iter};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{Cost, Key, Policy, Quota};
 
-use crate::connection::command::Value;
+use crate::connection::command::{Answer, Command, Value};
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal};
-use crate::names::Names;
+use crate::names::{Name, Names};
 use crate::node::Node;
 use crate::random::Random;
 use crate::report::{RedisReport, RedisWarning};
@@ -60,18 +61,24 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 }
 
 /// Checks a server. Properties that the server does not report remain `None`; this never fails.
+///
+/// A fleet meets a new server at the same time, so this takes few round trips: one for the
+/// properties and one for the rehearsal.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     // This may be a different server than before.
     node.set_cross_slot(false);
+    let answers = node.commands(questions(about)).await;
+    let [cluster, server, memory, rights @ ..] = &answers[..] else {
+        return RedisReport::default();
+    };
     let mut report = RedisReport {
-        is_cluster: field(&info(node, "cluster").await, "cluster_enabled").map(|it| it == "1"),
+        is_cluster: field(text(cluster), "cluster_enabled").map(|it| it == "1"),
         ..RedisReport::default()
     };
-    let about_server = info(node, "server").await;
-    if let Some((name, version)) = own_version(&about_server) {
+    if let Some((name, version)) = own_version(text(server)) {
         (report.name, report.version) = (Some(name), Some(version.to_owned()));
     }
-    let version = field(&about_server, "redis_version");
+    let version = field(text(server), "redis_version");
     let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     if let Some(version) = version.filter(|_| major.is_some_and(|major| major < 6)) {
         report.warnings.push(RedisWarning::Version(version.to_owned()));
@@ -79,7 +86,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     if report.is_cluster == Some(true) && !about.is_member {
         report.warnings.push(RedisWarning::Cluster);
     }
-    match maxmemory_policy(node).await {
+    match maxmemory_policy(memory) {
         Ok(policy) => {
             if policy != "noeviction" {
                 report.warnings.push(RedisWarning::Eviction(policy.clone()));
@@ -105,11 +112,37 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         // The connection broke again, and the next connection is checked.
         Err(Failure::Lost(_)) => {}
     }
-    let is_known = report.warnings.iter().any(|it| matches!(it, RedisWarning::Rights(_)));
-    if let Some(reason) = missing_right(node, about).await.filter(|_| !is_known) {
-        report.warnings.push(RedisWarning::Rights(reason));
+    if !report.warnings.iter().any(|it| matches!(it, RedisWarning::Rights(_))) {
+        let mut refusals =
+            rights.iter().filter_map(|it| it.as_ref().err()).map(ToString::to_string);
+        let missing = refusals.find(|reason| is_about_rights(reason));
+        report.warnings.extend(missing.map(RedisWarning::Rights));
     }
     report
+}
+
+/// The commands that query the server's properties, and then the user's rights.
+fn questions(about: &About) -> SmallVec<[Command; 1]> {
+    let properties: [(&'static str, &[&'static str]); 3] =
+        [("INFO", &["cluster"]), ("INFO", &["server"]), ("CONFIG", &["GET", "maxmemory-policy"])];
+    let bytes = |words: &'static [&str]| words.iter().map(|it| Bytes::from_static(it.as_bytes()));
+    let mut commands = SmallVec::new();
+    for (name, arguments) in properties {
+        commands.push(Command { name, arguments: bytes(arguments).collect() });
+    }
+    let Some((_, key)) = unused(about) else { return commands };
+    for (name, rest) in NOT_REHEARSED {
+        let arguments = iter::once(Bytes::copy_from_slice(&key)).chain(bytes(rest));
+        commands.push(Command { name, arguments: arguments.collect() });
+    }
+    commands
+}
+
+/// Returns a policy, and a key that no other process uses.
+fn unused(about: &About) -> Option<(Policy, Name)> {
+    let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
+    let key = about.names.state(&policy, &Key::new(about.random.next().to_be_bytes()));
+    Some((policy, key))
 }
 
 fn is_about_rights(reason: &str) -> bool {
@@ -118,10 +151,9 @@ fn is_about_rights(reason: &str) -> bool {
         .any(|said| reason.contains(said))
 }
 
-/// Returns a section of `INFO`, or an empty string if the user may not read it.
-async fn info(node: &Node, section: &'static str) -> String {
-    let info = node.command("INFO", vec![Bytes::from_static(section.as_bytes())]).await;
-    info.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
+/// Returns a text answer, or an empty string if the user may not ask.
+fn text(answer: &Answer) -> &str {
+    answer.as_ref().ok().and_then(Value::as_str).unwrap_or_default()
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -136,9 +168,8 @@ fn own_version(info: &str) -> Option<(&'static str, &str)> {
     fields.into_iter().find_map(|(name, version)| Some((name, field(info, version)?)))
 }
 
-async fn maxmemory_policy(node: &Node) -> Result<String, String> {
-    let arguments = ["GET", "maxmemory-policy"].map(|it| Bytes::from_static(it.as_bytes()));
-    match node.command("CONFIG", arguments.to_vec()).await {
+fn maxmemory_policy(answer: &Answer) -> Result<String, String> {
+    match answer {
         Ok(Value::List(pair)) => {
             let policy = pair.get(1).and_then(Value::as_str);
             policy.map(str::to_owned).ok_or_else(|| "no answer".to_owned())
@@ -151,11 +182,9 @@ async fn maxmemory_policy(node: &Node) -> Result<String, String> {
 /// Charges and resets a key that only this call uses. This runs most of the script's commands and
 /// leaves no key behind. Returns how far the server's clock is ahead.
 async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
-    let nonce = about.random.next();
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
-    let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1));
-    let policy = policy.map_err(|error| lost(&error))?;
-    let state = about.names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let nonce = about.random.next();
+    let (policy, state) = unused(about).ok_or_else(|| lost(&"no policy"))?;
     let mut batch = Batch::new(nonce);
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
     batch.decide(&[line]).map_err(|error| lost(&error))?;
@@ -175,13 +204,9 @@ async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
 /// Sends a dry run in a call that may contain keys of several slots. A valid reply means that the
 /// server, and any proxy in front of it, accepts such calls.
 async fn takes_cross_slot(node: &Arc<Node>, about: &About) -> bool {
-    let nonce = about.random.next();
-    let Ok(policy) = Policy::fixed_window_counter("self-check", Quota::per_second(1)) else {
-        return false;
-    };
-    let state = about.names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let Some((policy, state)) = unused(about) else { return false };
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
-    let mut batch = Batch::new(nonce);
+    let mut batch = Batch::new(about.random.next());
     batch.set_cross_slot();
     if batch.decide(&[line]).is_err() {
         return false;
@@ -201,23 +226,6 @@ const NOT_REHEARSED: [(&str, &[&str]); 6] = [
     ("SETRANGE", &["0", ""]),
     ("PEXPIREAT", &["1"]),
 ];
-
-/// Returns the server's error for the first command that the user may not call.
-async fn missing_right(node: &Node, about: &About) -> Option<String> {
-    let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
-    let key = about.names.state(&policy, &Key::new(about.random.next().to_be_bytes()));
-    for (name, rest) in NOT_REHEARSED {
-        let mut arguments = vec![Bytes::copy_from_slice(&key)];
-        arguments.extend(rest.iter().map(|it| Bytes::from_static(it.as_bytes())));
-        if let Err(error) = node.command(name, arguments).await
-            && let reason = error.to_string()
-            && is_about_rights(&reason)
-        {
-            return Some(reason);
-        }
-    }
-    None
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 
 use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
@@ -16,6 +16,7 @@ use crate::connection::{Connection, Reconnects};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
 use crate::node_breaker::NodeBreaker;
+use crate::random::Random;
 use crate::report::RedisReport;
 use crate::script;
 use crate::server_clock::ServerClock;
@@ -31,6 +32,7 @@ pub(crate) struct Node {
     health: Mutex<Health>,
     breaker: NodeBreaker,
     timeout: Duration,
+    random: Arc<Random>,
     report: Mutex<RedisReport>,
     /// Whether a call may have keys in several slots.
     allows_cross_slot: AtomicBool,
@@ -48,6 +50,8 @@ struct Health {
 const SILENCE: Duration = Duration::from_millis(500);
 /// The minimum time between forced reconnections, because each drops the calls in flight.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
+/// The longest wait for another process that loads the script.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Creates a node. Must be called in a tokio runtime.
@@ -55,6 +59,7 @@ impl Node {
         connection: Connection,
         timeout: Duration,
         breaker: NodeBreaker,
+        random: Arc<Random>,
     ) -> Arc<Self> {
         Arc::new(Self {
             connection,
@@ -64,6 +69,7 @@ impl Node {
             health: Mutex::default(),
             breaker,
             timeout,
+            random,
             report: Mutex::default(),
             allows_cross_slot: AtomicBool::new(false),
         })
@@ -80,20 +86,41 @@ impl Node {
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
         let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
-        let is_unknown =
-            |sent: &Answer| sent.as_ref().err().is_some_and(CommandError::is_no_script);
         if sent.iter().any(is_unknown) {
-            let unknown = batches.iter().zip(&sent).filter(|(_, sent)| is_unknown(sent));
-            let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
+            // A new server does not know the script, and many processes notice this at the same
+            // time. Each waits for a random time, so the first loads the script and the others find
+            // it, unless there would be no time for a third attempt.
+            if deadline.saturating_duration_since(Instant::now()) > self.timeout * 3 / 4 {
+                sleep(self.random.up_to((self.timeout / 8).min(LONGEST_WAIT))).await;
+                self.send_unknown(batches, &mut sent, EVALSHA, time, deadline, is_asking).await;
+            }
             // Use `EVAL` instead of `SCRIPT LOAD`, because it also decides the requests.
-            let again = self.send(&unknown, EVAL, time, deadline, is_asking).await;
-            let places = sent.iter_mut().filter(|sent| is_unknown(sent));
-            places.zip(again).for_each(|(place, again)| *place = again);
+            self.send_unknown(batches, &mut sent, EVAL, time, deadline, is_asking).await;
         }
         self.judge(first_error(&sent));
         let outcomes: SmallVec<[_; 1]> = sent.into_iter().map(outcome).collect();
         self.observe(first_error(&outcomes));
         outcomes
+    }
+
+    /// Sends calls again that failed because the server does not know the script.
+    async fn send_unknown(
+        &self,
+        batches: &[Batch],
+        sent: &mut Answers,
+        name: &'static str,
+        time: Option<Timestamp>,
+        deadline: Instant,
+        is_asking: bool,
+    ) {
+        let unknown = batches.iter().zip(&*sent).filter(|(_, sent)| is_unknown(sent));
+        let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let again = self.send(&unknown, name, time, deadline, is_asking).await;
+        let places = sent.iter_mut().filter(|sent| is_unknown(sent));
+        places.zip(again).for_each(|(place, again)| *place = again);
     }
 
     async fn send(
@@ -137,6 +164,11 @@ impl Node {
         let command = SmallVec::from([Command { name, arguments }]);
         let answer = self.connection.send(command, timeout).await.pop();
         answer.unwrap_or_else(|| Err(CommandError::Lost("no answer".to_owned())))
+    }
+
+    /// Sends commands other than calls in one write.
+    pub(crate) async fn commands(&self, commands: SmallVec<[Command; 1]>) -> Answers {
+        self.connection.send(commands, self.timeout).await
     }
 
     /// Queries which nodes have which slots.
@@ -301,6 +333,11 @@ impl Node {
     }
 }
 
+/// Whether the server does not know the script.
+fn is_unknown(answer: &Answer) -> bool {
+    answer.as_ref().err().is_some_and(CommandError::is_no_script)
+}
+
 /// Returns the first error if all results are errors.
 fn first_error<T, E>(results: &[Result<T, E>]) -> Option<&E> {
     let error = results.first()?.as_ref().err();
@@ -341,7 +378,7 @@ async fn probe(node: Weak<Node>) {
     loop {
         let next = node.upgrade().and_then(|node| node.breaker().next_probe());
         let Some((wait, patience)) = next else { return };
-        tokio::time::sleep(wait).await;
+        sleep(wait).await;
         let Some(node) = node.upgrade() else { return };
         let took = node.probe(patience).await;
         node.breaker().probed(took);

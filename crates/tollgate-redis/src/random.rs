@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
@@ -19,6 +20,11 @@ impl Random {
 
     pub(crate) fn next(&self) -> u64 {
         FixedState::with_seed(self.seed).hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a random time, at most `most`.
+    pub(crate) fn up_to(&self, most: Duration) -> Duration {
+        most * ((self.next() % 1001) as u32) / 1000
     }
 }
 

@@ -85,10 +85,10 @@ impl Process {
             if let Some(answer) = self.heartbeat().await {
                 count.store(counts.learn(answer, Instant::now()), Ordering::Relaxed);
             }
-            // Processes that started together must not call together.
-            let percent = 90 + (self.random.next() % 20) as u32;
             let pause = FOR_EACH * count.load(Ordering::Relaxed);
-            sleep(pause.clamp(HEARTBEAT, LONGEST) * percent / 100).await;
+            let pause = pause.clamp(HEARTBEAT, LONGEST);
+            // Processes that started together must not call together.
+            sleep(pause * 9 / 10 + self.random.up_to(pause / 5)).await;
         }
     }
 

@@ -94,17 +94,22 @@ impl Fleet {
         runs.fold(none, |worst, run| if run.units > worst.units { run } else { worst })
     }
 
-    async fn run(&self, seed: u64) -> Worst {
-        let mut rng = Rng::with_seed(seed);
+    /// Starts the servers and the replicas' stores.
+    async fn connect(&self, rng: &mut Rng) -> (World, Vec<RedisStore>) {
         let servers = vec![Server::new(0, START, None), Server::new(1, START, None)];
         let roads = (0..self.replicas).map(|_| Road::new((1, 3))).collect();
         let view = View::new(1);
         let (world, _) = World::new(rng.u64(..), (servers, view), roads, History::default());
-        let stores: Vec<_> =
-            (0..self.replicas).map(|number| store(&world, number, &mut rng)).collect();
+        let stores: Vec<_> = (0..self.replicas).map(|number| store(&world, number, rng)).collect();
         for store in &stores {
             store.connected().await;
         }
+        (world, stores)
+    }
+
+    async fn run(&self, seed: u64) -> Worst {
+        let mut rng = Rng::with_seed(seed);
+        let (world, stores) = self.connect(&mut rng).await;
         let (window, start) = (Duration::from(self.policy.window()), Instant::now());
         let beside = Arc::<Mutex<Beside>>::default();
         let mut tasks = JoinSet::new();
@@ -207,4 +212,50 @@ fn most(mut units: Vec<(Instant, u64)>, window: Duration) -> u64 {
         most = most.max(sum);
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::Quota;
+
+    use super::*;
+
+    const REPLICAS: usize = 300;
+
+    /// A fleet loses its server, and three seconds later another server takes over.
+    #[test]
+    fn new_server_is_not_overwhelmed() {
+        crate::paused(async {
+            let policy = Policy::token_bucket("p", Quota::per_second(1).burst(1_000_000));
+            let fleet = Fleet::new(policy.expect("builds")).replicas(REPLICAS);
+            let (world, stores) = fleet.connect(&mut Rng::with_seed(0)).await;
+            let mut tasks = JoinSet::new();
+            for store in stores {
+                let (policy, mut rng) = (fleet.policy.clone(), world.lock().rng.fork());
+                tasks.spawn(async move {
+                    loop {
+                        sleep(Duration::from_secs(1).mul_f64(2.0 * rng.f64())).await;
+                        let _ = store.charge(&policy, &Key::new(KEY), Cost::ONE).await;
+                    }
+                });
+            }
+            sleep(Duration::from_secs(2)).await;
+            fail_over(&world, REPLICAS, (0, 0), false, Duration::from_secs(3)).await;
+            let commands = |name| world.lock().servers[1].commands.get(name).copied().unwrap_or(0);
+            let mut tenths = Vec::new();
+            for _ in 0..11 {
+                let before = commands("CONFIG");
+                sleep(Duration::from_millis(100)).await;
+                tenths.push(commands("CONFIG") - before);
+            }
+            let all: u64 = world.lock().servers[1].commands.values().sum();
+            let loads = commands("EVAL");
+            println!("{tenths:?} {loads} {all}: {:?}", world.lock().servers[1].commands);
+            // Each replica checks the server, and none is later than a second.
+            assert_eq!(tenths.iter().sum::<u64>(), REPLICAS as u64);
+            assert!(tenths.iter().all(|count| *count <= REPLICAS as u64 / 4), "{tenths:?}");
+            assert!(loads <= 10, "{loads}");
+            assert!(all <= 15 * REPLICAS as u64, "{all}");
+        });
+    }
 }

@@ -273,12 +273,16 @@ impl Access {
     }
 }
 
-/// Makes a connection, and tries until it succeeds.
+/// Makes a connection, and tries until it succeeds, with pauses like the real client's.
 async fn connect(access: Access, link: usize) {
     let mut pause = Duration::ZERO;
+    let [least, most] = {
+        let rng = &mut access.world.lock().rng;
+        [rng.u64(15..30), rng.u64(500..1_000)].map(Duration::from_millis)
+    };
     loop {
         sleep(pause).await;
-        pause = (2 * pause).clamp(Duration::from_millis(20), Duration::from_millis(500));
+        pause = (2 * pause).clamp(least, most);
         let answered = access.world.lock().arrival(access.replica);
         sleep_until(answered).await;
         let mut guard = access.world.lock();

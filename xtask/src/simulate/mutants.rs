@@ -30,8 +30,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         bug: "a call whose answer is lost is sent again",
         file: "crates/tollgate-redis/src/node.rs",
-        from: "sent.as_ref().err().is_some_and(CommandError::is_no_script)",
-        to: "sent.as_ref().err().is_some_and(|it| it.is_no_script() || it.is_silence())",
+        from: "answer.as_ref().err().is_some_and(CommandError::is_no_script)",
+        to: "answer.as_ref().err().is_some_and(|it| it.is_no_script() || it.is_silence())",
     },
     Mutant {
         bug: "a lost answer means that nothing was charged",
@@ -162,8 +162,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         bug: "a call is not repeated after Redis has forgotten the script",
         file: "crates/tollgate-redis/src/node.rs",
-        from: "sent.as_ref().err().is_some_and(CommandError::is_no_script)",
-        to: "sent.as_ref().err().is_some_and(|it| it.is_no_script() && false)",
+        from: "answer.as_ref().err().is_some_and(CommandError::is_no_script)",
+        to: "answer.as_ref().err().is_some_and(|it| it.is_no_script() && false)",
     },
     Mutant {
         bug: "a settlement refunds what it should charge",

@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::command::{Answer, Answers, Command, CommandError, Value};
+use crate::random::Random;
 
 #[derive(Debug)]
 pub(crate) struct FredConnection {
@@ -106,8 +107,6 @@ impl Drop for FredConnection {
 /// Creates a client that never retries a command, because the server may have executed it before
 /// the answer was lost.
 fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
-    let mut policy = ReconnectPolicy::new_exponential(0, 20, 500, 2);
-    policy.set_jitter(20);
     Builder::from_config(config)
         .with_performance_config(|performance| performance.default_command_timeout = timeout)
         .with_connection_config(|connection| {
@@ -127,8 +126,18 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
             connection.unresponsive.interval = Duration::from_millis(250);
         })
-        .set_policy(policy)
+        .set_policy(reconnect_policy(&Random::default()))
         .build()
+}
+
+/// Returns how long to pause before each attempt to reconnect. All processes lose the server at the
+/// same time, so each has its own pauses. Jitter would not suffice, because fred does not add it to
+/// the longest pause.
+fn reconnect_policy(random: &Random) -> ReconnectPolicy {
+    let between = |least: u32, most: u32| least + (random.next() % u64::from(most - least)) as u32;
+    let mut policy = ReconnectPolicy::new_exponential(0, between(15, 30), between(500, 1_000), 2);
+    policy.set_jitter(20);
+    policy
 }
 
 fn answer(answer: Result<FredValue, Error>) -> Answer {
@@ -294,6 +303,29 @@ mod tests {
             assert!(matches!(failure, Failure::Lost(_)), "{details}: {failure:?}");
             assert!(failure.to_store_error().may_have_charged());
         }
+    }
+
+    /// Returns how long after a server's return a process reconnects, in milliseconds.
+    fn reconnects_after(outage: u64, seed: u64) -> u64 {
+        let mut policy = reconnect_policy(&Random::new(seed));
+        let mut now = 0;
+        while now < outage {
+            now += policy.next_delay().expect("there is no last attempt");
+        }
+        now - outage
+    }
+
+    #[test]
+    fn processes_reconnect_within_a_second_and_not_together() {
+        const PROCESSES: u64 = 1_000;
+        for outage in [500, 1_000, 3_000, 10_000, 60_000] {
+            let mut tenths = [0; 10];
+            (0..PROCESSES)
+                .for_each(|seed| tenths[reconnects_after(outage, seed) as usize / 100] += 1);
+            assert!(tenths.iter().all(|count| *count <= PROCESSES / 3), "{outage} ms: {tenths:?}");
+        }
+        // A connection may break without an outage.
+        assert!((0..PROCESSES).all(|seed| reconnects_after(1, seed) < 50));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Connect {
         let connection = self.network.connect(Some(place), timeout).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
         });
-        let node = Node::new(connection.ok()?, timeout, breaker);
+        let node = Node::new(connection.ok()?, timeout, breaker, Arc::clone(&self.about.random));
         check::watch(&node, self.about.clone());
         Some(Member::new(place.clone(), node, self.bounds))
     }

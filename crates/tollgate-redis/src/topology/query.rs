@@ -124,5 +124,5 @@ async fn run(topology: Arc<Topology>) {
 
 /// Adds up to a fifth, so processes that noticed the same failure do not query together.
 fn with_jitter(pause: Duration, random: &Random) -> Duration {
-    pause + pause * ((random.next() % 200) as u32) / 1000
+    pause + random.up_to(pause / 5)
 }

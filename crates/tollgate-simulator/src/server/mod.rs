@@ -40,6 +40,8 @@ pub(crate) struct Server {
     pub(crate) is_read_only: bool,
     /// How often the process started. Its connections end with it.
     pub(crate) starts: u64,
+    /// The number of commands since this start, by name.
+    pub(crate) commands: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +125,7 @@ impl Server {
             is_full: false,
             is_read_only: false,
             starts: 0,
+            commands: BTreeMap::new(),
         }
     }
 
@@ -171,6 +174,7 @@ impl Server {
         };
         self.knows_script = false;
         self.starts += 1;
+        self.commands.clear();
         self.condition = Condition::Works;
     }
 
@@ -188,6 +192,7 @@ impl Server {
 
     /// Executes a command. `is_asking` is set after `ASKING`.
     pub(crate) fn execute(&mut self, command: &Command, is_asking: bool) -> Done {
+        *self.commands.entry(command.name).or_default() += 1;
         let text = |text: &str| Value::Bytes(Bytes::copy_from_slice(text.as_bytes()));
         let answer = match command.name {
             "EVAL" | "EVALSHA" => return self.script(command, is_asking),

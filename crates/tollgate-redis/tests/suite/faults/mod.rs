@@ -6,6 +6,7 @@
 
 mod cluster;
 mod failover;
+mod herd;
 mod network;
 mod refusals;
 mod scene;

@@ -62,11 +62,19 @@ enum Bench {
     /// The layer in a server, measured over sockets with wrk
     Http,
     /// A decision in Redis
-    Redis,
+    Redis {
+        /// Rounds per table; with fewer than 6, no page is written
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::ROUNDS)]
+        rounds: usize,
+    },
     /// More requests than Redis can answer
     Overload,
     /// Up to a hundred replicas, and a single-node Cluster
-    Fleet,
+    Fleet {
+        /// Rounds per table; with fewer than 3, no page is written
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = redis::fleet::ROUNDS)]
+        rounds: usize,
+    },
     /// Three replicas with a shared quota in Redis: a single replica, and all through nginx
     #[cfg(unix)]
     Replicas,
@@ -111,9 +119,9 @@ pub fn run() -> ExitCode {
             .and_then(|()| flood::run())
             .and_then(|()| layer::run())
             .and_then(|()| http::run())
-            .and_then(|()| redis::run())
+            .and_then(|()| redis::run(redis::ROUNDS))
             .and_then(|()| redis::overload::run())
-            .and_then(|()| redis::fleet::run())
+            .and_then(|()| redis::fleet::run(redis::fleet::ROUNDS))
             .and_then(|()| all_replicas())
             .and_then(|()| gateway::run(gateway::ROUNDS))
             .and_then(|()| replay::run(replay::ROUNDS)),
@@ -121,9 +129,9 @@ pub fn run() -> ExitCode {
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
-        Some(Bench::Redis) => redis::run(),
+        Some(Bench::Redis { rounds }) => redis::run(rounds),
         Some(Bench::Overload) => redis::overload::run(),
-        Some(Bench::Fleet) => redis::fleet::run(),
+        Some(Bench::Fleet { rounds }) => redis::fleet::run(rounds),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),
         Some(Bench::Replay { rounds }) => replay::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),

@@ -70,7 +70,7 @@ fn cases() -> Result<[Case; 6], Failure> {
 }
 
 /// The tables of results and goals.
-pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
+pub(crate) async fn tables(server: &Server, rounds: usize) -> Result<[Table; 2], Failure> {
     let mut rows = Table::new(
         "Decisions in Redis",
         &["keys", "tasks", "limiter", "thousand/s", "median µs", "p99 µs", "Redis µs", "×"],
@@ -80,7 +80,7 @@ pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
         &["keys", "tasks", "what", "compared with", "×", "target", "met"],
     );
     for case in cases()? {
-        case.measure(server, &mut rows, &mut goals).await?;
+        case.measure(server, rounds, (&mut rows, &mut goals)).await?;
     }
     Ok([rows, goals])
 }
@@ -114,12 +114,12 @@ impl Case {
     async fn measure(
         self,
         server: &Server,
-        rows: &mut Table,
-        goals: &mut Table,
+        rounds: usize,
+        (rows, goals): (&mut Table, &mut Table),
     ) -> Result<(), Failure> {
         let mut sides = self.sides(server).await?;
         let redis = server.client().await?;
-        take_turns(&mut sides, self.tasks, &redis).await?;
+        take_turns(&mut sides, self.tasks, rounds, &redis).await?;
         for side in &sides {
             if side.refused() > 0.0 {
                 return Err(format!("{} refused {} requests", side.name, side.refused()).into());

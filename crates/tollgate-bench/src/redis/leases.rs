@@ -39,7 +39,11 @@ impl Ask for Replicas {
 }
 
 /// The table of results; the goals are added to `goals`.
-pub(crate) async fn tables(server: &Server, goals: &mut Table) -> Result<Table, Failure> {
+pub(crate) async fn tables(
+    server: &Server,
+    rounds: usize,
+    goals: &mut Table,
+) -> Result<Table, Failure> {
     let mut table = Table::new(
         "One hot key, three replicas",
         &[
@@ -58,7 +62,7 @@ pub(crate) async fn tables(server: &Server, goals: &mut Table) -> Result<Table, 
         Side::new(LEASED, replicas(server, leased).await?),
     ];
     let redis = server.client().await?;
-    take_turns(&mut sides, TASKS, &redis).await?;
+    take_turns(&mut sides, TASKS, rounds, &redis).await?;
     for side in &sides {
         let per_second = sides[0].over(side, Redis);
         table.row([

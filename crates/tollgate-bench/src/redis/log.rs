@@ -24,11 +24,11 @@ const TASKS: usize = 256;
 const ROUNDS: usize = 8;
 
 /// The tables for the denial rate and for long logs.
-pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
-    Ok([denials(server).await?, bounds(&server.client().await?).await?])
+pub(crate) async fn tables(server: &Server, rounds: usize) -> Result<[Table; 2], Failure> {
+    Ok([denials(server, rounds).await?, bounds(&server.client().await?).await?])
 }
 
-async fn denials(server: &Server) -> Result<Table, Failure> {
+async fn denials(server: &Server, rounds: usize) -> Result<Table, Failure> {
     let mut table = Table::new(
         "The log: 1000 entries, full, 256 tasks",
         &["limiter", "thousand/s", "median µs", "p99 µs", "Redis µs", "× the sum", "target", "met"],
@@ -45,7 +45,7 @@ async fn denials(server: &Server) -> Result<Table, Failure> {
         Side::new("Tollgate", ours(false)?),
         Side::new("Tollgate with its deny cache", ours(true)?),
     ];
-    take_turns(&mut sides, TASKS, &redis).await?;
+    take_turns(&mut sides, TASKS, rounds, &redis).await?;
     for (side, target) in sides.iter().zip([Target::None, Target::AtLeast(250.0), Target::None]) {
         let ratio = side.over(&sides[0], Rate);
         let cells = [

@@ -3,12 +3,14 @@
 //! | file | contains |
 //! |---|---|
 //! | `decisions.rs`, `goals.rs` | decisions by Tollgate and by peers, in turns; their goals |
+//! | `herd.rs` | many replicas that meet a new server |
 //! | `leases.rs` | a hot key with units leased to replicas |
 //! | `excess.rs`, `worst.rs` | admitted requests above a limit |
 //! | `fleet.rs` | many replicas, and a single-node Cluster; has its own page |
 //! | `log.rs` | a full sliding window log |
 //! | `overload.rs` | more requests than Redis can answer; has its own page |
 //! | `over_http.rs` | servers that decide in Redis |
+//! | `settings.rs` | Redis with TLS, persistence or a replica |
 //! | `sides.rs`, `scripts.rs`, `peers.rs` | the limiters: Tollgate, custom scripts, peers |
 //! | `turns.rs`, `load.rs`, `server.rs` | turns, the load in a turn, and the Redis server |
 
@@ -16,6 +18,8 @@ mod decisions;
 mod excess;
 pub(crate) mod fleet;
 mod goals;
+#[cfg(unix)]
+mod herd;
 mod leases;
 mod load;
 mod log;
@@ -25,6 +29,8 @@ pub(crate) mod overload;
 mod peers;
 mod scripts;
 mod server;
+#[cfg(unix)]
+mod settings;
 mod sides;
 mod turns;
 mod worst;
@@ -56,6 +62,9 @@ throttlecrab-server 0.4.40 stores the keys itself, and the column shows its own 
 of two lines. The client library of limitador calls limitador and throttlecrab-server from a
 separate process.
 
+By setting: the limiters take turns on a server with TLS, one that writes its append-only file and
+syncs it every second, or one that sends its writes to a replica on the same two cores.
+
 Leases: three stores in one process share a bucket and take turns. The last column compares the
 decisions per second of Redis' processor time with the same stores without leases. trypema 2.2.1
 needs Redis 7.2 or later, so it is not measured; its hybrid mode also answers from memory and may
@@ -72,17 +81,27 @@ Over HTTP, a server with two worker threads, redis-server and `wrk -t1 -c128` sh
 cores, and all requests share one quota. `a script a request` is Tollgate with one request per call,
 and `lean script` is a middleware with the lean script that sends no headers.";
 
-pub(crate) fn run() -> Result<(), Failure> {
+/// Rounds per table.
+pub(crate) const ROUNDS: usize = 6;
+
+/// Measures, and writes the page unless there are fewer than [`ROUNDS`] rounds.
+pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build()?;
     let server = Server::start()?;
-    let [decisions, mut goals] = runtime.block_on(decisions::tables(&server))?;
-    let leases = runtime.block_on(leases::tables(&server, &mut goals))?;
+    let [decisions, mut goals] = runtime.block_on(decisions::tables(&server, rounds))?;
+    let leases = runtime.block_on(leases::tables(&server, rounds, &mut goals))?;
     let excess = runtime.block_on(excess::table(&server))?;
-    let [denials, bounds] = runtime.block_on(log::tables(&server))?;
-    let mut tables = vec![decisions, goals, leases, excess, denials, bounds];
+    let [denials, bounds] = runtime.block_on(log::tables(&server, rounds))?;
+    let mut tables = vec![decisions, goals];
     #[cfg(unix)]
-    tables.extend(over_http::tables(&server)?);
+    tables.push(runtime.block_on(settings::table(rounds))?);
+    tables.extend([leases, excess, denials, bounds]);
+    #[cfg(unix)]
+    tables.extend(over_http::tables(&server, rounds)?);
+    if rounds < ROUNDS {
+        return report::show(&tables);
+    }
     report::write("redis", &method(), &tables)
 }
 

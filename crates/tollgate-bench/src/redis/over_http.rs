@@ -11,7 +11,6 @@ use crate::rounds::Spread;
 use crate::serve::Server;
 use crate::wrk::{self, Load};
 
-const ROUNDS: usize = 6;
 const CONNECTIONS: u32 = 128;
 
 const KINDS: [(Kind, &str); 4] = [
@@ -25,13 +24,13 @@ const EACH: &str = "a script a request";
 const OURS: &str = "Tollgate";
 
 /// The tables of results and goals.
-pub(crate) fn tables(redis: &Redis) -> Result<[Table; 2], Failure> {
+pub(crate) fn tables(redis: &Redis, rounds: usize) -> Result<[Table; 2], Failure> {
     wrk::find()?;
     let mut apps: Vec<_> = KINDS
         .iter()
         .map(|(kind, name)| App::start(*kind, name, redis))
         .collect::<Result<_, _>>()?;
-    for turn in 0..=ROUNDS {
+    for turn in 0..=rounds {
         for place in 0..apps.len() {
             let app = (turn + place) % apps.len();
             let seen = apps[app].round()?;

@@ -59,6 +59,7 @@ impl Server {
         let process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "1000"])
+            .args(["--slowlog-max-len", MOST_SLOW])
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
@@ -91,7 +92,12 @@ impl Server {
 
 /// A plain client, configured as a service would.
 pub(crate) async fn client(url: &str) -> Result<Client, Failure> {
-    let mut builder = Builder::from_config(Config::from_url(url)?);
+    connect(Config::from_url(url)?).await
+}
+
+/// The same with this configuration.
+pub(crate) async fn connect(config: Config) -> Result<Client, Failure> {
+    let mut builder = Builder::from_config(config);
     builder.with_connection_config(|connection| connection.tcp.nodelay = Some(true));
     let client = builder.build()?;
     client.init().await?;
@@ -120,9 +126,13 @@ pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
     Ok(user + system)
 }
 
+/// The server remembers this many scripts that took more than 1 ms.
+const MOST_SLOW: &str = "100000";
+
 /// Durations of the server's scripts so far, in milliseconds of wall-clock time: the 99.9th
-/// percentile, and the longest, or zero if all took less than 1 ms.
-pub(crate) async fn script_times(client: &Client) -> Result<(f64, f64), Failure> {
+/// percentile of `EVALSHA`, the longest `EVALSHA`, and the longest `EVAL`, which compiles a script.
+/// The longest are zero if all took less than 1 ms.
+pub(crate) async fn script_times(client: &Client) -> Result<[f64; 3], Failure> {
     let command = |name| CustomCommand::new_static(name, ClusterHash::FirstKey, false);
     let info: String = client.custom(command("INFO"), vec!["latencystats"]).await?;
     let percentile = info.lines().find_map(|line| {
@@ -130,10 +140,13 @@ pub(crate) async fn script_times(client: &Client) -> Result<(f64, f64), Failure>
         percentiles.rsplit_once("p99.9=")?.1.parse::<f64>().ok()
     });
     let percentile = percentile.ok_or("INFO latencystats has no EVALSHA; it takes Redis 7")?;
-    let slow: Vec<Vec<Value>> = client.custom(command("SLOWLOG"), vec!["GET", "128"]).await?;
-    let longest = slow.iter().filter_map(|entry| {
-        let is_script = entry.get(3)?.clone().into_array().first()?.as_str()? == "EVALSHA";
-        is_script.then(|| entry.get(2)?.as_f64())?
-    });
-    Ok((percentile / 1e3, longest.fold(0.0, f64::max) / 1e3))
+    let slow: Vec<Vec<Value>> = client.custom(command("SLOWLOG"), vec!["GET", MOST_SLOW]).await?;
+    let longest = |name: &str| {
+        let times = slow.iter().filter_map(|entry| {
+            let is_meant = entry.get(3)?.clone().into_array().first()?.as_str()? == name;
+            is_meant.then(|| entry.get(2)?.as_f64())?
+        });
+        times.fold(0.0, f64::max)
+    };
+    Ok([percentile, longest("EVALSHA"), longest("EVAL")].map(|micros| micros / 1e3))
 }

@@ -13,15 +13,14 @@ use crate::redis::peers::{Outside, Throttlecrab};
 use crate::redis::server::processor_time;
 use crate::rounds::Spread;
 
-const ROUNDS: usize = 6;
-
 /// Measures the sides in turns, and stores their results. Each turn starts with another side.
 pub(crate) async fn take_turns(
     sides: &mut [Side],
     tasks: usize,
+    rounds: usize,
     redis: &Client,
 ) -> Result<(), Failure> {
-    for turn in 0..=ROUNDS {
+    for turn in 0..=rounds {
         for place in 0..sides.len() {
             let side = (turn + place) % sides.len();
             let seen = sides[side].round(tasks, redis).await?;

@@ -1,8 +1,9 @@
 //! `cargo xtask check`: the checks required before a merge, besides the tests.
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::ValueEnum;
 
@@ -13,7 +14,7 @@ use crate::locks;
 use crate::process::{self, Failure};
 use crate::purity;
 use crate::untested;
-use crate::workspace::{self, Package};
+use crate::workspace::{self, Metadata, Package};
 
 /// Command-line arguments of `cargo xtask check`.
 #[derive(Debug, clap::Args)]
@@ -66,26 +67,16 @@ impl Step {
             Self::Package => package(),
         }
     }
-
-    fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let steps = if args.steps.is_empty() { Step::value_variants() } else { &args.steps };
-    let mut times = Vec::new();
-    for &step in steps {
-        println!("\n== {}", step.name());
+    for step in steps {
+        println!("\n== {step:?}");
         let start = Instant::now();
-        let outcome = step.run();
-        times.push((step, start.elapsed()));
-        if let Err(failure) = outcome {
-            print!("\n{}", table(&times, Some(step)));
-            return Err(failure);
-        }
+        step.run()?;
+        println!("{step:?}: {:.1} s", start.elapsed().as_secs_f64());
     }
-    print!("\n{}", table(&times, None));
     Ok(())
 }
 
@@ -95,10 +86,7 @@ fn clippy(selection: &[&str]) -> Result<(), Failure> {
 }
 
 fn features() -> Result<(), Failure> {
-    for package in workspace::packages()?.iter().filter(|package| package.is_published) {
-        if package.features.is_empty() {
-            continue;
-        }
+    for package in Metadata::read()?.published().filter(|it| !it.features.is_empty()) {
         // No `--all-targets`, because the tests' dependencies enable features and would hide a
         // missing feature.
         let clippy_with = |features: &[&str]| {
@@ -106,7 +94,7 @@ fn features() -> Result<(), Failure> {
             clippy(&[&selection, features].concat())
         };
         clippy_with(&[])?;
-        for feature in &package.features {
+        for feature in package.features.keys().filter(|feature| *feature != "default") {
             clippy_with(&["--features", feature])?;
         }
         clippy_with(&["--all-features"])?;
@@ -129,124 +117,54 @@ fn doc() -> Result<(), Failure> {
 }
 
 fn package() -> Result<(), Failure> {
+    let metadata = Metadata::read()?;
     // In a single call, because an unpublished crate only builds against siblings that are packaged
     // together with it.
     let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
-    for package in workspace::packages()?.iter().filter(|package| package.is_published) {
-        carries_licenses(package)?;
-        carries_no_private_key(package)?;
+    for package in metadata.published() {
+        check_files(package)?;
         command.args(["--package", &package.name]);
     }
-    let target = workspace::target_folder()?;
-    forget_unpacked()?;
-    forget_built(&Path::new(&target).join("debug"));
-    // Cargo builds packages outside of the workspace. With the same folder and the same profile, it
-    // reuses the dependencies from the other steps.
-    command.env("CARGO_TARGET_DIR", target);
-    command.args(["--config", "profile.dev.package.\"*\".debug=false"]);
-    process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
-}
-
-/// Removes our packages that Cargo unpacked for an earlier check. Otherwise Cargo would reuse them,
-/// because it assumes that a version never changes.
-fn forget_unpacked() -> Result<(), Failure> {
-    let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
-    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
-    let Some(registries) = home.and_then(|home| home.join("registry/src").read_dir().ok()) else {
-        return Ok(());
-    };
-    // A registry without a host, which only `cargo package` creates.
-    let local = |path: &std::path::PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-'))
-    };
-    for registry in registries.flatten().map(|entry| entry.path()).filter(local) {
-        for package in registry.read_dir().into_iter().flatten().flatten() {
-            if package.file_name().to_string_lossy().starts_with("tollgate") {
-                std::fs::remove_dir_all(package.path()).map_err(|error| {
-                    Failure::Broken(format!("cannot remove {}: {error}", package.path().display()))
-                })?;
-            }
+    // Cargo assumes that a version never changes, so it would reuse what it unpacked and built from
+    // the packages of an earlier check.
+    let target = metadata.target_directory.join("packages");
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
+    for folder in home.join("registry/src").read_dir().into_iter().flatten().flatten() {
+        // A registry without a host, which only `cargo package` creates.
+        if folder.file_name().to_string_lossy().starts_with('-') {
+            let _ = fs::remove_dir_all(folder.path());
         }
     }
-    Ok(())
+    let _ = fs::remove_dir_all(&target);
+    // Cargo builds packages outside of the workspace. In one folder, they share dependencies.
+    process::run(command.env("CARGO_TARGET_DIR", target))
 }
 
-/// Makes Cargo rebuild our packages from an earlier check. All files in a package have the same old
-/// date, so Cargo would consider them unchanged.
-fn forget_built(folder: &Path) {
-    for file in folder.join("deps").read_dir().into_iter().flatten().flatten() {
-        let (path, name) = (file.path(), file.file_name());
-        let Some(crate_and_hash) = name.to_str().and_then(|name| name.strip_suffix(".d")) else {
-            continue;
-        };
-        let is_unpacked = || std::fs::read_to_string(&path).is_ok_and(|it| it.contains("src/-"));
-        if crate_and_hash.starts_with("tollgate") && is_unpacked() {
-            let state = folder.join(".fingerprint").join(crate_and_hash.replace('_', "-"));
-            // The folder may be missing already.
-            let _ = std::fs::remove_dir_all(state);
-        }
-    }
-}
-
-/// Both licenses require their text in every copy.
-fn carries_licenses(package: &Package) -> Result<(), Failure> {
+/// A package must contain both licenses, which require their text in every copy, and no private key,
+/// which scanners of published packages report even if only a test uses it.
+fn check_files(package: &Package) -> Result<(), Failure> {
+    let (name, folder) = (&package.name, package.folder());
     for license in ["LICENSE-MIT", "LICENSE-APACHE"] {
         // `is_file` follows symlinks, so this also finds a dangling link.
-        if !package.folder.join(license).is_file() {
+        let link = folder.join(license);
+        if !link.is_file() {
             return Err(Failure::Broken(format!(
-                "the package {} lacks {license}\n\
-                 cure: ln -s ../../{license} {}",
-                package.name,
-                package.folder.join(license).display(),
+                "the package {name} lacks {license}\ncure: ln -s ../../{license} {}",
+                link.display(),
             )));
         }
     }
-    Ok(())
-}
-
-/// Scanners of published packages report a private key even if only a test uses it.
-fn carries_no_private_key(package: &Package) -> Result<(), Failure> {
     let mut list = process::cargo(&["package", "--list", "--allow-dirty", "--package"]);
-    for name in process::read(list.arg(&package.name))?.lines() {
+    for file in process::read(list.arg(name))?.lines() {
         // Cargo writes some of the listed files only into the package.
-        let content = std::fs::read(package.folder.join(name)).unwrap_or_default();
+        let content = fs::read(folder.join(file)).unwrap_or_default();
         if String::from_utf8_lossy(&content).contains("PRIVATE KEY-----") {
             return Err(Failure::Broken(format!(
-                "the package {} contains the private key {name}\n\
+                "the package {name} contains the private key {file}\n\
                  cure: add it to `exclude` in the package's Cargo.toml",
-                package.name,
             )));
         }
     }
     Ok(())
-}
-
-fn table(times: &[(Step, Duration)], failed: Option<Step>) -> String {
-    let mut table = format!("{:<10}{:>8}\n", "step", "seconds");
-    let mut total = Duration::ZERO;
-    for &(step, time) in times {
-        let mark = if failed == Some(step) { "  failed" } else { "" };
-        let _ = writeln!(table, "{:<10}{:>8.1}{mark}", step.name(), time.as_secs_f64());
-        total += time;
-    }
-    let _ = writeln!(table, "{:<10}{:>8.1}", "total", total.as_secs_f64());
-    table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn table_marks_the_failed_step() {
-        let times =
-            [(Step::Fmt, Duration::from_millis(420)), (Step::Clippy, Duration::from_secs(61))];
-        let expected = "\
-step       seconds
-fmt            0.4
-clippy        61.0  failed
-total         61.4
-";
-        assert_eq!(table(&times, Some(Step::Clippy)), expected);
-    }
 }

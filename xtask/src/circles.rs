@@ -77,12 +77,8 @@ impl Files {
     }
 
     /// Resolves a path in a module to an absolute path. `None` if it leads out of the crate.
-    fn absolute(&self, module: &[String], path: &[String]) -> Option<Name> {
-        self.absolute_within(module, path, MAX_DEPTH)
-    }
-
     /// Follows at most `depth` imports, because names of outer crates may lead to each other.
-    fn absolute_within(&self, module: &[String], path: &[String], depth: usize) -> Option<Name> {
+    fn absolute(&self, module: &[String], path: &[String], depth: usize) -> Option<Name> {
         let supers = path.iter().take_while(|it| *it == "super").count();
         let (base, rest) = match path.first().map(String::as_str) {
             Some("crate") => (&[][..], &path[1..]),
@@ -95,7 +91,7 @@ impl Files {
                     let imports = &self.0[module].imports;
                     let import = imports.iter().find(|it| it.alias == first)?;
                     let depth = depth.checked_sub(1)?;
-                    let start = self.absolute_within(module, &import.path, depth)?;
+                    let start = self.absolute(module, &import.path, depth)?;
                     return Some([&*start, &path[1..]].concat());
                 }
             }
@@ -116,7 +112,7 @@ impl Files {
             return None;
         }
         file.imports.iter().find_map(|import| {
-            let path = self.absolute(module, &import.path)?;
+            let path = self.absolute(module, &import.path, MAX_DEPTH)?;
             if import.alias == "*" && import.is_public {
                 self.file(&[&path[..path.len() - 1], rest].concat(), depth - 1)
             } else if import.alias == *first {
@@ -131,7 +127,8 @@ impl Files {
         let file = &self.0[module];
         let counts = |it: &&Import| !it.is_public || file.words.contains(&it.alias);
         let imports = file.imports.iter().filter(counts).map(|it| &it.path);
-        let paths = imports.chain(&file.paths).filter_map(|path| self.absolute(module, path));
+        let paths =
+            imports.chain(&file.paths).filter_map(|path| self.absolute(module, path, MAX_DEPTH));
         paths.filter_map(|path| self.file(&path, MAX_DEPTH)).filter(|it| it != module).collect()
     }
 

@@ -2,37 +2,19 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs;
+use std::iter;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
 use crate::process::{self, Failure};
 
-/// Phrases that are hard to read, each with a cure.
-const HARD: &[(&str, &str)] = &[
-    ("anybody", "name the actor: client, caller, operator, replica"),
-    ("somebody", "name the actor: client, caller, operator, replica"),
-    ("nobody", "name the actor: no client, no replica"),
-    ("whoever", "name the actor"),
-    ("whom", "name the actor"),
-    ("those who", "name the actor"),
-    ("but for", "write `except`"),
-    ("nothing but", "write `only`"),
-    ("is none", "write `there is no ...` or `is not valid`"),
-    ("so many", "write the number, or `up to n`"),
-    ("so much", "write the amount"),
-    ("so long", "write `for n s`, or `while`"),
-    ("so often", "write `n times`"),
-    ("stands in", "write `is in`"),
-    ("stands for", "write `means`"),
-    ("is away", "write `is down`"),
-    ("are away", "write `are down`"),
-    ("give back", "write `refund` or `return`"),
-    ("gives back", "write `refunds` or `returns`"),
-    ("given back", "write `refunded` or `returned`"),
-    ("comes back", "write `is refilled` or `returns`"),
-    ("is told", "name what the message or header contains"),
-];
+/// Phrases that are hard to read, because they hide who acts or are no plain verb.
+const HARD: &str = "anybody|somebody|nobody|whoever|whom|those who|but for|nothing but|is none|so many|\
+    so much|so long|so often|stands in|stands for|is away|are away|give back|gives back|given back|\
+    comes back|is told";
 
 /// The most words in a sentence.
 const MOST_WORDS: usize = 45;
@@ -41,7 +23,7 @@ const MOST_WORDS: usize = 45;
 pub(crate) fn prose() -> Result<(), Failure> {
     let mut faults = String::new();
     for file in documents()? {
-        for (line, sentence) in sentences(&read(&file)?) {
+        for (line, sentence) in Page::parse(&process::read_file(&file)?).sentences() {
             for fault in faults_of(&sentence) {
                 let _ = writeln!(faults, "{}:{line}: {fault}\n    {sentence}", file.display());
             }
@@ -55,12 +37,12 @@ pub(crate) fn links() -> Result<(), Failure> {
     let mut faults = String::new();
     for file in documents()? {
         let is_published = file.starts_with("crates");
-        for link in links_of(&without_code(&read(&file)?)) {
+        for link in Page::parse(&process::read_file(&file)?).links {
             let in_tree = link.strip_prefix(REPOSITORY).and_then(|path| {
                 path.strip_prefix("/blob/main/").or_else(|| path.strip_prefix("/tree/main/"))
             });
             let fault = if let Some(path) = in_tree {
-                missing(Path::new(path), Path::new(""))?
+                missing(path, Path::new(""))?
             } else if link.contains("://") || link.starts_with("mailto:") {
                 None
             } else if is_published {
@@ -68,7 +50,7 @@ pub(crate) fn links() -> Result<(), Failure> {
                     "write the whole address, {REPOSITORY}/blob/main/..., because this page is published"
                 ))
             } else {
-                missing(Path::new(&link), &file)?
+                missing(&link, &file)?
             };
             if let Some(fault) = fault {
                 let _ = writeln!(faults, "{}: the link {link}: {fault}", file.display());
@@ -96,15 +78,9 @@ fn documents() -> Result<Vec<PathBuf>, Failure> {
     Ok(files.lines().map(PathBuf::from).filter(is_whole).collect())
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(process::root().join(file))
-        .map_err(|error| Failure::Broken(format!("cannot read {}: {error}", file.display())))
-}
-
 /// The fault if a link in the file `from` leads nowhere.
-fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
-    let link = link.to_string_lossy();
-    let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+fn missing(link: &str, from: &Path) -> Result<Option<String>, Failure> {
+    let (path, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = if path.is_empty() && !from.as_os_str().is_empty() {
         from.to_owned()
     } else {
@@ -116,96 +92,88 @@ fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
     if heading.is_empty() || target.extension().is_none_or(|it| it != "md") {
         return Ok(None);
     }
-    let is_there = headings(&read(&target)?).contains(heading);
+    let is_there = Page::parse(&process::read_file(&target)?).anchors.contains(heading);
     Ok((!is_there).then(|| format!("{} has no heading `#{heading}`", target.display())))
 }
 
-/// The text with an empty line for each line of code blocks.
-fn without_code(text: &str) -> String {
-    let mut is_code = false;
-    let mut out = String::with_capacity(text.len());
-    for line in text.lines() {
-        let is_fence = line.trim_start().starts_with("```");
-        if !is_code && !is_fence {
-            out.push_str(line);
-        }
-        out.push('\n');
-        is_code ^= is_fence;
-    }
-    out
+#[derive(Default)]
+struct Page {
+    /// The targets of links and pictures, in Markdown and HTML.
+    links: Vec<String>,
+    /// The headings' anchors.
+    anchors: HashSet<String>,
+    /// The text of each paragraph, heading, list item and table cell, with its first line's number.
+    /// The word `code` replaces inline code, which is not prose.
+    blocks: Vec<(usize, String)>,
 }
 
-/// The targets of links and pictures in Markdown and HTML.
-fn links_of(text: &str) -> Vec<String> {
-    let starts = [("](", ')'), ("href=\"", '"'), ("src=\"", '"'), ("srcset=\"", '"')];
-    let mut links = Vec::new();
-    for (start, end) in starts {
-        for rest in text.split(start).skip(1) {
-            links.extend(rest.split_once(end).map(|(link, _)| link.to_owned()));
+impl Page {
+    fn parse(text: &str) -> Self {
+        let mut page = Self::default();
+        let (mut block, mut title) = (String::new(), String::new());
+        let (mut line, mut at, mut is_code) = (1, 0, false);
+        for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+            match &event {
+                Event::Text(words) if !is_code => {
+                    block.push_str(words);
+                    title.push_str(words);
+                }
+                Event::Code(code) => {
+                    block.push_str("code");
+                    title.push_str(code);
+                }
+                Event::SoftBreak | Event::HardBreak => block.push(' '),
+                Event::Html(html) | Event::InlineHtml(html) => {
+                    for attribute in ["href=\"", "src=\"", "srcset=\""] {
+                        let links = html.split(attribute).skip(1);
+                        page.links
+                            .extend(links.filter_map(|it| Some(it.split_once('"')?.0.into())));
+                    }
+                }
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push(dest_url.to_string());
+                }
+                Event::Start(Tag::Emphasis | Tag::Strong)
+                | Event::End(TagEnd::Emphasis | TagEnd::Strong | TagEnd::Link | TagEnd::Image) => {}
+                Event::Start(_) | Event::End(_) => {
+                    is_code = matches!(event, Event::Start(Tag::CodeBlock(_)));
+                    if matches!(event, Event::End(TagEnd::Heading(_))) {
+                        page.add_anchor(&title);
+                    }
+                    title.clear();
+                    page.blocks.push((line, mem::take(&mut block)));
+                    line += text[at.min(range.start)..range.start].matches('\n').count();
+                    at = at.max(range.start);
+                }
+                _ => {}
+            }
         }
+        page
     }
-    // A line `[name]: target`.
-    let named = text.lines().filter(|line| line.starts_with('['));
-    links.extend(named.filter_map(|line| Some(line.split_once("]: ")?.1.trim().to_owned())));
-    links
-}
 
-/// The anchors that GitHub and GitLab generate for a page's headings.
-fn headings(text: &str) -> HashSet<String> {
-    let mut anchors = HashSet::new();
-    for line in without_code(text).lines().filter(|line| line.starts_with('#')) {
-        let title = line.trim_start_matches('#').trim().to_lowercase();
+    /// Adds the anchor that GitHub and GitLab generate for a heading.
+    fn add_anchor(&mut self, title: &str) {
+        let title = title.to_lowercase();
         let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let anchor: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
-        let mut numbered = anchor.clone();
-        let mut number = 0;
-        while !anchors.insert(numbered.clone()) {
-            number += 1;
-            numbered = format!("{anchor}-{number}");
-        }
+        let numbered = (1..).map(|number| format!("{anchor}-{number}"));
+        let free = iter::once(anchor.clone()).chain(numbered).find(|it| !self.anchors.contains(it));
+        self.anchors.extend(free);
     }
-    anchors
-}
 
-/// A page's sentences, each with the number of its first line. Table cells are sentences too.
-fn sentences(text: &str) -> Vec<(usize, String)> {
-    let mut sentences = Vec::new();
-    let (mut at, mut sentence) = (0, String::new());
-    let mut end = |at: usize, sentence: &mut String| {
-        if !sentence.is_empty() {
-            sentences.push((at, std::mem::take(sentence)));
+    /// The page's sentences, each with the first line of its block.
+    fn sentences(&self) -> Vec<(usize, String)> {
+        let mut sentences = Vec::new();
+        for (line, block) in &self.blocks {
+            let words: Vec<_> = block.split_whitespace().collect();
+            let ends = |word: &&str| {
+                word.trim_end_matches([')', '"', '*']).ends_with(['.', '!', '?', ':', ';'])
+            };
+            let parts = words.split_inclusive(ends);
+            sentences.extend(parts.map(|words| (*line, words.join(" "))));
         }
-    };
-    for (number, line) in without_code(text).lines().enumerate() {
-        let line = line.trim();
-        let is_new = line.is_empty() || line.starts_with(['|', '#', '*', '-', '<', '>', '!']);
-        if is_new || line.starts_with(|c: char| c.is_ascii_digit()) {
-            end(at, &mut sentence);
-        }
-        for word in plain(line).split_whitespace() {
-            if word == "|" {
-                end(at, &mut sentence);
-                continue;
-            }
-            if sentence.is_empty() {
-                at = number + 1;
-            } else {
-                sentence.push(' ');
-            }
-            sentence.push_str(word);
-            if word.trim_end_matches([')', '"', '*']).ends_with(['.', '!', '?', ':', ';']) {
-                end(at, &mut sentence);
-            }
-        }
+        sentences
     }
-    end(at, &mut sentence);
-    sentences
-}
-
-/// A line with the word `code` instead of inline code, which is not prose.
-fn plain(line: &str) -> String {
-    let pieces = line.split('`').enumerate();
-    pieces.map(|(index, piece)| if index % 2 == 0 { piece } else { "code" }).collect()
 }
 
 fn faults_of(sentence: &str) -> Vec<String> {
@@ -215,11 +183,9 @@ fn faults_of(sentence: &str) -> Vec<String> {
         .filter(|word| !word.is_empty())
         .collect();
     let text = format!(" {} ", words.join(" "));
-    let mut faults: Vec<_> = HARD
-        .iter()
-        .filter(|(phrase, _)| text.contains(&format!(" {phrase} ")))
-        .map(|(phrase, cure)| format!("`{phrase}`: {cure}"))
-        .collect();
+    let hard = HARD.split('|').filter(|phrase| text.contains(&format!(" {phrase} ")));
+    let mut faults: Vec<_> =
+        hard.map(|phrase| format!("`{phrase}`: name the actor, and use a plain verb")).collect();
     if sentence.starts_with("What ") && !sentence.ends_with('?') && words.len() > 6 {
         faults.push("a sentence that begins with `What`: begin with its subject".to_owned());
     }
@@ -233,27 +199,37 @@ fn faults_of(sentence: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn hard_phrases_count_across_lines_except_in_code() {
-        let text = "Requests pass, but\nfor those of the list.\n\n```sh\necho nobody\n```\nUse `nobody` here.\n";
-        let faults: Vec<_> = sentences(text)
-            .into_iter()
-            .flat_map(|(line, text)| faults_of(&text).into_iter().map(move |fault| (line, fault)))
-            .collect();
-        assert_eq!(faults, [(1, "`but for`: write `except`".to_owned())]);
+    fn faults(text: &str) -> Vec<String> {
+        let sentences = Page::parse(text).sentences();
+        sentences.iter().flat_map(|(_, sentence)| faults_of(sentence)).collect()
     }
 
     #[test]
-    fn table_cells_are_separate_sentences() {
-        let long = "word ".repeat(MOST_WORDS + 1);
-        assert_eq!(faults_of(&long).len(), 1);
-        let table = format!("| {} | {} |", "word ".repeat(30), "word ".repeat(30));
-        assert!(sentences(&table).iter().all(|(_, text)| faults_of(text).is_empty()));
+    fn hard_phrases_count_across_lines_except_in_code() {
+        let text = "Requests pass, but\nfor *those* of the list.\n\n```sh\necho nobody\n```\n\
+                    Use `nobody` here.\n";
+        assert_eq!(faults(text), ["`but for`: name the actor, and use a plain verb"]);
+    }
+
+    #[test]
+    fn blocks_are_separate_sentences() {
+        let (half, long) = ("word ".repeat(30), "word ".repeat(MOST_WORDS + 1));
+        assert_eq!(faults(&long).len(), 1);
+        for text in [
+            format!("| a | b |\n|---|---|\n| {half} | {half} |"),
+            format!("* {half}\n* {half}"),
+            format!("# {half}\n{half}"),
+            format!("{half}. {half}"),
+        ] {
+            assert_eq!(faults(&text), [""; 0], "{text}");
+        }
+        assert_eq!(Page::parse("a\n\nb\nc.").sentences()[1], (3, "b c.".to_owned()));
     }
 
     #[test]
     fn headings_have_github_anchors() {
-        let anchors = headings("# The file\n## `tollgate serve`: it's on\n## The file\n");
+        let anchors =
+            Page::parse("# The file\n## `tollgate serve`: it's on\n## The file\n").anchors;
         for anchor in ["the-file", "tollgate-serve-its-on", "the-file-1"] {
             assert!(anchors.contains(anchor), "{anchor}: {anchors:?}");
         }
@@ -261,8 +237,7 @@ mod tests {
 
     #[test]
     fn dead_links_are_found() {
-        let from = Path::new("docs/README.md");
-        let fault = |link: &str| missing(Path::new(link), from).unwrap();
+        let fault = |link: &str| missing(link, Path::new("docs/README.md")).unwrap();
         assert_eq!(fault("choosing.md#which-mode"), None);
         assert_eq!(fault("../README.md"), None);
         assert!(fault("no-such-page.md").unwrap().contains("no such file"));
@@ -271,7 +246,8 @@ mod tests {
 
     #[test]
     fn links_are_found_in_markdown_and_in_html() {
-        let text = "[a](b.md#c) ![d](e.svg)\n<img src=\"f.png\">\n[g]: h.md\n";
-        assert_eq!(links_of(text), ["b.md#c", "e.svg", "f.png", "h.md"]);
+        let text =
+            "[a](b.md#c) ![d](e.svg) [g]\n\n<img src=\"f.png\">\n\n[g]: h.md\n\n```\n[x](y)\n```\n";
+        assert_eq!(Page::parse(text).links, ["b.md#c", "e.svg", "h.md", "f.png"]);
     }
 }

@@ -76,6 +76,6 @@ if [ ! -f "$folder/bin/redis-server" ]; then
 fi
 found=$("$folder/bin/redis-server" --version)
 case $found in
-  "$version"*) ;;
-  *) fail "$folder contains \`$found\` instead of \`$version…\`; cure: remove it. If that does not help, Debian has another version by now" ;;
+  *" v=$version."*) ;;
+  *) fail "$folder contains \`$found\` instead of version $version; cure: remove it. If that does not help, Debian has another version by now" ;;
 esac

@@ -2,33 +2,27 @@
 //! leaves. The check compiles no code and needs no Docker engine.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::process::{self, Failure};
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let root = process::root();
-    let read = |name: &str| {
-        fs::read_to_string(root.join(name))
-            .map_err(|error| Failure::Broken(format!("cannot read {name}: {error}")))
-    };
-    let (ignored, builds) = (read(".dockerignore")?, read("Dockerfile")?);
+    let (ignored, builds) =
+        (process::read_file(".dockerignore")?, process::read_file("Dockerfile")?);
     let context = tempfile::tempdir()
         .map_err(|error| Failure::Unready(format!("cannot make a temporary folder: {error}")))?;
-
     // In a fresh clone, Docker sends the files that Git tracks to the engine.
-    let prefix = format!("--prefix={}/", context.path().display());
-    let mut export = Command::new("git");
-    process::run(export.current_dir(&root).args(["checkout-index", "--all", &prefix]))?;
+    process::export(context.path())?;
     for entry in ignored_entries(&ignored)? {
         let path = context.path().join(entry);
         // Git tracks no file of `.git`, so an entry may be missing.
         let _ = if path.is_file() { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     }
     // Cargo's plan reads only manifests, but sources embed data through links to other folders.
-    if let Some(link) = dangling_link(&context.path().join("crates"))? {
-        let link = link.strip_prefix(context.path()).unwrap_or(&link).display();
+    // `find -L` follows links, so it takes only dangling ones for links.
+    let mut find = Command::new("find");
+    find.current_dir(context.path()).args(["-L", "crates", "-type", "l"]);
+    if let Some(link) = process::read(&mut find)?.lines().next() {
         return Err(Failure::Broken(format!(
             "`{link}` is a link to a file that .dockerignore leaves out\n\
              cure: remove the target's folder from .dockerignore",
@@ -63,24 +57,6 @@ fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
         .collect()
 }
 
-/// The first symbolic link below a folder that leads to no file.
-fn dangling_link(folder: &Path) -> Result<Option<PathBuf>, Failure> {
-    let unreadable = |error| Failure::Broken(format!("cannot read {}: {error}", folder.display()));
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if path.is_symlink() {
-            if !path.exists() {
-                return Ok(Some(path));
-            }
-        } else if path.is_dir()
-            && let Some(link) = dangling_link(&path)?
-        {
-            return Ok(Some(link));
-        }
-    }
-    Ok(None)
-}
-
 /// The arguments of each `RUN cargo build` in a Dockerfile.
 ///
 /// # Errors
@@ -102,31 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_entries_are_read() {
+    fn ignored_entries_are_names_at_the_root() {
         let text = "# comment\n\n.git\ndocs\n**/target\n";
         assert_eq!(ignored_entries(text).unwrap(), [".git", "docs"]);
-    }
-
-    #[test]
-    fn patterns_are_refused() {
         for pattern in ["crates/*/examples", "*", "!crates", "tests/tests"] {
             let failure = ignored_entries(pattern).unwrap_err().to_string();
             assert!(failure.contains(pattern), "{failure}");
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn dangling_links_are_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let (target, crate_folder) = (folder.path().join("lua"), folder.path().join("crates/a"));
-        fs::create_dir_all(&crate_folder).unwrap();
-        fs::create_dir(&target).unwrap();
-        let link = crate_folder.join("lua");
-        std::os::unix::fs::symlink("../../lua", &link).unwrap();
-        assert_eq!(dangling_link(folder.path()).unwrap(), None);
-        fs::remove_dir(&target).unwrap();
-        assert_eq!(dangling_link(folder.path()).unwrap(), Some(link));
     }
 
     #[test]

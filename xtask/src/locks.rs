@@ -5,75 +5,56 @@
 //! that users run, and cargo builds each dependency only once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 use crate::process::{self, Failure};
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let workspace = read("Cargo.lock")?;
+    let workspace = process::read_file("Cargo.lock")?;
     for folder in OUTSIDE {
         let manifest = format!("{folder}/Cargo.toml");
+        let cure = format!(
+            "cure: cp Cargo.lock {folder}/ && cargo update --workspace --manifest-path {manifest}"
+        );
         let mut command = process::cargo(&["update", "--workspace", "--locked", "--quiet"]);
         process::run(command.args(["--manifest-path", &manifest]))
-            .map_err(|failure| Failure::Broken(format!("{failure}\n{}", cure(folder))))?;
-        let strangers = strangers(&read(&format!("{folder}/Cargo.lock"))?, &workspace);
+            .map_err(|failure| Failure::Broken(format!("{failure}\n{cure}")))?;
+        let strangers =
+            strangers(&process::read_file(format!("{folder}/Cargo.lock"))?, &workspace).join(", ");
         if !strangers.is_empty() {
             return Err(Failure::Broken(format!(
-                "{folder}/Cargo.lock has other versions than Cargo.lock: {}\n{}",
-                strangers.join(", "),
-                cure(folder)
+                "{folder}/Cargo.lock has other versions than Cargo.lock: {strangers}\n{cure}"
             )));
         }
     }
     Ok(())
 }
 
-fn cure(folder: &str) -> String {
-    format!(
-        "cure: cp Cargo.lock {folder}/ && \
-         cargo update --workspace --manifest-path {folder}/Cargo.toml"
-    )
-}
-
-fn read(lock: &str) -> Result<String, Failure> {
-    fs::read_to_string(process::root().join(lock))
-        .map_err(|error| Failure::Broken(format!("cannot read {lock}: {error}")))
-}
-
 /// Packages in `lock` that could have the workspace's version but have another version.
 fn strangers(lock: &str, workspace: &str) -> Vec<String> {
     let known = versions(workspace);
-    let is_strange = |name: &str, version: &&&str| {
-        known.get(name).is_some_and(|versions| {
-            !versions.contains(*version)
-                && versions.iter().any(|known| series(known) == series(version))
-        })
+    let is_strange = |name: &str, version: &str| {
+        let known = known.get(name).into_iter().flatten();
+        let mut compatible = known.filter(|known| series(known) == series(version)).peekable();
+        compatible.peek().is_some() && compatible.all(|known| *known != version)
     };
-    versions(lock)
-        .iter()
-        .flat_map(|(name, versions)| {
-            let strange = versions.iter().filter(|version| is_strange(name, version));
-            strange.map(move |version| format!("{name} {version}"))
-        })
-        .collect()
+    let packages = versions(lock);
+    let packages = packages.iter().flat_map(|(name, it)| it.iter().map(|it| (*name, *it)));
+    let strange = packages.filter(|(name, version)| is_strange(name, version));
+    strange.map(|(name, version)| format!("{name} {version}")).collect()
 }
 
 /// The part that compatible versions share, such as `1` in 1.3.1 and `0.9` in 0.9.2.
 fn series(version: &str) -> &str {
-    let mut dots = version.match_indices('.').map(|(at, _)| at);
-    let dot = if version.starts_with("0.") { dots.nth(1) } else { dots.next() };
-    &version[..dot.unwrap_or(version.len())]
+    let dots = if version.starts_with("0.") { 2 } else { 1 };
+    version.match_indices('.').nth(dots - 1).map_or(version, |(at, _)| &version[..at])
 }
 
 /// The locked versions of each package.
 fn versions(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut versions = BTreeMap::<_, BTreeSet<_>>::new();
-    for package in lock.split("[[package]]").skip(1) {
-        let value = |name| {
-            let mut lines = package.lines().filter_map(|line| line.strip_prefix(name));
-            lines.next()?.strip_prefix(" = \"")?.strip_suffix('"')
-        };
-        if let (Some(name), Some(version)) = (value("name"), value("version")) {
+    for package in lock.split("[[package]]\nname = \"").skip(1) {
+        let mut parts = package.split('"');
+        if let (Some(name), Some(version)) = (parts.next(), parts.nth(1)) {
             versions.entry(name).or_default().insert(version);
         }
     }

@@ -5,7 +5,6 @@
 //! tested like the other crates.
 
 mod bench;
-mod boundary;
 mod check;
 mod circles;
 mod documents;
@@ -13,7 +12,6 @@ mod image;
 mod locks;
 mod process;
 mod purity;
-mod screenshot;
 mod servers;
 mod simulate;
 mod test;
@@ -44,10 +42,6 @@ enum Task {
     Check(check::Args),
     /// Start three replicas behind nginx with a shared quota in Redis; Ctrl-C stops them
     Up(up::Args),
-    /// Attack a window's boundary, and draw what each algorithm allows, into docs/images
-    Boundary,
-    /// Take pictures of the live page and the replay report, into docs/images
-    Screenshot,
     /// Compare the Lua port with the core over a million decisions
     Twin(twin::Args),
     /// Simulate fleets of replicas with faults from seeds, and check the documented guarantees
@@ -61,8 +55,6 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
-        Task::Boundary => boundary::run(),
-        Task::Screenshot => screenshot::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Simulate(args) => simulate::run(&args),
         Task::Bench(args) => bench::run(&args),

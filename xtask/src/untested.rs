@@ -1,60 +1,50 @@
 //! Targets with `test = false` must contain no tests, because no command would run them.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use crate::process::Failure;
-use crate::workspace;
+use crate::workspace::Metadata;
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let mut lost = Vec::new();
-    for root in workspace::untested_targets()? {
-        let files = sources(&root)
-            .map_err(|error| Failure::Broken(format!("cannot read {}: {error}", root.display())))?;
-        lost.extend(files.into_iter().filter(|file| has_tests(file)));
-    }
-    let Some(file) = lost.first() else { return Ok(()) };
-    Err(Failure::Broken(format!(
-        "the tests in {} never run, because the manifest sets `test = false` for their target\n\
-         cure: remove that line from the manifest",
-        file.display()
-    )))
-}
-
-/// The source files of the target with this root file.
-fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let folder = root.parent().unwrap_or(root);
-    let is_lib = root.file_name() == Some(OsStr::new("lib.rs"));
-    let has_folder = root.file_name() == Some(OsStr::new("main.rs"));
-    if !is_lib && (!has_folder || folder.join("lib.rs").exists()) {
-        return Ok(vec![root.to_owned()]);
-    }
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir()? {
-            let path = entry?.path();
-            if path.is_dir() {
-                // Each program in this folder is its own target.
-                folders.extend((path.file_name() != Some(OsStr::new("bin"))).then_some(path));
-            } else if path.extension() == Some(OsStr::new("rs")) {
-                files.push(path);
-            }
+    let packages = Metadata::read()?.packages;
+    let targets = packages.iter().flat_map(|package| &package.targets);
+    let is_code = |kind: &String| ["lib", "bin", "proc-macro"].contains(&kind.as_str());
+    for target in targets.filter(|target| !target.test && target.kind.iter().any(is_code)) {
+        if let Some(file) = tests_in(&target.src_path)?.lines().next() {
+            return Err(Failure::Broken(format!(
+                "the tests in {file} never run, because the manifest sets `test = false` for their \
+                 target\ncure: remove that line from the manifest",
+            )));
         }
     }
-    Ok(files)
+    Ok(())
 }
 
-fn has_tests(file: &Path) -> bool {
-    let is_test = |line: &str| {
-        let line = line.trim_start();
-        ["#[test]", "#[tokio::test", "proptest!"].iter().any(|test| line.starts_with(test))
-    };
-    fs::read_to_string(file).is_ok_and(|text| text.lines().any(is_test))
+/// The target's files that contain tests, a line each.
+fn tests_in(root: &Path) -> Result<String, Failure> {
+    let folder = root.parent().unwrap_or(root);
+    let has_folder =
+        root.ends_with("lib.rs") || root.ends_with("main.rs") && !folder.join("lib.rs").exists();
+    let mut grep = Command::new("grep");
+    // Each program in `bin` is its own target.
+    grep.args(["--recursive", "--files-with-matches", "--include=*.rs", "--exclude-dir=bin", "-E"]);
+    grep.arg(r"^\s*(#\[test\]|#\[tokio::test|proptest!)").arg(if has_folder {
+        folder
+    } else {
+        root
+    });
+    // Without a match, grep ends with an exit code other than 0.
+    let output = grep.output();
+    let output =
+        output.map_err(|error| Failure::Unready(format!("could not run grep: {error}")))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -70,11 +60,9 @@ mod tests {
         let deep = write("deep/a.rs", "    #[tokio::test(flavor = \"multi_thread\")]\n");
         let main = write("main.rs", "fn main() {}");
         let program = write("bin/one/main.rs", "#[test]");
-        let with_tests = |root: &Path| -> Vec<_> {
-            sources(root).unwrap().into_iter().filter(|file| has_tests(file)).collect()
-        };
-        assert_eq!(with_tests(&lib), [deep]);
-        assert!(with_tests(&main).is_empty());
-        assert_eq!(with_tests(&program).len(), 1);
+        let found = |root: &Path| tests_in(root).unwrap();
+        assert_eq!(found(&lib).trim(), deep.to_str().unwrap());
+        assert_eq!(found(&main), "");
+        assert_eq!(found(&program).trim(), program.to_str().unwrap());
     }
 }

@@ -4,7 +4,7 @@
 mod running;
 
 #[cfg(unix)]
-pub(crate) use running::{demo, run};
+pub(crate) use running::run;
 
 /// Command-line arguments of `cargo xtask up`.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@
 //! | [`Port`] | a port that no other test uses |
 //! | [`Process`] | a program that is stopped when its handle is dropped |
 //!
-//! `cargo xtask up`, `cargo xtask boundary`, the end-to-end tests and a benchmark start their
-//! processes with this crate. Every error is a one-line [`Failure`].
+//! `cargo xtask up`, the end-to-end tests and a benchmark start their processes with this crate.
+//! Every error is a one-line [`Failure`].
 #![cfg(unix)]
 
 mod http;

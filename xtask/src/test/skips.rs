@@ -1,12 +1,11 @@
 //! Skipped tests, and the list of accepted skips.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::process::{self, Failure};
+use crate::process::Failure;
 use crate::workspace;
 
 /// The skips in all runs.
@@ -14,17 +13,17 @@ use crate::workspace;
 pub(crate) struct Skips {
     /// Where tests write their skips.
     record: PathBuf,
-    /// Names of tests, by reason.
-    by_reason: BTreeMap<String, BTreeSet<String>>,
+    /// Lines of the form `test | reason` or `test (server) | reason`.
+    skips: BTreeSet<String>,
 }
 
 impl Skips {
     /// No skips, and an empty record.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let record = Path::new(&workspace::target_folder()?).join("skips");
+        let record = workspace::target_folder()?.join("skips");
         // Forget earlier skips.
         let _ = fs::remove_file(&record);
-        Ok(Self { record, by_reason: BTreeMap::new() })
+        Ok(Self { record, skips: BTreeSet::new() })
     }
 
     /// The file that tests append to, which they find in [`RECORD`].
@@ -48,36 +47,21 @@ impl Skips {
 
     fn add(&mut self, record: &str, server: Option<&str>) {
         let server = server.map(|server| format!(" ({server})")).unwrap_or_default();
-        for (test, reason) in record.lines().filter_map(|line| line.split_once('\t')) {
-            self.by_reason.entry(reason.to_owned()).or_default().insert(format!("{test}{server}"));
-        }
+        let skips = record.lines().filter_map(|line| line.split_once('\t'));
+        self.skips.extend(skips.map(|(test, reason)| format!("{test}{server} | {reason}")));
     }
 
-    /// The number of skips, in total and per reason.
+    /// The number of skips, and each skip.
     pub(crate) fn summary(&self) -> String {
-        let number: usize = self.by_reason.values().map(BTreeSet::len).sum();
-        let mut summary = format!("\nskips: {number}\n");
-        for (reason, tests) in &self.by_reason {
-            let _ = writeln!(summary, "{:>6} × {reason}", tests.len());
-        }
-        summary
+        let skips = self.skips.iter().map(|skip| format!("    {skip}\n"));
+        format!("\nskips: {}\n{}", self.skips.len(), skips.collect::<String>())
     }
 
-    /// An error if the committed list lacks one of these skips.
-    pub(crate) fn expect_listed(&self) -> Result<(), Failure> {
-        let path = process::root().join(LIST);
-        let list = fs::read_to_string(&path)
-            .map_err(|error| Failure::Broken(format!("cannot read {LIST}: {error}")))?;
-        self.expect_in(&list)
-    }
-
-    fn expect_in(&self, list: &str) -> Result<(), Failure> {
+    /// An error if the list of accepted skips lacks one of these skips.
+    pub(crate) fn expect_in(&self, list: &str) -> Result<(), Failure> {
         let allowed: BTreeSet<_> = list.lines().map(str::trim).collect();
-        let skips = self
-            .by_reason
-            .iter()
-            .flat_map(|(reason, tests)| tests.iter().map(move |test| format!("{test} | {reason}")));
-        let missing: Vec<_> = skips.filter(|skip| !allowed.contains(&**skip)).collect();
+        let skips = self.skips.iter().map(String::as_str);
+        let missing: Vec<_> = skips.filter(|skip| !allowed.contains(skip)).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -93,23 +77,23 @@ impl Skips {
 pub(crate) const RECORD: &str = "TOLLGATE_SKIPS";
 
 /// The skips that CI accepts.
-const LIST: &str = ".config/skips.txt";
+pub(crate) const LIST: &str = ".config/skips.txt";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
 
     fn skips(record: &str, server: Option<&str>) -> Skips {
-        let mut skips = Skips { record: PathBuf::new(), by_reason: BTreeMap::new() };
+        let mut skips = Skips { record: PathBuf::new(), skips: BTreeSet::new() };
         skips.add(record, server);
         skips
     }
 
     #[test]
-    fn summary_counts_each_test_once() {
-        let record = "a::b\tno clock\nc\tno server\na::d\tno clock\na::b\tno clock\n";
-        let summary = skips(record, None).summary();
-        assert_eq!(summary, "\nskips: 3\n     2 × no clock\n     1 × no server\n");
+    fn summary_counts_each_skip_once() {
+        let summary = skips("c\tno server\na::b\tno clock\na::b\tno clock\n", None).summary();
+        assert_eq!(summary, "\nskips: 2\n    a::b | no clock\n    c | no server\n");
         assert_eq!(skips("", None).summary(), "\nskips: 0\n");
     }
 
@@ -126,7 +110,7 @@ mod tests {
 
     #[test]
     fn list_contains_only_skips() {
-        let list = fs::read_to_string(process::root().join(LIST)).unwrap();
+        let list = process::read_file(LIST).unwrap();
         for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             assert!(line.contains(" | "), "{LIST}: expected `test | reason` and not `{line}`");
         }

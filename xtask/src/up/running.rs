@@ -4,14 +4,13 @@ use std::collections::hash_map::RandomState;
 use std::env;
 use std::hash::BuildHasher as _;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollgate_replicas::{Admin, Order, Set};
+use tollgate_replicas::{Admin, Order, Process, Set};
 
 use super::Args;
 use crate::process::{self, Failure};
@@ -38,9 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Builds the demo and returns the program's path.
-pub(crate) fn demo() -> Result<PathBuf, Failure> {
+fn demo() -> Result<PathBuf, Failure> {
     process::run(&mut process::cargo(&["build", "--package", "demo"]))?;
-    Ok(PathBuf::from(workspace::target_folder()?).join("debug/demo"))
+    Ok(workspace::target_folder()?.join("debug/demo"))
 }
 
 /// The environment variables and defaults that `docker-compose.yml` passes to its replicas too.
@@ -95,24 +94,26 @@ fn watch(set: &mut Set, stop_requests: &Receiver<()>) -> Result<(), Failure> {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        let report = |name: &str, status: ExitStatus| {
-            println!("{name} has ended with {status}; it is started again");
-        };
         for replica in &mut set.replicas {
-            if let Some(status) = replica.process.ended() {
-                report(replica.process.name(), status);
+            if has_ended(&mut replica.process) {
                 replica.restart()?;
             }
         }
-        if let Some(status) = set.redis.process.ended() {
-            report("redis", status);
+        if has_ended(&mut set.redis.process) {
             set.redis.restart()?;
         }
-        if let Some(status) = set.nginx.process.ended() {
-            report("nginx", status);
+        if has_ended(&mut set.nginx.process) {
             set.nginx.restart()?;
         }
     }
+}
+
+fn has_ended(process: &mut Process) -> bool {
+    let status = process.ended();
+    if let Some(status) = status {
+        println!("{} has ended with {status}; it is started again", process.name());
+    }
+    status.is_some()
 }
 
 /// Listens for Ctrl-C and SIGTERM.

@@ -1,4 +1,7 @@
-//! The documentation's screenshots of the live page, which `cargo xtask screenshot` updates.
+//! The documentation's screenshots of the live page.
+//!
+//! `TOLLGATE_BLESS=1 TOLLGATE_LONG=1 cargo xtask test -- live_page_in_light report_is_readable` updates
+//! them and the screenshots of the replay's report.
 
 use std::time::{Duration, Instant};
 

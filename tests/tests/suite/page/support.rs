@@ -29,7 +29,7 @@ impl Stage {
     }
 }
 
-/// Updates a picture in the documentation if `cargo xtask screenshot` runs the test.
+/// Updates a picture in the documentation with `TOLLGATE_BLESS=1`.
 pub(crate) fn bless(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"));
     assert!((10_000..150_000).contains(&picture.len()), "{name}: {} bytes", picture.len());

@@ -359,16 +359,16 @@ fn goodput_recovers_after_long_stalls() {
     assert_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
-/// A Cluster spreads a million requests per second over 32 shards. A shard gets its share, then
-/// half as much again. The times match the measured fleet: 20 µs for a request alone in its call,
-/// and 8 µs if it shares the call with many requests. `docs/benchmarks/scaling.md` has the results.
+/// A Cluster spreads a million requests per second over 50 shards. A shard gets its share, then
+/// half as much again, and then twice as much. The times are a fit to the Cluster's rows in
+/// `docs/benchmarks/fleet.md`. `docs/benchmarks/scaling.md` has the results.
 #[test]
 fn large_fleet_shares_a_shard() {
-    let server = Server { network: us(500), call: us(12), request: us(8), ..NEAR };
+    let server = Server { network: us(500), call: us(18), request: us(11), ..NEAR };
     println!("replicas  requests/s  answered  requests a call  Redis busy     p50     p99");
-    for (replicas, rate) in
-        [(10, 31_250), (100, 31_250), (1_000, 31_250), (10, 46_875), (100, 46_875), (1_000, 46_875)]
-    {
+    let rates = [20_000, 30_000, 40_000];
+    let cases = rates.iter().flat_map(|rate| [10, 100, 1_000].map(|replicas| (replicas, *rate)));
+    for (replicas, rate) in cases {
         let mut run = Run::of(replicas, server, BOUNDS);
         run.ask(f64::from(rate), Duration::ZERO, ms(1_300), 1);
         let seen = run.seen;
@@ -383,7 +383,8 @@ fn large_fleet_shares_a_shard() {
             percentile(50),
             percentile(99),
         );
-        assert!(seen.charged_without_answer == 0);
+        // The highest rate is more than the server can do.
+        assert!(rate > 30_000 || seen.charged_without_answer == 0, "{seen:?}");
     }
 }
 

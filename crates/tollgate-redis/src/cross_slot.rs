@@ -15,7 +15,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
+    Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
 use crate::deniers::Deniers;
@@ -23,21 +23,18 @@ use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::ids::Ids;
 use crate::store::RedisStore;
-use crate::ticket::{CallAnswer, Line, Request, Ticket};
+use crate::ticket::{CallAnswer, OwnedCharge, Request, Ticket};
 
 impl RedisStore {
     /// Decides a request with charges in several slots.
     pub(crate) fn decide_across_slots(
         &self,
-        charges: &[Charge<'_>],
-        lines: SmallVec<[Line; 2]>,
+        charges: SmallVec<[OwnedCharge; 2]>,
         read: fn(CallAnswer) -> Option<Verdict>,
     ) -> RedisFuture<Verdict> {
         let runtime = self.0.combiner.runtime.clone();
         let deadline = self.deadline();
-        let keys = charges.iter().map(|charge| charge.key.clone());
-        let request =
-            CrossSlot { store: self.clone(), groups: groups(self, lines, keys), deadline };
+        let request = CrossSlot { store: self.clone(), groups: groups(self, charges), deadline };
         let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
         let ticket = Arc::new(ticket);
         let asked = Arc::clone(&ticket);
@@ -64,27 +61,23 @@ struct CrossSlot {
 #[derive(Debug)]
 struct Group {
     slot: u16,
-    lines: SmallVec<[Line; 2]>,
-    /// Each line's key, and its index in the request.
-    keys: SmallVec<[(Key, usize); 2]>,
+    charges: SmallVec<[OwnedCharge; 2]>,
+    /// Each charge's index in the request.
+    indices: SmallVec<[usize; 2]>,
 }
 
-fn groups(
-    store: &RedisStore,
-    lines: SmallVec<[Line; 2]>,
-    keys: impl Iterator<Item = Key>,
-) -> Vec<Arc<Group>> {
+fn groups(store: &RedisStore, charges: SmallVec<[OwnedCharge; 2]>) -> Vec<Arc<Group>> {
     let mut groups: Vec<Group> = Vec::new();
-    for (index, (line, key)) in lines.into_iter().zip(keys).enumerate() {
-        let slot = store.0.combiner.topology.slot(&line.state);
+    for (index, charge) in charges.into_iter().enumerate() {
+        let slot = store.0.combiner.topology.slot(&charge.state);
         let index_of_group = groups.iter().position(|group| group.slot == slot);
         let index_of_group = index_of_group.unwrap_or_else(|| {
-            groups.push(Group { slot, lines: SmallVec::new(), keys: SmallVec::new() });
+            groups.push(Group { slot, charges: SmallVec::new(), indices: SmallVec::new() });
             groups.len() - 1
         });
         let group = &mut groups[index_of_group];
-        group.lines.push(line);
-        group.keys.push((key, index));
+        group.charges.push(charge);
+        group.indices.push(index);
     }
     groups.sort_by_cached_key(|group| group.rank(&store.0.combiner.deniers));
     groups.into_iter().map(Arc::new).collect()
@@ -100,43 +93,33 @@ impl Group {
     fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
         // A penalty must see its own key's denials.
         let is_first =
-            |line: &Line| line.policy.counts_denials() || line.enforce && deniers.has(line);
-        let is_first = self.lines.iter().any(is_first);
-        let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
-        let enforced = self.lines.iter().filter(|line| line.enforce);
-        let least = enforced.map(|line| line.policy.capacity()).min();
+            |it: &OwnedCharge| it.policy.counts_denials() || it.enforce && deniers.has(it);
+        let is_first = self.charges.iter().any(is_first);
+        let is_shared = self.charges.iter().any(|charge| charge.key == Key::GLOBAL);
+        let enforced = self.charges.iter().filter(|charge| charge.enforce);
+        let least = enforced.map(|charge| charge.policy.capacity()).min();
         (self.is_shadow(), self.queues(), !is_first, is_shared, least.unwrap_or_default())
     }
 
     fn queues(&self) -> bool {
-        self.lines.iter().any(|line| line.policy.queues())
+        self.charges.iter().any(|charge| charge.policy.queues())
     }
 
     fn is_shadow(&self) -> bool {
-        !self.lines.iter().any(|line| line.enforce)
+        !self.charges.iter().any(|charge| charge.enforce)
     }
 
     /// Returns the receipts for a verdict's charges. Penalties are omitted because they charge no
     /// units.
     fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
-        let charges: Vec<_> = self
-            .lines
-            .iter()
-            .zip(&self.keys)
-            .map(|(line, (key, _))| Charge {
-                policy: &line.policy,
-                key,
-                cost: line.cost,
-                enforce: line.enforce,
-                dry: line.dry,
-            })
-            .collect();
+        let charges: Vec<_> = self.charges.iter().map(OwnedCharge::as_charge).collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
         receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
     fn skipped(&self) -> Decisions {
-        Decisions::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
+        let limits = self.charges.iter().map(|charge| charge.policy.capacity());
+        Decisions::of(limits.map(Decision::undecided))
     }
 }
 
@@ -152,11 +135,11 @@ impl Decisions {
     /// Returns the group's decisions after another group denied the request and this group was
     /// refunded: it would allow the request, and its units are available again.
     fn uncharged(group: &Group, verdict: &Verdict) -> Self {
-        let decisions = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
+        let decisions = group.charges.iter().zip(verdict.decisions()).map(|(charge, decision)| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
                 decision.outcome = Outcome::WouldAllow;
-                let left = decision.remaining.saturating_add(line.cost.get());
+                let left = decision.remaining.saturating_add(charge.cost.get());
                 decision.remaining = left.min(decision.limit);
             }
             decision
@@ -174,7 +157,7 @@ impl CrossSlot {
                 self.refund(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "the caller is gone"));
             }
-            match self.ask(group.lines.clone()).await {
+            match self.ask(group.charges.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -212,9 +195,9 @@ impl CrossSlot {
     /// it, and refunds their charges. Groups without a call are undecided.
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
         let denier = &self.groups[before.len()];
-        for (line, decision) in denier.lines.iter().zip(denial.decisions()) {
-            if line.enforce && decision.denies() {
-                self.store.0.combiner.deniers.add(line);
+        for (charge, decision) in denier.charges.iter().zip(denial.decisions()) {
+            if charge.enforce && decision.denies() {
+                self.store.0.combiner.deniers.add(charge);
             }
         }
         self.refund(before).await;
@@ -250,8 +233,8 @@ impl CrossSlot {
 
     /// Decides one slot's charges. It checks the deadline itself, because the slot's queue only
     /// expires requests from its head, where newer requests with later deadlines may wait.
-    async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
-        let mut answer = ask(&self.store, lines, self.deadline);
+    async fn ask(&self, charges: SmallVec<[OwnedCharge; 2]>) -> Result<Verdict, StoreError> {
+        let mut answer = ask(&self.store, charges, self.deadline);
         match timeout_at(self.deadline, &mut answer).await {
             Ok(answer) => answer,
             Err(_) => {
@@ -263,24 +246,27 @@ impl CrossSlot {
 
     /// Returns the decisions in the order of the request's charges.
     fn in_order(&self, groups: impl IntoIterator<Item = Decisions>) -> SmallVec<[Decision; 2]> {
-        let keys = self.groups.iter().flat_map(|group| &group.keys);
+        let indices = self.groups.iter().flat_map(|group| &group.indices);
         let decisions = groups.into_iter().flat_map(|group| group.0);
-        let mut decisions: SmallVec<[_; 2]> =
-            keys.map(|(_, index)| *index).zip(decisions).collect();
-        decisions.sort_unstable_by_key(|(index, _)| *index);
+        let mut decisions: SmallVec<[_; 2]> = indices.zip(decisions).collect();
+        decisions.sort_unstable_by_key(|(index, _)| **index);
         decisions.into_iter().map(|(_, decision)| decision).collect()
     }
 }
 
-fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {
+fn ask(
+    store: &RedisStore,
+    charges: SmallVec<[OwnedCharge; 2]>,
+    deadline: Instant,
+) -> RedisFuture<Verdict> {
     let read = |answer| match answer {
         CallAnswer::Verdict(verdict) => Some(verdict),
         _ => None,
     };
     let combiner = &store.0.combiner;
-    let about = lines.first().map(|line| combiner.topology.slot(&line.state));
+    let about = charges.first().map(|charge| combiner.topology.slot(&charge.state));
     let slot = about.unwrap_or_default();
-    let ticket = Ticket::new(Request::Decide(lines), slot, NOT_REMEMBERED, deadline);
+    let ticket = Ticket::new(Request::Decide(charges), slot, NOT_REMEMBERED, deadline);
     RedisFuture::submit(combiner, Arc::new(ticket), read)
 }
 

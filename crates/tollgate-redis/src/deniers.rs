@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::ticket::Line;
+use crate::ticket::OwnedCharge;
 
 /// Keys that recently denied a request with charges in several slots. The store decides such a key
 /// first: if it denies again, the request has cost one call and wrote no key.
@@ -25,14 +25,14 @@ const LASTS: Duration = Duration::from_secs(1);
 const MOST: usize = 4096;
 
 impl Deniers {
-    pub(crate) fn has(&self, line: &Line) -> bool {
-        let hash = self.hasher.hash_one(&line.state);
+    pub(crate) fn has(&self, charge: &OwnedCharge) -> bool {
+        let hash = self.hasher.hash_one(&charge.state);
         let until = self.until.lock();
         !until.is_empty() && until.get(&hash).is_some_and(|until| *until > Instant::now())
     }
 
-    pub(crate) fn add(&self, line: &Line) {
-        let (hash, now) = (self.hasher.hash_one(&line.state), Instant::now());
+    pub(crate) fn add(&self, charge: &OwnedCharge) {
+        let (hash, now) = (self.hasher.hash_one(&charge.state), Instant::now());
         let mut until = self.until.lock();
         if until.len() >= MOST {
             until.retain(|_, until| *until > now);

@@ -10,11 +10,12 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
-use tollgate_core::{Cost, Decision, Micros, Outcome, Policy, Source, Timestamp, Verdict};
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Source, Timestamp, Verdict,
+};
 
 use crate::clock::{Clock, Moment};
-use crate::names::Name;
-use crate::ticket::{Line, Request, Ticket};
+use crate::ticket::{OwnedCharge, Request, Ticket};
 
 /// Remembers keys without a remaining unit, and when requests of each cost will be allowed.
 ///
@@ -68,7 +69,7 @@ struct Entries {
 /// Redis' last answer about a key.
 #[derive(Debug)]
 struct Known {
-    state: Name,
+    key: Key,
     policy: Policy,
     /// Redis' time of the call.
     decided_at: Timestamp,
@@ -100,6 +101,8 @@ struct Frozen {
 /// The maximum number of entries. Further keys are not remembered, because a flood of different
 /// keys must not use unbounded memory.
 const MOST: usize = 4096;
+/// The longest remembered key in bytes, for the same reason.
+const LONGEST: usize = 256;
 /// The maximum number of costs remembered per key, which covers most services.
 const COSTS: usize = 4;
 /// Microseconds between two sweeps. A sweep takes as long as many decisions, so during the flood
@@ -127,22 +130,23 @@ impl DenyCache {
     }
 
     /// Returns the verdict on a request, if its keys are known to deny it.
-    pub(crate) fn find(&self, lines: &[Line]) -> Option<Verdict> {
-        if self.count.load(Ordering::Relaxed) == 0 || has_twins(lines) {
+    pub(crate) fn find(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
+        if self.count.load(Ordering::Relaxed) == 0 || has_twins(charges) {
             return None;
         }
         let now = self.clock.now();
         let entries = self.entries.lock();
-        let known = |line: &Line| {
-            let hash = self.hasher.hash_one(&line.state);
-            entries.table.find(hash, |known| known.is_about(line) && now < known.until)
+        let known = |charge: &Charge<'_>| {
+            let hash = self.hash(charge.key, charge.policy);
+            entries.table.find(hash, |known| known.is_about(charge) && now < known.until)
         };
-        let known: SmallVec<[&Known; 2]> = lines.iter().map(known).collect::<Option<_>>()?;
+        let known: SmallVec<[&Known; 2]> = charges.iter().map(known).collect::<Option<_>>()?;
         let at = known.iter().filter_map(|known| known.frozen_at(now)).max()?;
-        let said = known.iter().zip(lines).map(|(known, line)| known.say(line, at));
+        let said = known.iter().zip(charges).map(|(known, charge)| known.say(charge, at));
         let decisions: SmallVec<[Decision; 2]> = said.collect::<Option<_>>()?;
-        let denies = |(line, decision): (&Line, &Decision)| line.enforce && decision.denies();
-        lines
+        let denies =
+            |(charge, decision): (&Charge<'_>, &Decision)| charge.enforce && decision.denies();
+        charges
             .iter()
             .zip(&decisions)
             .any(denies)
@@ -158,16 +162,20 @@ impl DenyCache {
         frozen: &[Micros],
         call: Range<Moment>,
     ) {
-        let Request::Decide(lines) = &ticket.request else { return };
+        let Request::Decide(charges) = &ticket.request else { return };
         let is_news = !verdict.is_admitted() || self.count.load(Ordering::Relaxed) > 0;
-        if !is_news || self.bound.is_zero() || self.is_excluded(lines) {
+        if !is_news || self.bound.is_zero() {
+            return;
+        }
+        let charges: SmallVec<[_; 2]> = charges.iter().map(OwnedCharge::as_charge).collect();
+        if self.is_excluded(&charges) {
             return;
         }
         let frozen = frozen.iter().copied().chain(iter::repeat(Micros::ZERO));
-        let said = || lines.iter().zip(verdict.decisions()).zip(frozen.clone());
+        let said = || charges.iter().zip(verdict.decisions()).zip(frozen.clone());
         // An entry only helps if some policy is known to deny until an instant.
-        let makes_entries = said().any(|((line, decision), frozen)| {
-            line.enforce && decision.denies() && frozen > Micros::ZERO
+        let makes_entries = said().any(|((charge, decision), frozen)| {
+            charge.enforce && decision.denies() && frozen > Micros::ZERO
         });
         let mut entries = self.entries.lock();
         // Checked under the lock, because `forget` increments the epoch under it.
@@ -175,26 +183,30 @@ impl DenyCache {
             return;
         }
         entries.sweep(call.end);
-        for ((line, decision), frozen) in said() {
-            let known = self.known(line, decision, frozen, verdict.decided_at(), &call);
-            let hash = self.hasher.hash_one(&line.state);
-            if let Some(before) = entries.table.find_mut(hash, |known| known.is_about(line)) {
+        for ((charge, decision), frozen) in said() {
+            let known = self.known(charge, decision, frozen, verdict.decided_at(), &call);
+            let hash = self.hash(charge.key, charge.policy);
+            if let Some(before) = entries.table.find_mut(hash, |known| known.is_about(charge)) {
                 // A request with zero cost passes a frozen key too, so its answer does not show
                 // that the key thawed.
-                if line.cost > Cost::ZERO || matches!(before.room, Room::Units(_)) {
+                if charge.cost > Cost::ZERO || matches!(before.room, Room::Units(_)) {
                     before.renew(known);
                 }
             } else if makes_entries && known.until > call.end && entries.table.len() < MOST {
-                let rehash = |known: &Known| self.hasher.hash_one(&known.state);
+                let rehash = |known: &Known| self.hash(&known.key, &known.policy);
                 entries.table.insert_unique(hash, known, rehash);
             }
         }
         self.count.store(entries.table.len(), Ordering::Relaxed);
     }
 
+    fn hash(&self, key: &Key, policy: &Policy) -> u64 {
+        self.hasher.hash_one((key, policy.name()))
+    }
+
     fn known(
         &self,
-        line: &Line,
+        charge: &Charge<'_>,
         decision: &Decision,
         frozen: Micros,
         decided_at: Timestamp,
@@ -203,11 +215,11 @@ impl DenyCache {
         let room = if frozen > Micros::ZERO {
             let until = decided_at + frozen;
             let mut passes: SmallVec<_> = smallvec![(Cost::ONE, until)];
-            if let (Some(wait), true) = (decision.retry_after(), line.cost != Cost::ONE) {
-                passes.push((line.cost, decided_at + wait));
+            if let (Some(wait), true) = (decision.retry_after(), charge.cost != Cost::ONE) {
+                passes.push((charge.cost, decided_at + wait));
             }
             Room::None(Frozen { until, fresh_at: decided_at + decision.reset_after, passes })
-        } else if line.policy.is_penalty() {
+        } else if charge.policy.is_penalty() {
             // A penalty may count the next denial, so it never has room.
             Room::Units(0)
         } else {
@@ -215,14 +227,14 @@ impl DenyCache {
         };
         let mut stands = Micros::from(self.bound);
         // Other replicas return or spend their blocks within the lease time.
-        let lease = line.policy.lease().map(|lease| lease.time_to_live());
+        let lease = charge.policy.lease().map(|lease| lease.time_to_live());
         let frozen = Some(frozen).filter(|frozen| *frozen > Micros::ZERO);
         for bound in [lease, frozen].into_iter().flatten() {
             stands = stands.min(bound);
         }
         Known {
-            state: line.state.clone(),
-            policy: line.policy.clone(),
+            key: charge.key.clone(),
+            policy: charge.policy.clone(),
             decided_at,
             received: call.end,
             until: call.start.saturating_add(stands.get()),
@@ -256,17 +268,18 @@ impl DenyCache {
     }
 
     /// Whether a request's answer must not be remembered.
-    fn is_excluded(&self, lines: &[Line]) -> bool {
-        let is_excluded = |line: &Line| line.dry || line.policy.is_concurrency();
-        if lines.iter().any(is_excluded) || has_twins(lines) {
+    fn is_excluded(&self, charges: &[Charge<'_>]) -> bool {
+        let is_excluded = |charge: &Charge<'_>| {
+            charge.dry || charge.policy.is_concurrency() || charge.key.as_bytes().len() > LONGEST
+        };
+        if charges.iter().any(is_excluded) || has_twins(charges) {
             return true;
         }
         let settling = self.settling.lock();
         !settling.is_empty() && {
             let now = self.clock.now();
-            let settles =
-                |line: &Line| settling.get(line.policy.name()).is_some_and(|it| *it > now);
-            lines.iter().any(settles)
+            let until = |charge: &Charge<'_>| settling.get(charge.policy.name());
+            charges.iter().filter_map(until).any(|until| *until > now)
         }
     }
 }
@@ -283,8 +296,8 @@ impl Entries {
 }
 
 impl Known {
-    fn is_about(&self, line: &Line) -> bool {
-        self.state == line.state && self.policy.shares_state_with(&line.policy)
+    fn is_about(&self, charge: &Charge<'_>) -> bool {
+        self.key == *charge.key && self.policy.shares_state_with(charge.policy)
     }
 
     /// Returns Redis' current time, or slightly less, if the key is frozen.
@@ -294,8 +307,8 @@ impl Known {
     }
 
     /// Returns the decision on a charge at an instant, if it is known.
-    fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
-        let (cost, limit) = (line.cost, line.policy.capacity());
+    fn say(&self, charge: &Charge<'_>, at: Timestamp) -> Option<Decision> {
+        let (cost, limit) = (charge.cost, charge.policy.capacity());
         let frozen = match &self.room {
             Room::Units(units) => {
                 return (cost.get() <= *units).then(|| Decision::undecided(limit));
@@ -304,7 +317,7 @@ impl Known {
         };
         let outcome = if cost == Cost::ZERO {
             Outcome::WouldAllow
-        } else if cost.get() > limit && !line.policy.is_penalty() {
+        } else if cost.get() > limit && !charge.policy.is_penalty() {
             Outcome::ExceedsCapacity
         } else {
             let (_, passes_at) = frozen.passes.iter().find(|(known, _)| *known == cost)?;
@@ -338,11 +351,9 @@ impl Known {
 }
 
 /// Whether two charges have the same key. They are decided by their sum, which is not a known cost.
-fn has_twins(lines: &[Line]) -> bool {
-    lines
-        .iter()
-        .enumerate()
-        .any(|(i, line)| lines[..i].iter().any(|other| other.state == line.state))
+fn has_twins(charges: &[Charge<'_>]) -> bool {
+    let mut charges = charges.iter().enumerate().map(|(i, charge)| (charge, &charges[..i]));
+    charges.any(|(charge, others)| others.iter().any(|other| other.shares_quota_with(charge)))
 }
 
 #[cfg(test)]
@@ -353,6 +364,7 @@ mod tests {
     use tollgate_core::Quota;
 
     use super::*;
+    use crate::names::Name;
 
     /// A cache that remembers for a minute, and its clock.
     fn cache() -> (DenyCache, Arc<AtomicU64>) {
@@ -367,9 +379,12 @@ mod tests {
 
     fn costing(n: usize, cost: Cost) -> Ticket {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
-        let state = n.to_be_bytes().as_slice().into();
-        let line = Line { state, policy, cost, enforce: true, dry: false };
-        Ticket::new(Request::Decide([line].into_iter().collect()), 0, 0, Instant::now())
+        ticket(&Charge::new(&policy, &Key::new(n.to_be_bytes()), cost))
+    }
+
+    fn ticket(charge: &Charge<'_>) -> Ticket {
+        let charge = OwnedCharge::new(Name::new(), charge);
+        Ticket::new(Request::Decide([charge].into_iter().collect()), 0, 0, Instant::now())
     }
 
     /// Denies a request until a minute from now.
@@ -391,8 +406,9 @@ mod tests {
     }
 
     fn remembers(cache: &DenyCache, ticket: &Ticket) -> bool {
-        let Request::Decide(lines) = &ticket.request else { return false };
-        cache.find(lines).is_some()
+        let Request::Decide(charges) = &ticket.request else { return false };
+        let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
+        cache.find(&charges).is_some()
     }
 
     #[test]
@@ -457,6 +473,18 @@ mod tests {
         time.fetch_add(1, Ordering::SeqCst);
         deny(&cache, 0);
         assert!(is_remembered(&cache, 0));
+    }
+
+    #[test]
+    fn long_keys_are_not_remembered() {
+        let (cache, _) = cache();
+        let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
+        for (bytes, is_kept) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let key = Key::new(vec![b'k'; bytes]);
+            let denied = || ticket(&Charge::new(&policy, &key, Cost::ONE));
+            deny_for(&cache, denied(), Micros::new(60_000_000));
+            assert_eq!(remembers(&cache, &denied()), is_kept, "{bytes} bytes");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::names::{Name, Names};
 use crate::report::RedisReport;
 use crate::roster::Roster;
 use crate::stats::RedisStats;
-use crate::ticket::{CallAnswer, Line, Request, Ticket};
+use crate::ticket::{CallAnswer, OwnedCharge, Request, Ticket};
 use crate::topology::Member;
 
 /// The store that processes share: all processes that use the same Redis share their quotas. Clones
@@ -120,11 +120,20 @@ impl RedisStore {
 
     /// Returns whether one call can decide all charges. Most requests have a single key, and all
     /// its policies share a slot.
-    fn is_one_call(&self, lines: &[Line]) -> bool {
+    fn is_one_call(&self, charges: &[OwnedCharge]) -> bool {
         let topology = &self.0.combiner.topology;
-        let mut slots = lines.iter().map(|line| topology.slot(&line.state));
+        let mut slots = charges.iter().map(|charge| topology.slot(&charge.state));
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
+    }
+
+    /// Whether the same server certainly decides all charges. Unlike [`is_one_call`], this does not
+    /// hash the keys.
+    ///
+    /// [`is_one_call`]: Self::is_one_call
+    fn shares_server(&self, charges: &[Charge<'_>]) -> bool {
+        self.0.combiner.topology.is_single()
+            || charges.iter().all(|charge| charge.key == charges[0].key)
     }
 
     /// Settles a receipt, which is accepted for `lifetime`.
@@ -169,18 +178,9 @@ impl Store for RedisStore {
             self.0.combiner.counters.count_leased();
             return Reply::ready(Ok(verdict));
         }
-        let lines = charges.iter().map(|charge| Line {
-            state: self.0.names.state(charge.policy, charge.key),
-            policy: charge.policy.clone(),
-            cost: charge.cost,
-            enforce: charge.enforce,
-            dry: charge.dry,
-        });
-        let lines: SmallVec<[Line; 2]> = lines.collect();
-        let is_one_call = self.is_one_call(&lines);
-        if is_one_call
-            && !is_dry
-            && let Some(verdict) = self.0.combiner.deny_cache.find(&lines)
+        if !is_dry
+            && self.shares_server(charges)
+            && let Some(verdict) = self.0.combiner.deny_cache.find(charges)
         {
             self.0.combiner.counters.count_deny_cache_hit();
             return Reply::ready(Ok(verdict));
@@ -188,11 +188,14 @@ impl Store for RedisStore {
         if is_leased && !is_dry {
             self.note_asked(charges);
         }
-        if !is_one_call {
-            return Reply::pending(self.decide_across_slots(charges, lines, read));
+        let name = |charge: &Charge<'_>| self.0.names.state(charge.policy, charge.key);
+        let charges = charges.iter().map(|charge| OwnedCharge::new(name(charge), charge));
+        let charges: SmallVec<[OwnedCharge; 2]> = charges.collect();
+        if !self.is_one_call(&charges) {
+            return Reply::pending(self.decide_across_slots(charges, read));
         }
-        let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
-        Reply::pending(self.submit(&about, Request::Decide(lines), read))
+        let about = charges.first().map(|charge| charge.state.clone()).unwrap_or_default();
+        Reply::pending(self.submit(&about, Request::Decide(charges), read))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{
-    Cost, Granted, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
+    Charge, Cost, Granted, Key, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
 };
 
 use crate::clock::Moment;
@@ -17,7 +17,7 @@ use crate::names::Name;
 /// An operation in Redis.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Decide(SmallVec<[Line; 2]>),
+    Decide(SmallVec<[OwnedCharge; 2]>),
     Settle {
         state: Name,
         settled: Name,
@@ -47,8 +47,8 @@ impl Request {
     /// Whether both name the same keys, so they are on the same nodes while a Cluster slot moves.
     pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Decide(lines), Self::Decide(others)) => {
-                lines.iter().map(|line| &line.state).eq(others.iter().map(|line| &line.state))
+            (Self::Decide(charges), Self::Decide(others)) => {
+                charges.iter().map(|it| &it.state).eq(others.iter().map(|it| &it.state))
             }
             (Self::Reset { state }, Self::Reset { state: other })
             | (Self::Lease { state, .. }, Self::Lease { state: other, .. }) => state == other,
@@ -60,21 +60,34 @@ impl Request {
     /// Returns the maximum number of keys that this adds to a call.
     pub(crate) fn keys(&self) -> usize {
         match self {
-            Self::Decide(lines) => lines.len(),
+            Self::Decide(charges) => charges.len(),
             Self::Settle { .. } | Self::Renew { .. } => 2,
             Self::Reset { .. } | Self::Lease { .. } => 1,
         }
     }
 }
 
-/// A charge.
+/// A [`Charge`], and the Redis name of its state.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct OwnedCharge {
     pub(crate) state: Name,
+    pub(crate) key: Key,
     pub(crate) policy: Policy,
     pub(crate) cost: Cost,
     pub(crate) enforce: bool,
     pub(crate) dry: bool,
+}
+
+impl OwnedCharge {
+    pub(crate) fn new(state: Name, charge: &Charge<'_>) -> Self {
+        let Charge { policy, key, cost, enforce, dry } = *charge;
+        Self { state, key: key.clone(), policy: policy.clone(), cost, enforce, dry }
+    }
+
+    pub(crate) const fn as_charge(&self) -> Charge<'_> {
+        let Self { key, policy, cost, enforce, dry, .. } = self;
+        Charge { policy, key, cost: *cost, enforce: *enforce, dry: *dry }
+    }
 }
 
 /// Redis' answer.

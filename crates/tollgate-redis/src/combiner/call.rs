@@ -202,15 +202,15 @@ fn parts(
 /// Adds a request to a call, or fails it.
 fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
     let added = match &ticket.request {
-        Request::Decide(lines) => {
-            let lines: SmallVec<[Line<'_>; 4]> = lines
+        Request::Decide(charges) => {
+            let lines: SmallVec<[Line<'_>; 4]> = charges
                 .iter()
-                .map(|line| Line {
-                    key: &line.state,
-                    policy: &line.policy,
-                    cost: line.cost,
-                    enforce: line.enforce,
-                    dry: line.dry,
+                .map(|charge| Line {
+                    key: &charge.state,
+                    policy: &charge.policy,
+                    cost: charge.cost,
+                    enforce: charge.enforce,
+                    dry: charge.dry,
                 })
                 .collect();
             batch.decide(&lines)

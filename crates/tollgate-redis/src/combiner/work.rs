@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Policy, Resolution};
 
 use crate::encode::Batch;
 use crate::header::is_plain;
-use crate::ticket::{Line, Request};
+use crate::ticket::{OwnedCharge, Request};
 
 /// The total work for a call's requests.
 ///
@@ -56,10 +56,10 @@ impl Work {
         }
         self.keys += request.keys();
         match request {
-            Request::Decide(lines) => {
-                self.is_general |= !lines.iter().all(|line| is_plain(&line.policy) && !line.dry);
-                let costs = lines.len() as u64;
-                if self.seen.insert(self.hash(lines)) {
+            Request::Decide(charges) => {
+                self.is_general |= !charges.iter().all(|it| is_plain(&it.policy) && !it.dry);
+                let costs = charges.len() as u64;
+                if self.seen.insert(self.hash(charges)) {
                     self.plain += PLAIN_CHARGE * costs;
                     self.general += GENERAL_CHARGE * costs;
                 } else {
@@ -79,9 +79,9 @@ impl Work {
         is_first || self.keys <= Batch::MAX && work <= MOST
     }
 
-    fn hash(&self, lines: &[Line]) -> u64 {
-        let lines = lines.iter().map(|line| (&line.state, line.cost, line.enforce, line.dry));
-        self.hasher.hash_one(lines.collect::<SmallVec<[_; 4]>>())
+    fn hash(&self, charges: &[OwnedCharge]) -> u64 {
+        let charges = charges.iter().map(|it| (&it.state, it.cost, it.enforce, it.dry));
+        self.hasher.hash_one(charges.collect::<SmallVec<[_; 4]>>())
     }
 }
 
@@ -101,16 +101,15 @@ fn most_entries(policy: &Policy) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Timestamp};
+    use tollgate_core::{Charge, Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Timestamp};
 
     use super::*;
     use crate::names::Name;
 
     fn charge(policy: &Policy, key: u32) -> Request {
         let state = key.to_be_bytes().as_slice().into();
-        let policy = policy.clone();
-        let line = Line { state, policy, cost: Cost::ONE, enforce: true, dry: false };
-        Request::Decide([line].into_iter().collect())
+        let charge = OwnedCharge::new(state, &Charge::new(policy, &Key::GLOBAL, Cost::ONE));
+        Request::Decide([charge].into_iter().collect())
     }
 
     /// Returns the number of requests that fit into a call.

@@ -80,9 +80,14 @@ impl Topology {
         }
     }
 
+    /// Whether this is a single server, which has all keys.
+    pub(crate) const fn is_single(&self) -> bool {
+        self.discovery.is_none()
+    }
+
     /// Returns a key's slot.
     pub(crate) fn slot(&self, name: &[u8]) -> u16 {
-        if self.discovery.is_some() { redis_keyslot(name) } else { 0 }
+        if self.is_single() { 0 } else { redis_keyslot(name) }
     }
 
     /// Returns the member that has a slot, if known.
@@ -110,7 +115,7 @@ impl Topology {
         member: &Arc<Member>,
         slots: impl Iterator<Item = u16>,
     ) -> Vec<Option<Arc<Member>>> {
-        if self.discovery.is_none() {
+        if self.is_single() {
             return Vec::new();
         }
         let map = self.map.read();

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_gateway::check::in_words;
-use tollgate_gateway::config::{Source, read};
+use tollgate_config::check::in_words;
+use tollgate_config::{Source, read};
 
 fuzz_target!(|text: &str| {
     let env = |name: &str| (name.len() % 2 == 0).then(|| name.to_owned());

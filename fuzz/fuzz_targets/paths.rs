@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_gateway::plan::PathMatch;
-use tollgate_gateway::proxy::path::{Ambiguous, normalise};
+use tollgate_config::path::{Ambiguous, normalise};
+use tollgate_config::plan::PathMatch;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&length, rest)) = data.split_first() else { return };

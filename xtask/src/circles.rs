@@ -10,8 +10,14 @@ use std::path::Path;
 use crate::process::{self, Failure};
 
 /// The crates that must not contain a circle.
-const CRATES: [&str; 5] =
-    ["tollgate", "tollgate-admin", "tollgate-gateway", "tollgate-memory", "tollgate-redis"];
+const CRATES: [&str; 6] = [
+    "tollgate",
+    "tollgate-admin",
+    "tollgate-config",
+    "tollgate-gateway",
+    "tollgate-memory",
+    "tollgate-redis",
+];
 
 pub(crate) fn run() -> Result<(), Failure> {
     for name in CRATES {

@@ -30,7 +30,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 8] = [
+const BOUNDARIES: [Boundary; 9] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -46,6 +46,11 @@ const BOUNDARIES: [Boundary; 8] = [
         "time zones are built in, so that replicas on different machines agree",
     )
     .only("jiff thiserror tollgate-core"),
+    Boundary::new(
+        "tollgate-config",
+        "clap flate2 hyper indicatif plotters tollgate-gateway tollgate-replay tonic",
+        "a plan is plain data, so reading a file needs no server",
+    ),
     Boundary::new(
         "tollgate-llm",
         "http hyper tokio tollgate-core tower",

@@ -5,16 +5,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tollgate_config::plan::{LogFormat, LogPlan, Plan};
+use tollgate_config::{self as config, Source};
+use tollgate_config::{check, schema};
 
-use crate::config::{self, Source};
 use crate::count::Count;
-use crate::plan::{LogFormat, LogPlan, Plan};
 use crate::replay::{ReplayArgs, SuggestArgs};
 use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
-use crate::{check, log, replay, schema, serve};
+use crate::{log, replay, serve};
 
 /// A rate limiter in front of any HTTP service, with its limits in a YAML file
 ///
@@ -50,7 +52,7 @@ pub enum Command {
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// The format of log lines; overrides the file
-        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
+        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_parser = log_format())]
         log_format: Option<LogFormat>,
     },
     /// List all problems in a file, or describe its effect
@@ -122,6 +124,15 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+fn log_format() -> impl TypedValueParser<Value = LogFormat> {
+    let words = [
+        PossibleValue::new("text").help("One line of text"),
+        PossibleValue::new("json").help("One JSON object per line"),
+    ];
+    PossibleValuesParser::new(words)
+        .map(|word| if word == "json" { LogFormat::Json } else { LogFormat::Text })
 }
 
 /// The output of `tollgate init`.

@@ -5,20 +5,15 @@
 
 #![expect(missing_docs, reason = "a program: its modules are public for tests and fuzzing")]
 
-pub mod check;
 pub mod cli;
-pub mod config;
 mod count;
-pub mod files;
 mod flow;
 pub mod log;
 mod meter;
 pub mod metric;
-pub mod plan;
 mod problem;
 pub mod proxy;
 pub mod replay;
-pub mod schema;
 pub mod serve;
 pub mod signatures;
 pub mod trace;

@@ -4,8 +4,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-use crate::plan::{LogFormat, LogPlan};
 use crate::trace::Tracing;
+use tollgate_config::plan::{LogFormat, LogPlan};
 
 /// Starts the log, and passes spans to the exporter.
 pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {

@@ -6,6 +6,7 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tollgate_config::plan::upstream::{Endpoint, Protocol, Servers, Timeouts};
 
 use super::checkout::{Checkout, Unanswered};
 use super::connector::{Connector, Connectors, RootsError};
@@ -13,7 +14,6 @@ use super::failures::Failures;
 use super::group::Group;
 use super::pool::Pool;
 use super::sent::Sent;
-use super::settings::{Endpoint, Protocol, Servers, Timeouts};
 
 /// Connections to all upstreams, and their health. Clones share both.
 ///

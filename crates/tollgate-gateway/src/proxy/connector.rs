@@ -10,7 +10,7 @@ use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio_rustls::rustls::{self, ClientConfig};
 
-use super::settings::Protocol;
+use tollgate_config::plan::upstream::Protocol;
 
 type Tcp = HttpsConnector<HttpConnector>;
 

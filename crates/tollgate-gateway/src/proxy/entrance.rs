@@ -8,10 +8,10 @@ use http::header::{
 };
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
+use tollgate_config::path::{Ambiguous, PathFault, normalise};
 
 use super::fault::Fault;
 use super::fields::MOST_FIELDS;
-use super::path::{Ambiguous, PathFault, normalise};
 use super::request_body::RequestBody;
 use super::upload::Received;
 use super::{Connection, hop};

@@ -3,12 +3,12 @@
 use std::error::Error;
 
 use http::{Response, StatusCode};
+use tollgate_config::path::PathFault;
 
 use super::body::Body;
 use super::body_error::BodyError;
 use super::checkout::SendError;
 use super::fields::MOST_FIELDS;
-use super::path::PathFault;
 use crate::problem::problem;
 
 /// The reason why no upstream answered a request.

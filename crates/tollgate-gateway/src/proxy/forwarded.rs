@@ -9,8 +9,8 @@ use http::header::{
 };
 use http::{Request, Version};
 use tollgate::key::{self, RequestHead};
+use tollgate_config::header_names::{is_framing, is_spelling};
 
-use super::fields::is_spelling;
 use super::{Connection, hop, protocol};
 
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ fn is_about_client(name: &HeaderName, own: Option<&HeaderName>) -> bool {
 /// Whether a header is always removed. A trusted proxy that does not know the header forwards the
 /// value of an untrusted client.
 fn is_harmful(name: &str) -> bool {
-    let is_hidden_framing = name.contains('_') && hop::is_framing(name);
+    let is_hidden_framing = name.contains('_') && is_framing(name);
     is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
 }
 

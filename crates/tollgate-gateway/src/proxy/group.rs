@@ -12,12 +12,14 @@ use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri};
 use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep, timeout};
+use tollgate_config::plan::upstream::{
+    Active, Address, Balance, Endpoint, Passive, Protocol, Servers,
+};
 
 use super::checkout::{Busy, SendError};
 use super::failures::{Failures, Health};
 use super::pool::Pool;
 use super::sent::Sent;
-use super::settings::{Active, Address, Balance, Endpoint, Passive, Protocol, Servers};
 use crate::meter::Meter;
 
 #[derive(Debug)]

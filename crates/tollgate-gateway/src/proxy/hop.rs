@@ -5,7 +5,7 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 
-use super::fields::is_spelling;
+use tollgate_config::header_names::{HOP_BY_HOP, is_framing};
 
 /// Removes the headers that apply only to the incoming connection (RFC 9110 §7.6.1): the known
 /// headers, and those that `Connection` lists. The latter cannot remove the headers in `identity`:
@@ -45,13 +45,6 @@ pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
     let mut codings = tokens(headers, &TRANSFER_ENCODING);
     codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
         && codings.next().is_none()
-}
-
-/// Whether a header describes the connection or the message length. Many services read `_` as `-`,
-/// so both spellings count.
-pub(super) fn is_framing(name: &str) -> bool {
-    let is_known = |known: &HeaderName| is_spelling(name, known.as_str());
-    is_known(&CONTENT_LENGTH) || HOP_BY_HOP.iter().any(is_known)
 }
 
 /// Removes trailers that are only allowed as headers (RFC 9110 §6.5.1). HTTP/2 forbids them, so the
@@ -100,19 +93,6 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 }
 
 const FORBIDDEN: [&[u8]; 4] = [b"h2", b"http", b"shttp", b"tls"];
-
-static HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    // These are for the client's forward proxy, but the gateway is a reverse proxy.
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("http2-settings"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 static END_TO_END: [HeaderName; 13] = [
     HOST,

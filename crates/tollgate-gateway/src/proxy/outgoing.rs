@@ -11,16 +11,16 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use tollgate::headers::X_RATELIMIT_EXCEEDED;
 use tollgate::layer::Verdicts;
+use tollgate_config::plan::Edits;
+use tollgate_config::plan::upstream::Protocol;
 
 use super::client::Clients;
-use super::edits::Edits;
 use super::entrance::Admitted;
 use super::failures::Failures;
 use super::fault::Fault;
 use super::forwarded::{self, TrustedProxies, Via};
 use super::hop;
 use super::sent::Sent;
-use super::settings::Protocol;
 use super::source::{RawBody, Release};
 use super::tunnel::{Place, Tunnels};
 use super::upload::Upload;

@@ -19,12 +19,12 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
+use tollgate_config::plan::upstream::{Protocol, Timeouts};
 use tower_service::Service as _;
 
 use super::checkout::{Checkout, SendError};
 use super::connection::{ConnectionPool, PooledConnection, RequestSender, Streams};
 use super::connector::Connector;
-use super::settings::{Protocol, Timeouts};
 use super::socket::{Begun, Socket};
 
 thread_local! {

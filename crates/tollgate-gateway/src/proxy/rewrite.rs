@@ -2,7 +2,7 @@
 
 use http::header::{HeaderMap, HeaderValue, LOCATION};
 
-use super::settings::Address;
+use tollgate_config::plan::upstream::Address;
 
 /// The path and query after the prefix, which must end where a segment does.
 pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
@@ -44,8 +44,8 @@ mod tests {
     use std::sync::Arc;
 
     use http::uri::Scheme;
+    use tollgate_config::plan::upstream::Endpoint;
 
-    use super::super::settings::Endpoint;
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::settings::Protocol;
+use tollgate_config::plan::upstream::Protocol;
 
 /// Whether a byte has arrived on a connection since something was last sent. Clones share it.
 #[derive(Clone, Debug, Default)]

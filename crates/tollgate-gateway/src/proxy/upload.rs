@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::Instant;
+use tollgate_config::plan::Edits;
 
 use super::body_error::BodyError;
-use super::edits::Edits;
 use super::fields::MOST_FIELDS;
 use super::forwarded;
 use super::timed::BodySender;

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tollgate::Policy;
 use tollgate::policy::Algorithm;
+use tollgate_config::plan::{Plan, Whose};
 use tollgate_replay::Report;
 use tollgate_replay::html::{self, ClientLimit};
 
 pub use self::replayed::{LogArgs, ReplayError};
 use self::replayed::{Replayed, replay, write_whole};
 pub use self::suggest::{SuggestArgs, run as suggest};
-use crate::plan::{Plan, Whose};
 use crate::serve::recorded::ASSUMPTIONS;
 
 /// The options of `tollgate replay`.

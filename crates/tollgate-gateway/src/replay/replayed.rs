@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::store::{StoreError, Timestamp};
+use tollgate_config::plan::{Plan, Whose};
 use tollgate_replay::log::{Format, Input, Options, ReadError, Record, Records};
 use tollgate_replay::{Answer, Bounds, Report};
 
 use super::differences::Differences;
 use super::progress::Progress;
-use crate::plan::{Plan, Whose};
 use crate::serve::recorded::{NOT_HTTP, Recorded};
 
 /// Which log, and how to read it.

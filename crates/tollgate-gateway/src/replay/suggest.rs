@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::store::Micros;
+use tollgate_config::plan::Plan;
+use tollgate_config::{self as config, Source};
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest, Suggestion};
 
 use super::replayed::{LogArgs, ReplayError, Replayed, read, replay, write_whole};
-use crate::config::{self, Source};
 use crate::count::Count;
-use crate::plan::Plan;
 use crate::serve::recorded::Recorded;
 
 /// The options of `tollgate suggest`.

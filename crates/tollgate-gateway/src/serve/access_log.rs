@@ -18,9 +18,9 @@ use http::header::{HOST, HeaderMap, HeaderName, REFERER, USER_AGENT};
 use http::{Request, Response};
 use metrics::counter;
 use serde_json::{Map, Value};
+use tollgate_config::plan::{AccessLogFormat, AccessLogPlan};
 
 use super::denials::Denied;
-use crate::plan::{AccessLogFormat, AccessLogPlan};
 use crate::proxy::{Connection, Fault};
 
 #[derive(Clone, Debug, Default)]

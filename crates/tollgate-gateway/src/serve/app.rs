@@ -18,6 +18,9 @@ use tollgate::key::{RequestHead, TrustedProxies};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
+use tollgate_config::files;
+use tollgate_config::plan::upstream::Address;
+use tollgate_config::plan::{Connections, Front, LlmPlan, Meeting, Plan, is_grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -34,11 +37,9 @@ use super::rate_limits::RateLimits;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use super::token_limit::{Addresses, TooManyRefused};
-use crate::files;
-use crate::plan::{Connections, Front, LlmPlan, Meeting, Plan, is_grpc};
 use crate::proxy::{
-    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
-    ReadBody, Received, RequestBody, Tunnels, Via, admit,
+    Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody,
+    Received, RequestBody, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 

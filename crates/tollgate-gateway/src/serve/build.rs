@@ -12,6 +12,10 @@ use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
+use tollgate_config::plan::{
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
+    Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+};
 use tollgate_llm::Call;
 
 use super::client_identity::{ClientIdentity, Found, Identity};
@@ -21,10 +25,6 @@ use super::key_sources;
 use super::llm::{self, LlmDenials};
 use super::settled::Prices;
 use crate::meter::Meter;
-use crate::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
-    Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
-};
 use crate::proxy::{Common, Fault, Forward, TrustedProxies};
 
 pub(super) struct ReadyRoute<St> {

@@ -6,14 +6,14 @@ use tollgate::key::{
     ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
     SubjectKind, SubjectName,
 };
+use tollgate_config::files;
+use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
 use super::error::BuildError;
 use super::key_sources::{addresses, client_ip, place};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
-use crate::files;
-use crate::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
 
 /// The request's client, stored in its extensions. All of a route's limits read it, so `identity`
 /// is evaluated only once.
@@ -257,7 +257,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{Source, read};
+    use tollgate_config::{Source, read};
 
     const SECRET: &str = "an-hs256-secret-of-more-than-32-bytes";
 

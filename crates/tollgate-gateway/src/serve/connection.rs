@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tollgate::observe::Inspect;
+use tollgate_config::plan::Front;
 
 use super::activity::{Activity, LoggedBody, Patience, Watched, Working};
 use super::app::ListenerSettings;
@@ -31,7 +32,6 @@ use super::slots::Slot;
 use super::streams::Streams;
 use super::{forward_auth, rate_limit_service};
 use crate::flow::{Paced, Share};
-use crate::plan::Front;
 use crate::proxy::{Body, Connection, Received};
 use crate::trace::Traced;
 

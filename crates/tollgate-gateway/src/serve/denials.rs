@@ -5,7 +5,7 @@ use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Response, StatusCode};
 use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
 
-use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
+use tollgate_config::plan::{ApiKeyPlace, IdentitySource, Plan};
 
 pub(super) struct Denials {
     problem: Problem,

@@ -12,15 +12,15 @@ use tollgate::access::Listed;
 use tollgate::key::{Key, RequestHead, Subject};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
+use tollgate_config::check;
+use tollgate_config::path::normalise;
+use tollgate_config::plan::{
+    Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
+};
 
 use super::client_identity::Identity;
 use super::keys::KeySets;
 use super::{lists, redis};
-use crate::check;
-use crate::plan::{
-    Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
-};
-use crate::proxy::path::normalise;
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]

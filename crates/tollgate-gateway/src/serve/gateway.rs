@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 use tollgate::observe::Inspect;
+use tollgate_config::plan::Plan;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::app::{App, Persistent};
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
-use crate::plan::Plan;
 
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,

@@ -1,9 +1,9 @@
 //! The parts of requests that identify clients.
 
 use tollgate::key::{ApiKey, ClientIp, TrustedProxies, UnverifiedApiKey};
+use tollgate_config::plan::{ApiKeyPlace, ForwardingHeader, IdentitySource, Plan};
 
 use super::error::BuildError;
-use crate::plan::{ApiKeyPlace, ForwardingHeader, IdentitySource, Plan};
 
 /// The client addresses, as the first address source in `identity` finds them.
 pub(super) fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {

@@ -15,10 +15,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
+use tollgate_config::plan::JwksPlan;
+use tollgate_config::plan::upstream::Timeouts;
 
 use super::error::BuildError;
-use crate::plan::JwksPlan;
-use crate::proxy::{Clients, Timeouts};
+use crate::proxy::Clients;
 
 #[derive(Clone, Default)]
 pub(super) struct KeySets(Arc<Mutex<Vec<Weak<KeySet>>>>);

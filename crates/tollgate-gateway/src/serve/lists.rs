@@ -1,11 +1,11 @@
 use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, UnverifiedApiKey};
+use tollgate_config::files;
+use tollgate_config::plan::{IdentitySource, Plan, SubjectsPlan};
 
 use super::client_identity::{Identity, Users};
 use super::error::BuildError;
 use super::key_sources::{addresses, place};
-use crate::files;
-use crate::plan::{IdentitySource, Plan, SubjectsPlan};
 
 pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {

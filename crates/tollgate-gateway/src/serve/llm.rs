@@ -14,10 +14,10 @@ use tokio::sync::Semaphore;
 use tollgate::denial::{Denial, DenialResponse};
 use tollgate::key::Key;
 use tollgate::policy::Cost;
+use tollgate_config::plan::{LlmPlan, SettleBy};
 use tollgate_llm::{Api, Call, Meter, Model, OutputHistory, Usage};
 
 use super::denials::Denials;
-use crate::plan::{LlmPlan, SettleBy};
 use crate::proxy::{Admitted, Body, Fault, ReadAhead, ReadBody};
 
 /// What requests to language models share, across reloads too.

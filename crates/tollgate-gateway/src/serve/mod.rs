@@ -51,6 +51,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tollgate::MemoryStore;
 use tollgate::observe::{Inspect, Observer};
+use tollgate_config::plan::{Front, Plan, StorePlan, Timeouts};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -65,7 +66,6 @@ pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
 use self::token_limit::Addresses;
 use self::workers::Workers;
-use crate::plan::{Front, Plan, StorePlan, Timeouts};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 

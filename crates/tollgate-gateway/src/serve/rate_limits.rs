@@ -16,12 +16,12 @@ use tollgate::key::Key;
 use tollgate::observe::Inspect;
 use tollgate::policy::{Cost, OnStoreError};
 use tollgate::store::{Charge, Micros, Outcome, StoreError, Timestamp};
+use tollgate_config::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
+use tollgate_config::read_rate_limit_files;
 use tonic::Status;
 
 use super::error::BuildError;
 use super::summary::Summary;
-use crate::config::read_rate_limit_files;
-use crate::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
 
 pub(super) struct RateLimits<St> {
     store: St,

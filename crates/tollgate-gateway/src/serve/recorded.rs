@@ -19,6 +19,11 @@ use tollgate::key::{
 use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
+use tollgate_config::path::normalise;
+use tollgate_config::plan::{
+    ApiPlan, IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route,
+    SettleBy, Statuses, Whose,
+};
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
 use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
@@ -27,12 +32,7 @@ use super::client_identity::{ClientIdentity, Identity};
 use super::key_sources::client_ip;
 use super::keys::KeySets;
 use super::{lists, llm};
-use crate::plan::{
-    ApiPlan, IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route,
-    SettleBy, Statuses, Whose,
-};
 use crate::proxy::entrance::{check_method, is_host_and_port};
-use crate::proxy::path::normalise;
 
 /// The replay's assumptions about information that logs lack.
 pub(crate) const ASSUMPTIONS: [&str; 9] = [

@@ -3,7 +3,7 @@
 use tollgate::store::Fallback;
 use tollgate::{MemoryStore, RedisStore, StoreExt};
 
-use crate::plan::RedisPlan;
+use tollgate_config::plan::RedisPlan;
 
 pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 

@@ -12,11 +12,11 @@ use http::{Request, Response, StatusCode};
 use tollgate::headers;
 use tollgate::layer::Reservation;
 use tollgate::policy::Cost;
+use tollgate_config::plan::{LimitPlan, SettleBy};
 use tollgate_llm::{Call, Meter};
 use tower_service::Service;
 
 use super::llm;
-use crate::plan::{LimitPlan, SettleBy};
 use crate::proxy::{Admitted, Answering, Body, Fault, Forward, Watch};
 
 #[derive(Clone, Copy, Debug)]

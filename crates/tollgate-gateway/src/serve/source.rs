@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::plan::Plan;
+use tollgate_config::plan::Plan;
 
 /// A plan and its description, without secrets.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use http::header::COOKIE;
 use percent_encoding::percent_decode_str;
 use tollgate::key::{KeySource, RequestHead, from_fn};
 
-use crate::plan::{ValuePlace, ValuePlan};
+use tollgate_config::plan::{ValuePlace, ValuePlan};
 
 /// The key source for `plan`. A value that occurs twice names no client, because the service might
 /// read the other value.

@@ -20,6 +20,7 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use tokio::runtime::Runtime;
+use tollgate_config::plan::TracingPlan;
 use tracing::level_filters::LevelFilter;
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -28,7 +29,6 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::queue::{Queue, Tally};
 use super::spans::{Spans, TracingError};
-use crate::plan::TracingPlan;
 use crate::proxy;
 
 #[derive(Clone, Debug)]

@@ -11,12 +11,13 @@ mod queue;
 mod request;
 mod spans;
 
+use tollgate_config::plan::TracingPlan;
+
 #[cfg(feature = "otlp")]
 pub(crate) use self::export::{Export, decisions};
 pub(crate) use self::request::{Traced, note_route};
 pub(crate) use self::spans::Spans;
 pub use self::spans::TracingError;
-use crate::plan::TracingPlan;
 
 /// The gateway's part of traces. Clones share it.
 #[derive(Clone, Debug, Default)]

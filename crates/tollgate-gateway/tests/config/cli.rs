@@ -10,7 +10,7 @@ fn tollgate(arguments: &[&str], stdin: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
         .env_remove("TARGET")
-        .current_dir(root().join("crates/tollgate-gateway/tests"))
+        .current_dir(root().join("crates/tollgate-config/tests"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -153,7 +153,7 @@ fn check_reports_missing_otlp_support() {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["check", "good/telemetry.yaml"])
         .env("OTLP_HEADERS", "authorization=Bearer%20hunter2")
-        .current_dir(root().join("crates/tollgate-gateway/tests"))
+        .current_dir(root().join("crates/tollgate-config/tests"))
         .output()
         .unwrap();
     let (words, told) = (text(&output.stdout), text(&output.stderr));

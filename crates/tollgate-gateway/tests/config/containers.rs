@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use saphyr::{LoadableYamlNode, Yaml};
-use tollgate_gateway::config::{Source, read};
+use tollgate_config::{Source, read};
 
 use crate::support::root;
 

@@ -1,18 +1,12 @@
-//! Tests of the configuration file: its meaning, the messages for invalid files, and the agreement
-//! of schema, documentation and reader.
+//! Tests of the program's commands and of the files that describe it.
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
-mod bounds;
 mod cli;
+mod command_page;
 mod containers;
-mod corpus;
-mod documentation;
-mod meaning;
 mod metrics;
 mod named_files;
 #[cfg(unix)]
-mod rate_limits;
-mod reference;
+mod rate_limit_files;
 mod replay;
-mod schema;
 mod support;

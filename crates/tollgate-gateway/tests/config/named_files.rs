@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 
-use crate::support::plan;
+use tollgate_config::{Source, read};
 
 /// Runs a command in this folder and returns its exit code and output.
 fn run(folder: &Path, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
@@ -131,7 +131,7 @@ fn plan_lists_all_named_files() {
   allow: {file: allow.txt}
   rateLimitService: {config: [one.yaml, two.yaml]}
 ";
-    let mut files = plan(yaml).files;
+    let mut files = read(&Source::new("test.yaml", yaml), &|_| None).plan.unwrap().files;
     files.sort();
     let names =
         ["a.key", "a.pem", "allow.txt", "ca.pem", "deny.txt", "keys.json", "one.yaml", "two.yaml"];

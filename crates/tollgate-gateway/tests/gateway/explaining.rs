@@ -7,8 +7,8 @@ use tollgate::key::Key;
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
 use tollgate::{Policy, Quota, RedisStore, StoreExt};
+use tollgate_config::{Source, read};
 use tollgate_gateway::cli::{Cli, Command};
-use tollgate_gateway::config::{Source, read};
 use tollgate_gateway::serve::explain;
 use tollgate_test_servers::Redis;
 

@@ -1,7 +1,7 @@
 use http::uri::Scheme;
 use tokio::time::advance;
+use tollgate_config::plan::upstream::{Endpoint, Timeouts};
 
-use super::super::settings::{Endpoint, Timeouts};
 use super::*;
 use crate::proxy::Clients;
 

@@ -9,10 +9,11 @@ use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tollgate_config::plan::upstream::Endpoint;
 
 use super::*;
+use crate::proxy::Clients;
 use crate::proxy::sent::Sent;
-use crate::proxy::{Clients, Endpoint};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,213 @@
+//! The files that a configuration names: certificates, keys and lists. `tollgate serve` uses these,
+//! and `tollgate check` only tries to read them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{Error as TlsError, InconsistentKeys, RootCertStore, ServerConfig, crypto};
+use tollgate::access::{SubjectList, SubjectListError};
+use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
+
+use crate::plan::{KeyOrigin, TlsFiles};
+
+/// A file that cannot be used, with the reason and the cure.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: {what}; {cure}", file.display())]
+pub struct FileError {
+    pub file: PathBuf,
+    pub what: String,
+    pub cure: String,
+}
+
+/// Reads a certificate chain and its key.
+///
+/// # Errors
+/// Either file cannot be read or has other contents, or the key does not belong to the certificate.
+pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
+    let TlsFiles { certificate, key, client_ca } = files;
+    let chain = certificates(certificate)?;
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|error| no_pem(key, &error, PRIVATE_KEY))?;
+    let provider = Arc::new(crypto::ring::default_provider());
+    let clients = match client_ca {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(file) => clients_of(file, &provider)?,
+    };
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|it| it.with_client_cert_verifier(clients).with_single_cert(chain, secret));
+    let mut config = config.map_err(|error| unfit(files, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let all = CertificateDer::pem_slice_iter(&read(file)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| no_pem(file, &error, CERTIFICATE))?;
+    if all.is_empty() {
+        return Err(no_pem(file, &pem::Error::NoItemsFound, CERTIFICATE));
+    }
+    Ok(all)
+}
+
+/// Accepts clients with a certificate from these authorities.
+fn clients_of(
+    file: &Path,
+    provider: &Arc<crypto::CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
+    let unfit = |error: &dyn fmt::Display| {
+        let what = format!("a certificate authority in it cannot be used: {error}");
+        wrong(file, what, "name a file with the certificates that sign client certificates")
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| unfit(&error))?;
+    }
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
+    clients.map_err(|error| unfit(&error))
+}
+
+/// The token keys in a file. `None` if the keys do not come from a file.
+pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
+    let (file, keys) = match origin {
+        KeyOrigin::Pem { file, algorithm } => {
+            let pem = read(file)?;
+            let key = match *algorithm {
+                "RS256" => JwtKey::rs256_pem(&pem),
+                "ES256" => JwtKey::es256_pem(&pem),
+                _ => JwtKey::eddsa_pem(&pem),
+            };
+            (file, key.and_then(|key| JwtKeys::new([key])))
+        }
+        KeyOrigin::JwksFile(file) => (file, JwtKeys::from_jwks(&text(file)?)),
+        KeyOrigin::Secret(_) | KeyOrigin::JwksUrl(_) => return Ok(None),
+    };
+    keys.map(Some).map_err(|error| no_keys(file, &error))
+}
+
+/// The clients in an allowlist or blocklist file.
+pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
+    text_of(file, read_up_to(file, MOST_BYTES_OF_A_LIST)?)?.parse().map_err(
+        |error: SubjectListError| match error.line {
+            Some(line) => wrong(file, format!("line {line} is not a valid client"), error.cure()),
+            None => wrong(file, "it lists no client", error.cure()),
+        },
+    )
+}
+
+/// Reads a file as text.
+///
+/// # Errors
+/// The file cannot be read, is larger than 1 MiB, or is not UTF-8.
+pub fn text(file: &Path) -> Result<String, FileError> {
+    text_of(file, read(file)?)
+}
+
+fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
+    String::from_utf8(bytes).map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))
+}
+
+/// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
+/// blocks forever.
+pub fn is_pipe(path: &Path) -> bool {
+    #[cfg(unix)]
+    let is_pipe = {
+        use std::os::unix::fs::FileTypeExt as _;
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    };
+    #[cfg(not(unix))]
+    let is_pipe = false;
+    is_pipe
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_up_to(path, MOST_BYTES)
+}
+
+fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
+    if is_pipe(path) {
+        return Err(wrong(path, "it is a pipe", "name a file, which can be read again"));
+    }
+    let mut bytes = Vec::new();
+    let whole = File::open(path).and_then(|file| {
+        // A device may be endless.
+        file.take(most + 1).read_to_end(&mut bytes)
+    });
+    whole.map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > most {
+        let what = format!("it is larger than {} KiB", most >> 10);
+        return Err(wrong(path, what, "is it the right file?"));
+    }
+    Ok(bytes)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> FileError {
+    let cure = match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => format!(
+            "check the path, which starts at the working directory {}, and its permissions",
+            folder.display()
+        ),
+        _ => "check the path and its permissions".to_owned(),
+    };
+    wrong(path, format!("it cannot be read: {error}"), cure)
+}
+
+fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
+    let what = match error {
+        pem::Error::NoItemsFound => format!("there is no {expected} in it"),
+        _ => format!("it is not a PEM file: {error}"),
+    };
+    let cure = format!("expected -----BEGIN {}-----", expected.to_uppercase());
+    wrong(path, what, cure)
+}
+
+fn unfit(files: &TlsFiles, error: &TlsError) -> FileError {
+    match error {
+        TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => wrong(
+            &files.key,
+            format!(
+                "it is not the key of the first certificate in {}",
+                files.certificate.display()
+            ),
+            "put the server's own certificate first, and name its key",
+        ),
+        TlsError::InvalidCertificate(_) => wrong(
+            &files.certificate,
+            format!("its first certificate cannot be used: {error}"),
+            "put the server's own certificate first",
+        ),
+        _ => wrong(
+            &files.key,
+            format!("the key cannot be used: {error}"),
+            "give an RSA, P-256, P-384 or Ed25519 key",
+        ),
+    }
+}
+
+fn no_keys(path: &Path, error: &JwtKeyError) -> FileError {
+    let error = error.to_string();
+    let (what, cure) = error.split_once("; ").unwrap_or((&error, "expected a JSON Web Key Set"));
+    wrong(path, what, cure)
+}
+
+fn wrong(file: &Path, what: impl fmt::Display, cure: impl fmt::Display) -> FileError {
+    FileError { file: file.to_owned(), what: what.to_string(), cure: cure.to_string() }
+}
+
+const CERTIFICATE: &str = "certificate";
+const PRIVATE_KEY: &str = "private key";
+
+/// A chain has a few certificates, and a key set a few keys.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Enough for about two million networks.
+const MOST_BYTES_OF_A_LIST: u64 = 32 << 20;

@@ -1,0 +1,368 @@
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use http::uri::{Scheme, Uri};
+use http::{HeaderName, HeaderValue, Method as HttpMethod};
+use tollgate::RedisStore;
+use tollgate::access::SubjectList;
+use tollgate::key::TrustedProxies;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::calendar;
+
+use super::typed::texts;
+use super::{spec, typed};
+use crate::path::{Ambiguous, normalise};
+use crate::plan::{PathMatch, Statuses};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreflightWord {
+    PerMinute(u64),
+    Charged,
+    Unlimited,
+}
+
+texts! {
+    Text(text) -> String: "a text" => match text {
+        "" => Err("it is empty".to_owned()),
+        text => Ok(text.to_owned()),
+    };
+
+    /// The path of a file.
+    File(text) -> PathBuf: "a text" => Text::parse(text).map(PathBuf::from);
+
+    /// A policy name, which appears in headers.
+    Identifier(text) -> String:
+        "a name of 1 to 128 printable ASCII characters", r"^[ -~]{1,128}$" =>
+    {
+        let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if !printable || text.is_empty() || text.len() > tollgate::Policy::MAX_NAME {
+            return Err("clients read it in a header, which allows no other characters".to_owned());
+        }
+        Ok(text.to_owned())
+    };
+
+    Address(text) -> SocketAddr: "an address with a port, such as 0.0.0.0:8080 or [::]:8080" =>
+        text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
+            Ok(port) => format!(
+                "a port alone does not identify an interface: write 0.0.0.0:{port} for all \
+                 interfaces, or 127.0.0.1:{port}"
+            ),
+            Err(_) => "a name does not identify an interface: write its address".to_owned(),
+        });
+
+    Peer(text) -> String:
+        "the URL of an admin address, such as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
+        tollgate_admin::check_peer(text)
+            .map(|()| text.to_owned())
+            .map_err(|_| "write only scheme, host and port".to_owned());
+
+    Network(text) -> String: "a network such as 10.0.0.0/8, an address, `loopback` or `private`" =>
+        checked(text, TrustedProxies::parse([text]));
+
+    TimeZone(text) -> String: "an IANA time zone such as Europe/Berlin or UTC" => {
+        if calendar::has_zone(text) {
+            return Ok(text.to_owned());
+        }
+        let nearest = calendar::zones()
+            .map(|zone| (strsim::jaro_winkler(text, &zone), zone))
+            .max_by(|(one, _), (other, _)| one.total_cmp(other))
+            .filter(|(likeness, _)| *likeness > 0.85);
+        Err(nearest.map_or_else(
+            || "time zones are named after places, not offsets or abbreviations".to_owned(),
+            |(_, zone)| format!("did you mean `{zone}`?"),
+        ))
+    };
+
+    Listed(text) -> String: "a network such as 203.0.113.0/24, or an address" =>
+        match SubjectList::new().network(text) {
+            Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
+                Err("names are not looked up: write the addresses".to_owned())
+            }
+            parsed => checked(text, parsed),
+        };
+
+    User(text) -> String: "a user name as in tokens" => checked(text, SubjectList::new().user(text));
+
+    Target(text) -> Uri: "a URL such as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
+        target(text);
+
+    JwksUrl(text) -> String: "a URL such as https://login.example.com/jwks.json", r"^https?://" => {
+        let uri = url(text)?;
+        let host = uri.host().unwrap_or_default();
+        let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+        if uri.scheme() != Some(&Scheme::HTTPS) && !is_local {
+            return Err("use https, or an attacker could send other keys".to_owned());
+        }
+        Ok(text.to_owned())
+    };
+
+    Store(text) -> (): "`memory`, or a section with `redis` in it", r"^memory$" => match text {
+        "memory" => Ok(()),
+        text if text.starts_with("redis") => {
+            Err("write its URL: `store: {redis: {url: …}}`".to_owned())
+        }
+        _ => Err("there is no other store".to_owned()),
+    };
+
+    /// A Redis URL. No message shows it, because it may contain a password.
+    RedisUrl(text) -> String:
+        "a URL such as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
+        r"^(redis|rediss|redis\+unix)://" =>
+        match text.split_once("://") {
+            Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
+                checked(text, RedisStore::builder(text))
+            }
+            Some(("redis" | "rediss" | "redis+unix", _)) => Err("it names no host".to_owned()),
+            Some(_) => Err("its scheme is not redis, rediss or redis+unix".to_owned()),
+            None => Err("it has no scheme".to_owned()),
+        };
+
+    Header(text) -> HeaderName: "a header name such as X-Forwarded-For" =>
+        HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
+            "a header name has letters, digits and `-`, but no spaces or colons".to_owned()
+        });
+
+    Method(text) -> HttpMethod:
+        "an HTTP method in capitals, such as GET", r"^[!#$%&'*+.^_`|~0-9A-Z-]+$" =>
+        match HttpMethod::from_bytes(text.as_bytes()) {
+            Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                Err(format!("methods are case-sensitive: write {}", text.to_ascii_uppercase()))
+            }
+            Ok(method) => Ok(method),
+            Err(_) => Err("a method is one word".to_owned()),
+        };
+
+    /// A host name, in lowercase.
+    Host(text) -> String: "a host name without a port, such as api.example.com" => {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+        let is_name = !text.is_empty() && text.bytes().all(fits);
+        if text.contains('*') {
+            return Err("wildcards are not supported: remove the key to match any host".to_owned());
+        }
+        if !is_name || (text.contains(':') && !text.starts_with('[')) {
+            return Err("leave out scheme, port and path".to_owned());
+        }
+        Ok(text.to_ascii_lowercase())
+    };
+
+    Path(text) -> PathMatch: "a path such as /login, or a prefix such as /static/*", r"^/" =>
+        path(text);
+
+    /// A digest, in lowercase.
+    Sha256(text) -> String: "the SHA-256 of a key as 64 hex digits", r"^[0-9A-Fa-f]{64}$" => {
+        if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(text.to_ascii_lowercase());
+        }
+        Err("print it with `printf %s KEY | sha256sum`".to_owned())
+    };
+
+    /// A fraction: numerator and denominator.
+    Share(text) -> (u32, u32): "a share such as 1/10", r"^ *[0-9]+ */ *[0-9]+ *$" =>
+        share(text).ok_or_else(|| {
+            "write two whole numbers, the first not larger than the second and both from 1 to \
+             1000000"
+                .to_owned()
+        });
+
+    /// A fraction from 0 to 1.
+    Ratio(text) -> f64:
+        "a share such as 0.1 or 1/10", r"^ *([0-9]+ */ *[0-9]+|[01]|[01]?\.[0-9]+) *$" =>
+        ratio(text)
+            .ok_or_else(|| "write a number from 0 to 1, or two whole numbers such as 1/10".to_owned());
+
+    /// Several headers in one text. No message shows the text, because it may contain a password.
+    Fields(text) -> Vec<(HeaderName, HeaderValue)>: "headers such as name=value,name=value" => {
+        let field = |(place, field): (usize, &str)| {
+            let wrong = |what: &str| format!("field {} {what}", place + 1);
+            let (name, value) = field.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
+            let name = HeaderName::from_bytes(name.trim().as_bytes())
+                .map_err(|_| wrong("has a name with characters besides letters, digits and `-`"))?;
+            let value: Vec<u8> = percent_encoding::percent_decode_str(value.trim()).collect();
+            let value = HeaderValue::from_bytes(&value).ok().filter(|value| value.to_str().is_ok());
+            let mut value = value.ok_or_else(|| wrong("has a value with non-ASCII characters"))?;
+            value.set_sensitive(true);
+            Ok((name, value))
+        };
+        text.split(',').enumerate().map(field).collect()
+    };
+
+    /// An amount of money in millionths.
+    Money(text) -> u64:
+        "an amount such as 50, 49.99 or 50 USD", r"^[0-9]+(\.[0-9]{1,6})?( *[A-Z]{3})?$" =>
+    {
+        let amount = text.trim_end_matches(|c: char| c.is_ascii_uppercase());
+        let has_currency = [0, 3].contains(&(text.len() - amount.len()));
+        match millionths(amount.trim_end()).filter(|_| has_currency) {
+            Some(0) => Err("no request would pass: write more than 0".to_owned()),
+            Some(amount) => Ok(amount),
+            None => Err("write a number, and a currency of three letters if you like".to_owned()),
+        }
+    };
+
+    /// A price in millionths.
+    Price(text) -> u64: "a price such as 2 or 0.25", r"^[0-9]+(\.[0-9]{1,6})?$" =>
+        millionths(text).ok_or_else(|| {
+            "write a number without a currency, with at most six digits after the point".to_owned()
+        });
+
+    Excess(text) -> OnExceeded:
+        "`reject`, `annotate`, or a section with `wait` in it", r"^(reject|annotate)$" => match text
+    {
+        "reject" => Ok(OnExceeded::Reject),
+        "annotate" => Ok(OnExceeded::Annotate),
+        "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
+        _ => Err("there are no other values".to_owned()),
+    };
+
+    Status(text) -> Statuses:
+        "a status such as 401, or a class such as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
+        text.parse().map_err(|()| "it has three digits, from 100 to 599".to_owned());
+
+    PerMinute(text) -> Option<u64>:
+        "a whole number from 1 to 1000000, or `unlimited`", r"^([1-9][0-9]{0,6}|unlimited)$" =>
+    {
+        if text == "unlimited" {
+            return Ok(None);
+        }
+        per_minute(text).map(Some)
+    };
+
+    Preflights(text) -> PreflightWord:
+        "a whole number from 1 to 1000000, `charged` or `unlimited`",
+        r"^([1-9][0-9]{0,6}|charged|unlimited)$" =>
+        match text {
+            "charged" => Ok(PreflightWord::Charged),
+            "unlimited" => Ok(PreflightWord::Unlimited),
+            number => per_minute(number).map(PreflightWord::PerMinute),
+        };
+
+    Hs256(text) -> String: "a secret of at least 32 bytes" =>
+        checked(text, tollgate::key::JwtKey::hs256(text.as_bytes()));
+}
+
+/// The text, if one of the layer's types accepts it.
+fn checked<T, E: Display>(text: &str, parsed: Result<T, E>) -> Result<String, String> {
+    parsed.map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn per_minute(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or_else(|| "write a keyword instead of 0, which is usually a mistake".to_owned())
+}
+
+fn share(text: &str) -> Option<(u32, u32)> {
+    let (part, whole) = text.split_once('/')?;
+    let whole_number = |text: &str| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u32>().ok())?.filter(|n| (1..=1_000_000).contains(n))
+    };
+    let (part, whole) = (whole_number(part.trim())?, whole_number(whole.trim())?);
+    (part <= whole).then_some((part, whole))
+}
+
+fn ratio(text: &str) -> Option<f64> {
+    if let Some((part, whole)) = share(text) {
+        return Some(f64::from(part) / f64::from(whole));
+    }
+    let text = text.trim();
+    // No signs, no exponents, no `NaN`.
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = text.parse().ok().filter(|_| is_plain);
+    number.filter(|number| (0.0..=1.0).contains(number))
+}
+
+/// Reads a decimal number with at most six digits after the point, and multiplies it by a million.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 6 {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<6}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(fraction)
+}
+
+pub(super) fn target(text: &str) -> Result<Uri, String> {
+    let uri = url(text)?;
+    if uri.query().is_some() {
+        return Err("remove the query, because each request has its own".to_owned());
+    }
+    Ok(uri)
+}
+
+fn url(text: &str) -> Result<Uri, String> {
+    let uri = text.parse::<Uri>().map_err(|_| "it is not a URL".to_owned())?;
+    if !matches!(uri.scheme().map(Scheme::as_str), Some("http" | "https")) {
+        return Err("it does not start with http:// or https://".to_owned());
+    }
+    let authority = uri.authority().ok_or("it names no host")?;
+    if authority.as_str().contains('@') {
+        return Err("it must not contain a user or password".to_owned());
+    }
+    if authority.host().is_empty()
+        || (authority.as_str() != authority.host() && authority.port().is_none())
+    {
+        return Err("it names no host, or a port that is not valid".to_owned());
+    }
+    if text.contains('#') {
+        return Err("a fragment is never sent: leave it out".to_owned());
+    }
+    Ok(uri)
+}
+
+pub(super) fn path(text: &str) -> Result<PathMatch, String> {
+    let fixed = text.strip_suffix("/*").unwrap_or(text);
+    if !text.starts_with('/') {
+        return Err("it does not start with `/`".to_owned());
+    }
+    if fixed.contains('*') {
+        return Err("`*` matches everything below and is the last segment; for anything else \
+                    write `expression: regex`"
+            .to_owned());
+    }
+    if fixed.contains(['?', '#']) {
+        return Err("only the path is matched, never the query".to_owned());
+    }
+    if fixed.contains(['{', '<']) {
+        return Err(format!(
+            "placeholders are not supported here: write `expression: regex` and {}",
+            expression(text)
+        ));
+    }
+    let plain = plain_path(fixed)?;
+    Ok(match (text.ends_with("/*"), plain.as_str()) {
+        (true, "") => PathMatch::Any,
+        (true, _) => PathMatch::Below(plain),
+        (false, _) => PathMatch::Plain(plain),
+    })
+}
+
+/// The path as it looks in normalized requests, or why no request has this path.
+fn plain_path(text: &str) -> Result<String, String> {
+    // Everything below the root.
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    match normalise(text, Ambiguous::Refuse) {
+        Ok(normal) if normal == text => Ok(normal.into_owned()),
+        Ok(normal) => {
+            Err(format!("paths are normalized before they are matched: write `{normal}`"))
+        }
+        Err(fault) => Err(fault.to_string()),
+    }
+}
+
+/// The regular expression for a path with placeholders such as `{id}`, `<id>` or `:id`.
+pub(super) fn expression(path: &str) -> String {
+    let part = |part: &str| match part.starts_with(['{', '<', ':']) {
+        true => "[^/]+".to_owned(),
+        false => regex::escape(part),
+    };
+    let (fixed, end) = match path.strip_suffix("/*") {
+        Some(above) => (above, "(/.*)?$"),
+        None => (path, "$"),
+    };
+    let parts: Vec<_> = fixed.split('/').map(part).collect();
+    format!("`^{}{end}`", parts.join("/"))
+}

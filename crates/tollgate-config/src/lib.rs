@@ -1,0 +1,102 @@
+//! The gateway's configuration: a YAML file becomes a [`plan::Plan`], which is plain, fully checked
+//! data, or a report of all its problems.
+
+#![expect(missing_docs, reason = "a part of the gateway, and not a library for other programs")]
+
+pub mod check;
+mod env;
+pub mod files;
+mod format;
+pub mod header_names;
+mod named_files;
+pub mod path;
+mod place;
+pub mod plan;
+mod problem;
+mod rate_limits;
+mod read;
+pub mod schema;
+mod secrets;
+mod source;
+pub mod spec;
+pub mod tables;
+mod tree;
+mod typed;
+
+pub use self::env::Env;
+pub use self::named_files::{FileContents, NamedFiles};
+pub use self::place::{Place, Span};
+pub use self::problem::{Problem, Report, Severity};
+pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
+pub use self::source::{Source, SourceError};
+
+use std::rc::Rc;
+
+use self::plan::Plan;
+use self::problem::{Checked, Problems, Reported};
+use self::tables::File;
+use self::typed::{Input, Kind as _};
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub plan: Option<Plan>,
+    pub report: Report,
+    pub files: Vec<NamedFiles>,
+}
+
+impl Outcome {
+    /// Opens the files that the configuration names, and reports problems with them.
+    #[must_use]
+    pub fn with_files(mut self) -> Self {
+        let problems: Vec<_> = self.files.iter().filter_map(file_problem).collect();
+        if !problems.is_empty() {
+            self.plan = None;
+            self.report.add(problems);
+        }
+        self
+    }
+}
+
+fn file_problem(named: &NamedFiles) -> Option<Problem> {
+    let error = match &named.contents {
+        FileContents::Tls(files) => files::tls(files).err(),
+        FileContents::Keys(origin) => files::keys(origin).err(),
+        FileContents::Subjects(file) => files::subjects(file).err(),
+        FileContents::RateLimits(file) => read_rate_limit_files([&**file]).err().map(|error| {
+            let what = format!("{}: {}", file.display(), error.what);
+            files::FileError { what, ..error }
+        }),
+    }?;
+    let (_, place) = named.files.iter().find(|(file, _)| *file == error.file)?;
+    let (severity, place) = (Severity::Error, place.clone());
+    Some(Problem { severity, place, what: error.what, cure: error.cure })
+}
+
+/// Reads a configuration; variables come from `env`.
+///
+/// This reads only the text and never blocks. [`Outcome::with_files`] and the server open the files
+/// that the configuration names.
+pub fn read(source: &Source, env: Env<'_>) -> Outcome {
+    let problems = Rc::new(Problems::default());
+    let plan = plan(source, env, &problems);
+    let mut plan = plan.ok().filter(|_| !problems.has_errors());
+    let files = problems.named_files();
+    if let Some(plan) = &mut plan {
+        let files = files.iter().flat_map(|named| &named.files);
+        plan.files = files.map(|(file, _)| file.clone()).collect();
+    }
+    Outcome { plan, report: problems.report(source), files }
+}
+
+pub fn read_with_process_env(source: &Source) -> Outcome {
+    read(source, &|name| std::env::var(name).ok())
+}
+
+fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {
+    if source.text.len() as u64 > Source::MAX_BYTES {
+        let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
+        return Err(problems.error(Place::START, what, "is it the right file?"));
+    }
+    let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
+    read::plan(&*File::read(Input::root(&root, problems))?)
+}

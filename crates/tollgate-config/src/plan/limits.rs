@@ -1,0 +1,298 @@
+use std::sync::Arc;
+
+use http::Method;
+use tollgate::Policy;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Cost, OnStoreError};
+use tollgate_llm::Models;
+
+use super::matching::is_same;
+use super::{Methods, PathMatch, ReservePlan, SettleBy, Statuses};
+use crate::path::{PathFault, in_all_readings, other_readings};
+
+/// A route's limits. All of `global`, `client` and the first matching api apply, and either all of
+/// these charge the request or none does. Routes that inherit a limit share its quota.
+#[derive(Clone, Debug, Default)]
+pub struct RouteLimits {
+    pub global: Option<Arc<LimitPlan>>,
+    pub client: Option<Arc<LimitPlan>>,
+    pub apis: Arc<[ApiPlan]>,
+}
+
+impl RouteLimits {
+    pub fn all(&self) -> impl Iterator<Item = &LimitPlan> {
+        self.everywhere().chain(self.apis.iter().flat_map(ApiPlan::limits))
+    }
+
+    pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
+        self.global.iter().chain(&self.client).map(Arc::as_ref)
+    }
+
+    /// The first api that matches a request to a normalized path, in any of the path's readings.
+    ///
+    /// # Errors
+    /// Two readings match different apis.
+    pub fn api(&self, method: &Method, path: &str) -> Result<Option<usize>, PathFault> {
+        in_all_readings(path, |path| {
+            let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
+            self.apis.iter().position(matches)
+        })
+    }
+
+    pub fn met(&self) -> impl Iterator<Item = Vec<&LimitPlan>> {
+        let apis = self.apis.iter().map(Some).chain([None]);
+        apis.map(|api| self.everywhere().chain(api.into_iter().flat_map(ApiPlan::limits)).collect())
+    }
+
+    /// Whether both contain the same limits, inherited from the same place.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        let same = |one: &Option<Arc<LimitPlan>>, other: &Option<Arc<LimitPlan>>| match (one, other)
+        {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same(&self.global, &other.global)
+            && same(&self.client, &other.client)
+            && Arc::ptr_eq(&self.apis, &other.apis)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ApiPlan {
+    pub methods: Methods,
+    pub path: PathMatch,
+    pub limit: LimitPlan,
+    pub llm: Option<Arc<LlmPlan>>,
+}
+
+/// Budgets for language models. The request bodies contain the costs.
+#[derive(Clone, Debug)]
+pub struct LlmPlan {
+    /// Limits in tokens and in money.
+    pub budgets: Vec<LimitPlan>,
+    pub models: Models,
+    /// The maximum request bytes that are read before the decision.
+    pub max_read: usize,
+}
+
+impl ApiPlan {
+    pub fn limits(&self) -> impl Iterator<Item = &LimitPlan> {
+        std::iter::once(&self.limit).chain(self.llm.iter().flat_map(|llm| &llm.budgets))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct LimitPlan {
+    pub name: String,
+    /// The quotas that apply at the same time. The first has the limit's name.
+    pub quotas: Vec<QuotaPlan>,
+    pub whose: Whose,
+    pub costs: Arc<CostTable>,
+    /// `false` for a shadow.
+    pub enforce: bool,
+    /// Whether the rate limit headers leave its policies out.
+    pub hide_headers: bool,
+    pub excess: OnExceeded,
+    /// Which responses count; by default all.
+    pub counts: Option<Vec<Statuses>>,
+    /// How an estimated charge is corrected.
+    pub reserve: Option<ReservePlan>,
+    /// How many requests may be in flight, if that is limited. Each tier has the same limit.
+    pub in_flight: Option<Policy>,
+    pub penalty: Option<PenaltyPlan>,
+}
+
+#[derive(Clone, Debug)]
+pub struct PenaltyPlan {
+    pub policy: Policy,
+    /// Which responses are strikes; by default denials are.
+    pub failures: Option<Vec<Statuses>>,
+}
+
+/// A quota, which may be different in each tier.
+#[derive(Clone, Debug)]
+pub struct QuotaPlan {
+    /// The policy for clients without a tier, if they have this quota.
+    pub everybody: Option<Policy>,
+    /// Each tier's policy, with the same name, if the tier has this quota. Empty if all tiers have
+    /// the same quota.
+    pub tiers: Vec<Option<Policy>>,
+}
+
+impl QuotaPlan {
+    pub const fn of(everybody: Policy) -> Self {
+        Self { everybody: Some(everybody), tiers: Vec::new() }
+    }
+
+    pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
+        match tier.and_then(|tier| self.tiers.get(tier)) {
+            Some(policy) => policy.as_ref(),
+            None => self.everybody.as_ref(),
+        }
+    }
+}
+
+impl LimitPlan {
+    /// The first quota for clients without a tier.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.quotas.first()?.everybody.as_ref()
+    }
+
+    pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
+        self.quotas.iter().filter_map(move |quota| quota.policy_in(tier))
+    }
+
+    /// Whether it can deny requests, which limits that only shadow or annotate cannot.
+    pub fn enforces(&self) -> bool {
+        self.enforce && self.excess != OnExceeded::Annotate
+    }
+
+    pub fn on_store_error(&self) -> OnStoreError {
+        self.any().and_then(Policy::on_store_error).unwrap_or_default()
+    }
+
+    /// The failure policy for requests that are shed, if it differs.
+    pub fn shed(&self) -> Option<OnStoreError> {
+        let shed = self.any().and_then(Policy::shed);
+        shed.filter(|shed| *shed != self.on_store_error())
+    }
+
+    pub fn may_fall_back(&self) -> bool {
+        self.any().is_some_and(Policy::may_fall_back)
+    }
+
+    /// Any of its policies, because all have the same failure policy.
+    fn any(&self) -> Option<&Policy> {
+        let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);
+        // A limit may have quotas only in tiers.
+        let quotas = self.policies();
+        quotas.chain(&self.in_flight).chain(penalty).next()
+    }
+
+    /// How the usage of a language model is charged, if the limit is such a budget.
+    pub fn usage(&self) -> Option<SettleBy> {
+        self.reserve.map(|reserve| reserve.settle).filter(|settle| settle.is_usage())
+    }
+
+    /// Whether its quota is leased, so units are spent without calling the store.
+    pub fn is_leased(&self) -> bool {
+        self.policy().is_some_and(|policy| policy.lease().is_some())
+    }
+
+    /// The policies of all quotas and all tiers.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.quotas.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All clients together.
+    Everybody,
+    Client,
+}
+
+/// The costs of requests: the first path rule that matches, otherwise the method, otherwise
+/// `other`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostTable {
+    pub paths: Vec<CostRule>,
+    /// By method. GET covers HEAD, and SEARCH and QUERY cover each other unless both are listed.
+    pub methods: Vec<(Method, Cost)>,
+    pub other: Cost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostRule {
+    pub methods: Methods,
+    pub path: PathMatch,
+    pub cost: Cost,
+}
+
+impl CostTable {
+    /// The same cost for every request.
+    pub const fn flat(cost: Cost) -> Self {
+        Self { paths: Vec::new(), methods: Vec::new(), other: cost }
+    }
+
+    /// The costs from [`Costs::by_method`](tollgate::Costs::by_method).
+    pub fn by_method() -> Self {
+        let costs = tollgate::Costs::by_method();
+        let cost = |method: &Method| {
+            let mut request = http::Request::new(());
+            method.clone_into(request.method_mut());
+            costs.of(&tollgate::key::RequestHead::of(&request))
+        };
+        let methods = ["GET", "SEARCH", "POST", "PUT", "PATCH", "DELETE"];
+        let methods = methods.iter().filter_map(|name| name.parse().ok());
+        let methods = methods.map(|method| (cost(&method), method));
+        let methods = methods.map(|(cost, method)| (method, cost)).collect();
+        Self { paths: Vec::new(), methods, other: cost(&Method::OPTIONS) }
+    }
+
+    /// The cost of a request to a normalized path. If the path has several readings, the highest
+    /// cost counts.
+    pub fn of(&self, method: &Method, path: &str) -> Cost {
+        if self.paths.is_empty() && self.methods.is_empty() {
+            return self.other;
+        }
+        let readings = other_readings(path).map(|reading| self.of_reading(method, &reading));
+        readings.fold(self.of_reading(method, path), Cost::max)
+    }
+
+    fn of_reading(&self, method: &Method, path: &str) -> Cost {
+        let rule =
+            self.paths.iter().find(|rule| rule.methods.contain(method) && rule.path.matches(path));
+        if let Some(rule) = rule {
+            return rule.cost;
+        }
+        self.of_method(method)
+    }
+
+    fn of_method(&self, method: &Method) -> Cost {
+        let listed = |method: &str| {
+            let mut all = self.methods.iter();
+            all.find(|(listed, _)| is_same(listed.as_str(), method)).map(|(_, cost)| *cost)
+        };
+        let known_as = |name: &str| {
+            let twins = [("HEAD", "GET"), ("QUERY", "SEARCH"), ("SEARCH", "QUERY")];
+            twins.iter().find(|(one, _)| is_same(one, name)).map(|(_, other)| *other)
+        };
+        let method = method.as_str();
+        let cost = listed(method).or_else(|| known_as(method).and_then(listed));
+        cost.unwrap_or(self.other)
+    }
+
+    /// The highest cost that these methods and paths can have, and a description of the requests
+    /// that have it.
+    pub fn highest(&self, methods: &Methods, path: &PathMatch) -> (Cost, String) {
+        let is_met = |(index, rule): (usize, &CostRule)| {
+            let meet = rule.path.covers(path) || path.covers(&rule.path);
+            // Only the first match counts.
+            let is_hidden = self.paths[..index].iter().any(|earlier| {
+                (earlier.path.covers(path) || earlier.path.covers(&rule.path))
+                    && (earlier.methods.cover(methods) || earlier.methods.cover(&rule.methods))
+            });
+            meet && rule.methods.meet(methods) && !is_hidden
+        };
+        let rules = self.paths.iter().enumerate().filter(|it| is_met(*it)).map(|(_, rule)| {
+            let CostRule { methods, path, cost } = rule;
+            let method = if methods.is_all() { String::new() } else { format!("{methods} ") };
+            (*cost, format!("a {method}request to `{path}`"))
+        });
+        let has_rule = |has_methods: &dyn Fn(&Methods) -> bool| {
+            self.paths.iter().any(|rule| rule.path.covers(path) && has_methods(&rule.methods))
+        };
+        let listed = self.methods.iter().map(|(method, _)| method).filter(|it| methods.contain(it));
+        let by_method = listed.chain(methods.iter()).filter(|it| !has_rule(&|all| all.contain(it)));
+        let by_method =
+            by_method.map(|method| (self.of_method(method), format!("a {method} request")));
+        let has_others = methods.is_all() && !has_rule(&Methods::is_all);
+        let other = if self.methods.is_empty() { "a request" } else { "any other request" };
+        let others = has_others.then(|| (self.other, other.to_owned()));
+        let all = rules.chain(by_method).chain(others);
+        all.reduce(|highest, next| if next.0 > highest.0 { next } else { highest })
+            .unwrap_or_else(|| (self.other, other.to_owned()))
+    }
+}

@@ -1,0 +1,166 @@
+//! The limits that apply to a request. `serve`, `replay` and `explain` all decide here, so they
+//! agree.
+
+use std::sync::LazyLock;
+
+use http::Method;
+use tollgate::Policy;
+use tollgate::access::Listed;
+use tollgate::key::{Key, Subject};
+use tollgate::limit::OnMissingKey;
+use tollgate::policy::Cost;
+
+use super::{LimitPlan, Plan, Preflights, RouteLimits, Whose};
+use crate::path::PathFault;
+
+/// The limits that apply to a request on its route.
+#[derive(Clone, Copy, Debug)]
+pub enum Meeting<'p> {
+    /// The client is on the blocklist, so the request gets 403.
+    Blocked,
+    /// No limit applies.
+    Unlimited(Unlimited),
+    /// A CORS preflight, to which only this limit applies.
+    Preflight(&'p LimitPlan),
+    /// The route's `global` and `client`, and the api with this index.
+    Limits { api: Option<usize> },
+}
+
+/// Why no limit applies to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlimited {
+    /// The client is on the allowlist.
+    Allowlist,
+    /// The path is exempt.
+    Exempt,
+    /// Neither the route nor the api has a limit.
+    NoLimit,
+    /// CORS preflights are unlimited.
+    Preflight,
+}
+
+/// The request has no client, but a limit needs a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingClient;
+
+impl Plan {
+    /// Finds the limits for a normalized path. Blocklist and allowlist also apply to exempt paths,
+    /// so the caller looks up the client in both lists first.
+    ///
+    /// # Errors
+    /// Two readings of the path match different apis.
+    pub fn meets(
+        &self,
+        limits: &RouteLimits,
+        listed: Listed,
+        method: &Method,
+        path: &str,
+        is_preflight: bool,
+    ) -> Result<Meeting<'_>, PathFault> {
+        match listed {
+            Listed::Blocked => return Ok(Meeting::Blocked),
+            Listed::Allowed => return Ok(Meeting::Unlimited(Unlimited::Allowlist)),
+            _ if self.is_exempt(path) => return Ok(Meeting::Unlimited(Unlimited::Exempt)),
+            _ => {}
+        }
+        let api = limits.api(method, path)?;
+        if api.is_none() && limits.everywhere().next().is_none() {
+            return Ok(Meeting::Unlimited(Unlimited::NoLimit));
+        }
+        Ok(match &self.preflights {
+            Preflights::Limited(limit) if is_preflight => Meeting::Preflight(limit),
+            Preflights::Unlimited if is_preflight => Meeting::Unlimited(Unlimited::Preflight),
+            _ => Meeting::Limits { api },
+        })
+    }
+
+    /// The key under which a limit counts a request. `None` if the limit does not apply because the
+    /// request has no client.
+    ///
+    /// # Errors
+    /// The request is rejected, because it has no client.
+    pub fn key<'k>(
+        &self,
+        limit: &LimitPlan,
+        client: Option<&'k Subject>,
+    ) -> Result<Option<&'k Key>, MissingClient> {
+        static SHARED: LazyLock<Key> = LazyLock::new(OnMissingKey::shared_key);
+        match (limit.whose, client, self.on_missing_key) {
+            (Whose::Everybody, ..) => Ok(Some(const { &Key::GLOBAL })),
+            (Whose::Client, Some(subject), _) => Ok(Some(&subject.key)),
+            (Whose::Client, None, OnMissingKey::Share) => Ok(Some(&SHARED)),
+            (Whose::Client, None, OnMissingKey::Deny) if limit.enforces() => Err(MissingClient),
+            (Whose::Client, None, _) => Ok(None),
+        }
+    }
+}
+
+/// A policy that charges a request, and the cost.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedCharge<'p> {
+    pub policy: &'p Policy,
+    pub cost: Cost,
+    /// Whether a denial rejects the request or makes it wait.
+    pub enforce: bool,
+}
+
+impl LimitPlan {
+    /// A request's charges, given its cost and its client's tier.
+    pub fn charges(
+        &self,
+        tier: Option<usize>,
+        cost: Cost,
+    ) -> impl Iterator<Item = PlannedCharge<'_>> {
+        let enforce = self.enforces();
+        let quotas =
+            self.quotas_in(tier).map(move |policy| PlannedCharge { policy, cost, enforce });
+        let in_flight = self.in_flight.iter();
+        let in_flight =
+            in_flight.map(move |policy| PlannedCharge { policy, cost: Cost::ONE, enforce });
+        // A blocked client is denied even if its requests may exceed the quota.
+        let penalty = self.penalty.iter().map(|penalty| PlannedCharge {
+            policy: &penalty.policy,
+            cost: Cost::ONE,
+            enforce: self.enforce,
+        });
+        quotas.chain(in_flight).chain(penalty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Source, read};
+
+    #[test]
+    fn lists_precede_exemptions() {
+        let yaml = "rateLimiter:
+  target: http://localhost
+  exempt: [/healthz, /login]
+  apis:
+    - {identifier: login, path: /login, limit: 1, windowSeconds: 60}
+    - {identifier: search, path: /search, limit: 1, windowSeconds: 60}
+";
+        let plan = read(&Source::new("test", yaml), &|_| None).plan.unwrap();
+        let meets = |listed, path, is_preflight| {
+            let limits = &plan.routes[0].limits;
+            match plan.meets(limits, listed, &Method::OPTIONS, path, is_preflight).unwrap() {
+                Meeting::Blocked => "blocked".to_owned(),
+                Meeting::Unlimited(why) => format!("{why:?}"),
+                Meeting::Preflight(limit) => limit.name.clone(),
+                Meeting::Limits { api } => format!("{api:?}"),
+            }
+        };
+        for (listed, path, is_preflight, expected) in [
+            (Listed::Blocked, "/healthz", true, "blocked"),
+            (Listed::Allowed, "/search", true, "Allowlist"),
+            (Listed::Neither, "/login", false, "Exempt"),
+            (Listed::Neither, "/search", false, "Some(1)"),
+            (Listed::Neither, "/search", true, Preflights::NAME),
+            // Preflights are only limited if other requests are limited.
+            (Listed::Neither, "/", true, "NoLimit"),
+        ] {
+            assert_eq!(meets(listed, path, is_preflight), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The plan: a checked configuration as plain data.
+
+mod connections;
+mod edits;
+mod identity;
+mod limits;
+mod matching;
+mod meeting;
+mod preflights;
+mod rate_limits;
+mod secret;
+mod server;
+mod settling;
+mod store;
+mod subjects;
+mod telemetry;
+pub mod upstream;
+
+use std::cell::LazyCell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::uri::Authority;
+use tollgate::denial::Members;
+use tollgate::headers::HeaderOptions;
+use tollgate::key::TrustedProxies;
+use tollgate::limit::{OnMissingKey, Paths};
+
+pub use self::connections::{Connections, TooFewFiles};
+pub use self::edits::{EditError, Edits};
+pub use self::identity::{
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin, ValuePlace, ValuePlan,
+};
+pub use self::limits::{
+    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
+};
+pub use self::matching::{Methods, PathMatch, PathMatchError};
+pub use self::meeting::{Meeting, MissingClient, PlannedCharge, Unlimited};
+pub use self::preflights::Preflights;
+pub use self::rate_limits::{
+    Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
+    descriptor_key,
+};
+pub use self::secret::Secret;
+pub use self::server::{Front, Listen, Route, Timeouts, TlsFiles};
+pub use self::settling::{ReservePlan, SettleBy, Statuses};
+pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::subjects::SubjectsPlan;
+pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+
+use crate::path::{Ambiguous, PathFault, in_all_readings};
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where clients and other proxies connect; at least one.
+    pub listen: Vec<Listen>,
+    /// The proxies that may request decisions over HTTP.
+    pub forward_auth: TrustedProxies,
+    /// The address for health, state and metrics, which a public listener never serves.
+    pub admin: SocketAddr,
+    /// Admin addresses of other gateways. The live page shows their streams, and their pages may
+    /// read this gateway's stream.
+    pub admin_peers: Vec<String>,
+    pub rate_limits: Option<RateLimitsPlan>,
+    pub timeouts: Timeouts,
+    pub max_tunnels: usize,
+    /// The proxies that may set `X-Forwarded-*` and `Forwarded`. From other peers, these headers
+    /// are replaced.
+    pub trusted_proxies: TrustedProxies,
+    pub ambiguous: Ambiguous,
+    /// The routes; the first match counts.
+    pub routes: Vec<Route>,
+    /// Paths that are allowed without calling the store.
+    pub exempt: Vec<PathMatch>,
+    pub preflights: Preflights,
+    /// The paths of gRPC services.
+    pub grpc: Arc<[PathMatch]>,
+    /// The sources that may identify a client; the first that finds a client counts.
+    pub identity: Vec<IdentitySource>,
+    /// The action for requests without a client.
+    pub on_missing_key: OnMissingKey,
+    pub missing_key_status: StatusCode,
+    /// The names of the tiers. Elsewhere a tier is an index into this list.
+    pub tiers: Vec<String>,
+    /// The blocklist, which precedes the allowlist.
+    pub deny: SubjectsPlan,
+    pub allow: SubjectsPlan,
+    /// The maximum number of waiting requests, and of their bytes.
+    pub waiting: (usize, usize),
+    pub store: StorePlan,
+    pub headers: HeaderOptions,
+    pub members: Members,
+    pub log: LogPlan,
+    pub access_log: Option<AccessLogPlan>,
+    pub tracing: Option<TracingPlan>,
+    /// All files that the configuration names. A change to their contents causes a reload.
+    pub files: Vec<PathBuf>,
+}
+
+/// Whether a normalized path belongs to a declared gRPC service. Ambiguous paths never do.
+pub fn is_grpc(services: &[PathMatch], path: &str) -> bool {
+    services.iter().any(|service| service.matches(path)) && !Paths::is_ambiguous(path)
+}
+
+impl Plan {
+    /// The first route that matches a request to a normalized path, in any of the path's readings.
+    ///
+    /// # Errors
+    /// Two readings match different routes.
+    pub fn route(&self, host: Option<&Authority>, path: &str) -> Result<Option<usize>, PathFault> {
+        // Computed only if a route names a host, because most configurations have no such route.
+        let host = LazyCell::new(|| host.map(|host| host.host().trim_end_matches('.')));
+        in_all_readings(path, |path| {
+            self.routes.iter().position(|route| {
+                let is_host =
+                    |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
+                route.host.as_ref().is_none_or(is_host) && route.path.matches(path)
+            })
+        })
+    }
+
+    /// Whether requests to a normalized path are not limited. As in the layer, a path that servers
+    /// may read in different ways is never exempt.
+    pub fn is_exempt(&self, path: &str) -> bool {
+        self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
+    }
+
+    pub fn reserves(&self) -> bool {
+        self.routes.iter().any(|route| route.limits.all().any(|limit| limit.reserve.is_some()))
+    }
+}

@@ -1,0 +1,83 @@
+use super::super::problem::{Checked, Reported};
+use super::super::tables::{HeaderEdits, TargetSection};
+use super::super::typed::{Key, Setting, values};
+use crate::plan::Edits;
+use crate::plan::PathMatch;
+use crate::plan::upstream::{Active, Host, Passive, Servers, Upstream};
+
+pub(super) fn target(section: &TargetSection, path: &PathMatch) -> Checked<Upstream> {
+    let strip_prefix = section.strip_prefix.value()?;
+    if let Some(prefix) = &strip_prefix
+        && !PathMatch::Below(prefix.clone()).covers(path)
+    {
+        return Err(section.strip_prefix.error(
+            format!("requests on this route need not start with `{}`", prefix.escape_debug()),
+            format!("write `path: {prefix}/*` in the route, or a path below it"),
+        ));
+    }
+    Ok(Upstream {
+        host: if section.preserve_host.value()? { Host::Client } else { Host::Target },
+        strip_prefix,
+        request_headers: edits(&section.request_headers)?,
+        response_headers: edits(&section.response_headers)?,
+        max_body: section.max_body_bytes.value()?,
+        ..Upstream::to(servers(section)?)
+    })
+}
+
+fn servers(section: &TargetSection) -> Checked<Servers> {
+    let items = section.url.get()?;
+    let addresses = values(items)?;
+    if addresses.len() > Servers::MOST {
+        return Err(section.url.error(
+            format!("the list has {} URLs", addresses.len()),
+            format!("write at most {} URLs", Servers::MOST),
+        ));
+    }
+    for (index, item) in items.iter().enumerate() {
+        if addresses[..index].contains(&addresses[index]) {
+            item.location.warn("this URL is in the list twice", "remove one");
+        }
+    }
+    let of_several: [&Setting; 3] = [&section.balance, &section.max_failures, &section.retry_after];
+    for key in of_several.into_iter().filter(|key| addresses.len() == 1 && key.is_set()) {
+        key.name().warn(
+            format!("`{}` has no effect on a single server", key.key),
+            "list further servers in `url`, or remove it",
+        );
+    }
+    let active = match section.health_check.get()? {
+        Some(check) => Some(Active {
+            path: check.path.value()?,
+            interval: check.interval.value()?,
+            timeout: check.timeout.value()?,
+            healthy: check.healthy.value()?,
+            unhealthy: check.unhealthy.value()?,
+        }),
+        None => None,
+    };
+    Ok(Servers {
+        addresses,
+        protocol: section.protocol.value()?,
+        balance: section.balance.value()?,
+        passive: Passive {
+            failures: section.max_failures.value()?,
+            retry_after: section.retry_after.value()?,
+        },
+        active,
+    })
+}
+
+fn edits(key: &Key<Option<Box<HeaderEdits>>>) -> Checked<Edits> {
+    let mut edits = Edits::default();
+    let Some(section) = key.get()? else { return Ok(edits) };
+    for name in values(section.remove.items()?)? {
+        edits.remove(name).map_err(|_| Reported)?;
+    }
+    if let Some(set) = section.set.get()? {
+        for (name, value) in &set.values.all {
+            edits.set(name.clone(), value.get()?.clone()).map_err(|_| Reported)?;
+        }
+    }
+    Ok(edits)
+}

@@ -1,0 +1,132 @@
+use super::super::{format, problem, spec, typed};
+use super::limits::{Api, Policy};
+use super::path::Path;
+use super::target::Target;
+use crate::path::Ambiguous;
+use typed::{List, OneOrMore, Short, Whole, durations, section, words};
+
+section! {
+    /// The listener for operators.
+    Admin = "admin" short address {
+        /// The listen address.
+        default address: format::Address = "127.0.0.1:8081",
+        /// The admin addresses of other gateways. The live page shows their state too, and their
+        /// pages may read the state of this gateway. The list may include this gateway.
+        optional peers: List<format::Peer>,
+    }
+
+    /// Decisions over HTTP for nginx `auth_request`, Traefik, Caddy, HAProxy and Envoy `ext_authz`.
+    /// See [fronts](fronts.md).
+    ForwardAuth = "forwardAuth" {
+        /// Where the proxies connect.
+        default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8082",
+        /// The proxies that may send checks. Their headers describe the request, so clients must
+        /// not be able to connect from these addresses.
+        required trusted_proxies: List<format::Network>,
+    }
+
+    /// Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).
+    RateLimitService = "rateLimitService" {
+        /// Where Envoy connects. Every client that can connect may call the service.
+        default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8083",
+        /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
+        /// reloads changed files.
+        required config: OneOrMore<format::File>,
+    }
+
+    /// An address that clients connect to.
+    Listen = "listen[]" short address {
+        /// The listen address.
+        required address: format::Address,
+        /// Accepts TLS connections, with HTTP/2 and HTTP/1.1.
+        optional tls: Tls,
+        /// Load balancers that start each connection with a PROXY protocol header. Other
+        /// connections, and connections without this header, are closed.
+        optional proxy_protocol: List<format::Network>,
+        /// The maximum number of connections. Further connections wait in the system's queue.
+        /// Default: 20000, or fewer if the limit on open files is lower. A number above that limit
+        /// is an error at startup.
+        optional max_connections: Whole<1, 1_000_000, usize>,
+        /// The maximum number of connections per client address (IPv6: per /64). Further
+        /// connections are closed. `trustedProxies` are exempt. Default: a quarter of all
+        /// connections, and at least 16.
+        optional max_connections_per_address: Whole<1, 1_000_000, usize>,
+    }
+
+    /// The certificate of the listener.
+    Tls = "listen[].tls" {
+        /// A PEM file with the certificate chain; the server certificate is first.
+        required certificate: format::File,
+        /// A PEM file with the private key.
+        required key: format::File,
+        /// A PEM file with certificate authorities. Clients then need a certificate that these
+        /// authorities have signed.
+        optional client_ca: format::File,
+    }
+
+    /// Requests with a separate target. A route without `global`, `client` and `apis` uses these
+    /// keys of `rateLimiter` and shares their quotas.
+    Route = "routes[]" {
+        /// A unique name. The route's own `client` is the policy `NAME/client`, and its `global` is
+        /// `NAME/global`.
+        required name: format::Identifier,
+        /// Matches requests to this host only.
+        optional host: format::Host,
+        /// Matches requests to these paths only.
+        default path: Path = "/*",
+        /// Where the route's requests are sent. The path remains unchanged unless `stripPrefix` is
+        /// set. Required unless `forwardAuth` is set.
+        optional target: Target,
+        /// Replaces `rateLimiter.global`.
+        optional global: Policy,
+        /// Replaces `rateLimiter.client`.
+        optional client: Policy,
+        /// Replaces `rateLimiter.apis`.
+        optional apis: List<Api>,
+    }
+
+    /// The gateway normalizes each path before it matches and forwards the request.
+    Paths = "paths" {
+        /// How to treat `%2F`, `%5C` and broken escapes, which servers interpret in different ways.
+        /// Such paths are never exempt, and `%00` always gets 400.
+        default ambiguous: AmbiguousPaths = "reject",
+    }
+
+    /// Timeouts of connections, requests and the shutdown.
+    Timeouts = "timeouts" {
+        /// The time to connect to the target, including TLS.
+        default connect: Timeout = "5s",
+        /// The time from the end of a request to the head of the target's response.
+        default response: Timeout = "60s",
+        /// The time between two parts of a body, in either direction.
+        default idle: Timeout = "60s",
+        /// The idle time of an upgraded connection (WebSocket).
+        default tunnel: Timeout = "1h",
+        /// The idle time after which a connection to the target is closed.
+        default pool: Timeout = "30s",
+        /// The time from the first byte of a request head to its last byte.
+        default request_header: Timeout = "10s",
+        /// The idle time between two requests of a client connection.
+        default keep_alive: Timeout = "75s",
+        /// How long listeners accept new connections after SIGTERM while `/readyz` already returns
+        /// 503. Set the time that your load balancer or Kubernetes needs to notice. It does not
+        /// apply to Ctrl-C.
+        default drain_delay: DrainDelay = "0s",
+        /// The time between the close of the listeners and the close of all remaining connections.
+        default drain: Timeout = "30s",
+    }
+}
+
+durations! {
+    Timeout: 1 to 86_400_000, "no timeout at all would let connections pile up";
+    DrainDelay: 0 to 600_000, "the sender of the signal waits for this time and then for `drain`";
+}
+
+words! {
+    AmbiguousPaths -> Ambiguous {
+        /// Rejects such requests with 400.
+        "reject" => Ambiguous::Refuse,
+        /// Forwards such paths unchanged.
+        "keep" => Ambiguous::Keep,
+    }
+}

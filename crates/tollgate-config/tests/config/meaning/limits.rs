@@ -1,0 +1,361 @@
+//! Quotas, algorithms, and costs.
+
+use std::time::Duration;
+
+use http::Method;
+use tollgate::headers::HeaderOptions;
+use tollgate::limit::OnExceeded;
+use tollgate::policy::{Algorithm, Cost, LeakyMode, Refill};
+use tollgate::store::Micros;
+use tollgate_config::plan::{ApiPlan, CostTable, LimitPlan, RouteLimits, SettleBy, Statuses};
+
+use super::{api, with};
+use crate::support::plan;
+
+#[test]
+fn window_accepts_both_notations() {
+    for (written, micros) in [
+        ("window: 500ms", 500_000),
+        ("window: 1m", 60_000_000),
+        ("window: 50us", 50),
+        ("window: 1h 30m", 5_400_000_000),
+        ("windowSeconds: 60", 60_000_000),
+    ] {
+        let api = api(&format!("limit: 5, {written}"));
+        assert_eq!(api.limit.policy().unwrap().window(), Micros::new(micros), "{written}");
+    }
+}
+
+#[test]
+fn algorithms_accept_their_settings() {
+    let algorithm = |rest: &str| api(rest).limit.policy().unwrap().algorithm().expect("a limit");
+    assert_eq!(
+        algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
+        Algorithm::TokenBucket { refill: Refill::Interval }
+    );
+    assert_eq!(
+        algorithm("strategy: leaky_bucket, limit: 5, windowSeconds: 60, maxWait: 2s"),
+        Algorithm::LeakyBucket {
+            mode: LeakyMode::Queue { max_wait: Some(Micros::new(2_000_000)) }
+        }
+    );
+    assert_eq!(
+        algorithm("strategy: leaky_bucket, limit: 5, windowSeconds: 60, mode: meter"),
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter }
+    );
+    assert_eq!(algorithm("limit: 5, windowSeconds: 60"), Algorithm::SlidingWindowCounter);
+    for algorithm in Algorithm::ALL {
+        let plan = with(&format!(
+            "  strategy: {algorithm}\n  apis: [{{identifier: a, path: /a, strategy: \
+             fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
+        ));
+        let limits = &plan.routes[0].limits;
+        assert_eq!(
+            limits.client.as_ref().unwrap().policy().unwrap().algorithm().expect("a limit"),
+            algorithm
+        );
+        assert_eq!(
+            limits.apis[0].limit.policy().unwrap().algorithm().expect("a limit"),
+            Algorithm::FixedWindowCounter
+        );
+    }
+    let bucket = api("strategy: token_bucket, limit: 5, refillSeconds: 30, burst: 20");
+    assert_eq!(
+        bucket.limit.policy().unwrap().to_string(),
+        "a: 5 units per 30 seconds, burst 20, token_bucket"
+    );
+}
+
+#[test]
+fn calendar_windows_use_the_time_zone() {
+    let policy = |text: &str| {
+        api(&format!("strategy: fixed_window_counter, {text}")).limit.policy().cloned().unwrap()
+    };
+    for (text, words) in [
+        ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
+        (
+            "limit: 5, calendar: month, timeZone: america/new_york",
+            "calendar month in America/New_York",
+        ),
+        ("limit: 5, calendar: week", "calendar week in UTC"),
+    ] {
+        assert_eq!(
+            policy(text).to_string(),
+            format!("a: 5 units per {words}, fixed_window_counter")
+        );
+    }
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  strategy: fixed_window_counter
+  client: {limit: 1000, calendar: day}
+  tiers: {pro: {limit: 5000, calendar: month}}
+  apis: [{identifier: part, path: /part, share: 1/10}]
+",
+    );
+    let words = tollgate_config::check::in_words(&plan);
+    for line in [
+        "  client: every request: 1000 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
+        "  part: any method /part: 100 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
+    ] {
+        assert!(words.contains(line), "{words}");
+    }
+}
+
+#[test]
+fn methods_and_exempt_paths_match() {
+    let get = api("method: GET, limit: 5, windowSeconds: 60").methods;
+    assert!(get.contain(&Method::GET) && get.contain(&Method::HEAD));
+    assert!(!get.contain(&Method::POST));
+    let two = api("method: [PUT, PATCH], limit: 5, windowSeconds: 60").methods;
+    assert!(two.contain(&Method::PUT) && two.contain(&Method::PATCH));
+    assert!(!two.contain(&Method::HEAD));
+    assert!(api("limit: 5, windowSeconds: 60").methods.contain(&Method::TRACE));
+
+    let plan = with("  exempt: [/healthz, /static/*, {expression: regex, value: '^/v\\d/x'}]\n");
+    let exempt = |path: &str| plan.exempt.iter().any(|exempt| exempt.matches(path));
+    for path in ["/healthz", "/static", "/static/", "/static/a/b", "/v1/xyz"] {
+        assert!(exempt(path), "{path}");
+    }
+    for path in ["/healthz/", "/Healthz", "/statics", "/vv/x", "/a/v1/x", "/"] {
+        assert!(!exempt(path), "{path}");
+    }
+}
+
+#[test]
+fn first_matching_cost_rule_applies() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    SEARCH: 3
+    DELETE: 10
+    other: 4
+    paths:
+      - {path: /free/*, cost: 0}
+      - {path: /bulk, method: POST, cost: 50}
+  apis:
+    - {identifier: flat, path: /login, limit: 5, windowSeconds: 60, costs: {other: 1}}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let cost = |method: &str, path: &str| {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        limits.client.as_ref().unwrap().costs.of(&method, path).get()
+    };
+    for (method, path, units) in [
+        ("GET", "/", 2),
+        ("HEAD", "/", 2),
+        ("QUERY", "/", 3),
+        ("DELETE", "/", 10),
+        ("PUT", "/", 4),
+        ("DELETE", "/free/x", 0),
+        ("POST", "/bulk", 50),
+        ("PUT", "/bulk", 4),
+    ] {
+        assert_eq!(cost(method, path), units, "{method} {path}");
+    }
+    assert_eq!(limits.apis[0].limit.costs.of(&Method::DELETE, "/login").get(), 1);
+}
+
+#[test]
+fn by_method_costs_match_the_library() {
+    let cost = |lines: &str, method: &str| {
+        let plan = with(lines);
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        plan.routes[0].limits.client.as_ref().unwrap().costs.of(&method, "/").get()
+    };
+    let usual = tollgate::Costs::by_method();
+    for method in ["GET", "HEAD", "SEARCH", "QUERY", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let request = http::Request::builder().method(method).body(()).unwrap();
+        let expected = usual.of(&tollgate::key::RequestHead::of(&request)).get();
+        assert_eq!(cost("  costs: byMethod\n", method), expected, "{method}");
+        assert_eq!(cost("", method), 1, "{method}");
+    }
+}
+
+#[test]
+fn shadow_limits_are_not_enforced() {
+    let plan = with(
+        "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",
+    );
+    let limits = &plan.routes[0].limits;
+    assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
+    // A second queue is valid in shadow mode.
+    with(
+        "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
+    );
+}
+
+#[test]
+fn highest_cost_considers_only_matching_requests() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    DELETE: 10
+    paths:
+      - {path: /bulk/*, cost: 50}
+      - {path: /once, method: GET, cost: 30}
+  apis:
+    - {identifier: get, path: /a, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: all, path: /b, limit: 99, windowSeconds: 60}
+    - {identifier: bulk, path: /bulk/x, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: some, path: /once, method: [GET, POST], limit: 99, windowSeconds: 60}
+    - {identifier: never, path: /once, method: POST, limit: 99, windowSeconds: 60}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let highest = |api: &ApiPlan| api.limit.costs.highest(&api.methods, &api.path);
+    let highest: Vec<_> = limits.apis.iter().map(highest).map(|it| (it.0.get(), it.1)).collect();
+    let highest: Vec<_> = highest.iter().map(|(cost, request)| (*cost, &**request)).collect();
+    assert_eq!(
+        highest,
+        [
+            (2, "a GET request"),
+            (10, "a DELETE request"),
+            (50, "a request to `/bulk/*`"),
+            (30, "a GET request to `/once`"),
+            (1, "a POST request"),
+        ]
+    );
+}
+
+#[test]
+fn extra_quotas_become_policies_per_tier() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  client: {limit: 50, windowSeconds: 60}
+  tiers:
+    free: {limit: 100, windowSeconds: 60, also: [{limit: 20, windowSeconds: 10}]}
+    pro: {limit: 1000, windowSeconds: 60}
+  apis:
+    - {identifier: ai, path: /ai, share: 1/10}
+    - {identifier: daily, path: /d, limit: 9, window: 1s, also: [{limit: 90, window: 1h}, {limit: 900, window: 24h}]}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let limit = |policy: &Option<tollgate::Policy>| {
+        policy.as_ref().map(|policy| (policy.name().to_owned(), policy.quota().limit()))
+    };
+    let second = |name: &str, units| Some((name.to_owned(), units));
+    let client = limits.client.as_ref().unwrap();
+    let [_, also] = &*client.quotas else { panic!("{:?}", client.quotas) };
+    assert_eq!(limit(&also.everybody), None);
+    let tiers: Vec<_> = also.tiers.iter().map(limit).collect();
+    assert_eq!(tiers, [second("client/2", 20), None]);
+    // A share applies to each of the client's quotas.
+    let ai = &limits.apis[0].limit;
+    let [_, also] = &*ai.quotas else { panic!("{:?}", ai.quotas) };
+    assert_eq!(limit(&also.tiers[0]), second("ai/2", 2));
+    let daily = &limits.apis[1].limit.quotas[1..];
+    let everybody: Vec<_> = daily.iter().map(|it| limit(&it.everybody)).collect();
+    assert_eq!(everybody, [second("daily/2", 90), second("daily/3", 900)]);
+    assert!(daily.iter().all(|it| it.tiers.is_empty()));
+}
+
+#[test]
+fn header_options_are_read() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  headers: {rateLimit: false, perPolicy: true, retryJitter: 2s}
+  global: {limit: 5000, window: 1s, hideHeaders: true}
+  client: {limit: 50, windowSeconds: 60}
+",
+    );
+    let headers = HeaderOptions::all().ratelimit(false).x_ratelimit_by_policy();
+    assert_eq!(plan.headers, headers.retry_jitter(Duration::from_secs(2)));
+    let limits = &plan.routes[0].limits;
+    assert!(limits.global.as_ref().unwrap().hide_headers);
+    assert!(!limits.client.as_ref().unwrap().hide_headers);
+}
+
+#[test]
+fn excess_and_reserve_are_read() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  costs: {POST: 5}
+  client: {limit: 50, windowSeconds: 60, excess: reject}
+  apis:
+    - {identifier: a, path: /a, limit: 9000, windowSeconds: 60, excess: {wait: 20s},
+       countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
+    - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
+    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000}}
+    - {identifier: d, path: /d, limit: 9, windowSeconds: 60, excess: annotate}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let client = limits.client.as_ref().unwrap();
+    assert_eq!((client.excess, &client.counts, client.reserve), (OnExceeded::Reject, &None, None));
+    let [a, b, c, d] = [0, 1, 2, 3].map(|number| &limits.apis[number].limit);
+    assert_eq!((d.excess, d.enforce, d.enforces()), (OnExceeded::Annotate, true, false));
+    assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
+    assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
+    // `reserve.units` replaces `costs`.
+    assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
+    assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));
+    let reserve = |limit: &LimitPlan| limit.reserve.map(|it| (it.settle, it.lapse.as_secs()));
+    assert_eq!(reserve(a), Some((SettleBy::Header, 300)));
+    assert_eq!(reserve(b), Some((SettleBy::Trailer, 3_600)));
+    assert_eq!(reserve(c), Some((SettleBy::Bytes(1_000), 3_600)));
+}
+
+#[test]
+fn leaky_client_limit_meters_if_an_api_queues() {
+    let limits = |client: &str, apis: &str| {
+        let plan = plan(&format!(
+            "rateLimiter:\n  target: http://localhost:3000\n  strategy: leaky_bucket\n  \
+             client: {{limit: 9, window: 9s{client}}}\n  {apis}"
+        ));
+        plan.routes[0].limits.clone()
+    };
+    let queues = |limit: &LimitPlan| limit.policy().unwrap().queues();
+    let client = |limits: RouteLimits| queues(limits.client.as_ref().unwrap());
+    let api =
+        |rest: &str| format!("apis: [{{identifier: a, path: /a, limit: 9, window: 9s{rest}}}]\n");
+    let both = limits("", &api(""));
+    assert!(queues(&both.apis[0].limit) && !client(both));
+    // If no api queues, the client limit does.
+    for apis in [
+        String::new(),
+        api(", strategy: token_bucket"),
+        api(", mode: meter"),
+        api(", shadow: true"),
+        "apis: [{identifier: a, path: /a, concurrency: 9}]\n".to_owned(),
+    ] {
+        assert!(client(limits("", &apis)), "{apis}");
+    }
+    // An explicit mode takes precedence.
+    assert!(!client(limits(", mode: meter", "")));
+}
+
+#[test]
+fn concurrency_needs_no_quota() {
+    let api = |rest: &str| api(rest).limit;
+    let in_flight = |limit: &LimitPlan| {
+        let policy = limit.in_flight.clone().unwrap();
+        (policy.name().to_owned(), policy.quota().limit(), policy.window())
+    };
+    let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, lease: 10s}"));
+    assert!(short.quotas.is_empty());
+    assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
+    assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
+    // A quota and its costs do not affect the concurrency limit.
+    let beside = api("limit: 9, window: 1h, concurrency: 5, costs: {GET: 3}");
+    assert_eq!(in_flight(&beside), in_flight(&short));
+    let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");
+    let global = with_costs.routes[0].limits.global.clone().unwrap();
+    assert_eq!((&*global.costs, in_flight(&global).1), (&CostTable::flat(Cost::ONE), 7));
+    let words = tollgate_config::check::in_words(&with_costs);
+    assert!(
+        words.contains("  global: every request: for all clients together, memory\n"),
+        "{words}"
+    );
+    assert!(
+        words.contains("    global/inflight: 7 requests in flight, held for 30 s if"),
+        "{words}"
+    );
+}

@@ -20,10 +20,11 @@ pub struct Upstream {
     pub request_headers: Edits,
     pub response_headers: Edits,
     pub max_body: Option<u64>,
+    pub timeouts: Timeouts,
 }
 
 impl Upstream {
-    pub fn to(servers: Servers) -> Self {
+    pub fn to(servers: Servers, timeouts: Timeouts) -> Self {
         Self {
             servers,
             host: Host::Client,
@@ -31,6 +32,7 @@ impl Upstream {
             request_headers: Edits::default(),
             response_headers: Edits::default(),
             max_body: None,
+            timeouts,
         }
     }
 }
@@ -40,6 +42,7 @@ pub struct Servers {
     /// At least one and at most [`Servers::MOST`].
     pub addresses: Vec<Address>,
     pub protocol: Protocol,
+    pub connections: Connections,
     pub balance: Balance,
     pub passive: Passive,
     pub active: Option<Active>,
@@ -145,10 +148,31 @@ pub enum Host {
     Client,
 }
 
+/// How connections to a server are opened and closed. Upstreams with the same settings share
+/// connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Connections {
+    /// The time to open a connection, including TLS.
+    pub timeout: Duration,
+    /// The idle time after which a connection is closed.
+    pub idle: Duration,
+    /// The age after which a connection gets no more requests. Each connection's own age is up to a
+    /// fifth shorter, so the connections to a server do not all close at the same time.
+    pub max_age: Duration,
+    /// How often the server's name is looked up.
+    pub lookup_interval: Duration,
+}
+
+impl Connections {
+    /// The same time for everything.
+    pub const fn of(time: Duration) -> Self {
+        Self { timeout: time, idle: time, max_age: time, lookup_interval: time }
+    }
+}
+
+/// The time limits of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection to the upstream, including TLS.
-    pub connect: Duration,
     /// From the last byte of the request, once there is a connection, until the head of the
     /// upstream's response.
     pub response: Duration,
@@ -156,5 +180,4 @@ pub struct Timeouts {
     pub body: Duration,
     /// Without a byte in either direction on an upgraded connection.
     pub tunnel: Duration,
-    pub pool: Duration,
 }

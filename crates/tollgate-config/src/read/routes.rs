@@ -45,8 +45,9 @@ pub(super) fn routes(
             "add `target: http://localhost:3000`",
         );
     }
-    let target =
-        fallback.get().and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any)).transpose());
+    let target = fallback
+        .get()
+        .and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any, limiter)).transpose());
     outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
     // Requests that match no route have limits as well.
@@ -74,7 +75,10 @@ fn route(section: &tables::Route, file: &FileContext<'_>, outer: &Limits<'_>) ->
     let any = PathMatch::Any;
     let limits = limits::of_route(section, known, path.as_ref().unwrap_or(&any), outer, file);
     let target = match section.target.get()? {
-        Some(section) => Some(target(section, path.as_ref().map_err(|reported| *reported)?)?),
+        Some(section) => {
+            let path = path.as_ref().map_err(|reported| *reported)?;
+            Some(target(section, path, file.limiter)?)
+        }
         None if file.limiter.forward_auth.is_set() => None,
         None => {
             return Err(section.info.location.error(

@@ -189,11 +189,9 @@ pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
     let keys = limiter.timeouts.get()?;
     Ok(Timeouts {
         upstream: upstream::Timeouts {
-            connect: keys.connect.value()?,
             response: keys.response.value()?,
             body: keys.idle.value()?,
             tunnel: keys.tunnel.value()?,
-            pool: keys.pool.value()?,
         },
         request_header: keys.request_header.value()?,
         keep_alive: keys.keep_alive.value()?,

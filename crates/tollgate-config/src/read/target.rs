@@ -1,11 +1,28 @@
 use super::super::problem::{Checked, Reported};
-use super::super::tables::{HeaderEdits, TargetSection};
+use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
-use crate::plan::Edits;
-use crate::plan::PathMatch;
-use crate::plan::upstream::{Active, Host, Passive, Servers, Upstream};
+use super::context::inherited;
+use crate::plan::upstream::{Active, Connections, Host, Passive, Servers, Timeouts, Upstream};
+use crate::plan::{Edits, PathMatch};
 
-pub(super) fn target(section: &TargetSection, path: &PathMatch) -> Checked<Upstream> {
+pub(super) fn target(
+    section: &TargetSection,
+    path: &PathMatch,
+    limiter: &RateLimiter,
+) -> Checked<Upstream> {
+    let outer = limiter.timeouts.get()?;
+    let timeouts = section.timeouts.get()?;
+    let connections = Connections {
+        timeout: inherited(&timeouts.connect, &outer.connect)?,
+        idle: inherited(&timeouts.pool, &outer.pool)?,
+        max_age: inherited(&timeouts.connection_age, &outer.connection_age)?,
+        lookup_interval: inherited(&timeouts.address_age, &outer.address_age)?,
+    };
+    let timeouts = Timeouts {
+        response: inherited(&timeouts.response, &outer.response)?,
+        body: inherited(&timeouts.idle, &outer.idle)?,
+        tunnel: inherited(&timeouts.tunnel, &outer.tunnel)?,
+    };
     let strip_prefix = section.strip_prefix.value()?;
     if let Some(prefix) = &strip_prefix
         && !PathMatch::Below(prefix.clone()).covers(path)
@@ -21,11 +38,11 @@ pub(super) fn target(section: &TargetSection, path: &PathMatch) -> Checked<Upstr
         request_headers: edits(&section.request_headers)?,
         response_headers: edits(&section.response_headers)?,
         max_body: section.max_body_bytes.value()?,
-        ..Upstream::to(servers(section)?)
+        ..Upstream::to(servers(section, connections)?, timeouts)
     })
 }
 
-fn servers(section: &TargetSection) -> Checked<Servers> {
+fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers> {
     let items = section.url.get()?;
     let addresses = values(items)?;
     if addresses.len() > Servers::MOST {
@@ -59,6 +76,7 @@ fn servers(section: &TargetSection) -> Checked<Servers> {
     Ok(Servers {
         addresses,
         protocol: section.protocol.value()?,
+        connections,
         balance: section.balance.value()?,
         passive: Passive {
             failures: section.max_failures.value()?,

@@ -92,7 +92,8 @@ section! {
         default ambiguous: AmbiguousPaths = "reject",
     }
 
-    /// Timeouts of connections, requests and the shutdown.
+    /// Timeouts of connections, requests and the shutdown. A target can replace the first seven; see
+    /// [`target.timeouts`](#targettimeouts).
     Timeouts = "timeouts" {
         /// The time to connect to the target, including TLS.
         default connect: Timeout = "5s",
@@ -104,6 +105,12 @@ section! {
         default tunnel: Timeout = "1h",
         /// The idle time after which a connection to the target is closed.
         default pool: Timeout = "30s",
+        /// The age after which a connection to the target gets no more requests, so new servers
+        /// behind the same name get their share. Each connection closes up to a fifth earlier.
+        default connection_age: Timeout = "5m",
+        /// The time after which the name of the target is looked up again. New connections use all
+        /// its addresses in turn. If the lookup fails, the last addresses remain.
+        default address_age: Timeout = "10s",
         /// The time from the first byte of a request head to its last byte.
         default request_header: Timeout = "10s",
         /// The idle time between two requests of a client connection.

@@ -4,6 +4,7 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue};
 
 use super::super::{format, problem, spec, typed};
+use super::server::Timeout;
 use crate::path::{Ambiguous, normalise};
 use crate::plan::Edits;
 use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};
@@ -41,6 +42,26 @@ section! {
         /// The maximum size of a request body. Larger requests get 413, immediately if
         /// `Content-Length` contains the size.
         optional max_body_bytes: Whole<0, { u64::MAX }>,
+        /// Timeouts for this target, for example for event streams.
+        implied timeouts: TargetTimeouts,
+    }
+
+    /// Timeouts of a target. Missing keys have the values of `rateLimiter.timeouts`.
+    TargetTimeouts = "target.timeouts" {
+        /// The time to connect, including TLS.
+        optional connect: Timeout,
+        /// The time from the end of a request to the head of the response.
+        optional response: Timeout,
+        /// The time between two parts of a body, in either direction.
+        optional idle: Timeout,
+        /// The idle time of an upgraded connection (WebSocket).
+        optional tunnel: Timeout,
+        /// The idle time after which a connection is closed.
+        optional pool: Timeout,
+        /// The age after which a connection gets no more requests.
+        optional connection_age: Timeout,
+        /// The time after which the name is looked up again.
+        optional address_age: Timeout,
     }
 
     /// Requests that check whether a server is up. A healthy server responds with 2xx or 3xx.

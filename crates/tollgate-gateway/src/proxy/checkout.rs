@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use tokio::time::{Instant, Sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::connection::{ConnectionPool, PooledConnection, RequestSender};
 use super::sent::Sent;
@@ -22,8 +22,6 @@ pub(crate) struct Checkout {
     /// Boxed, because it moves with the response body.
     connection: Box<PooledConnection>,
     pool: Arc<dyn ConnectionPool>,
-    /// The response timeout.
-    limit: Duration,
     /// Whether it has served other requests, so the upstream may be closing it now.
     is_reused: bool,
     /// Set if the servers are chosen by their number of requests in flight.
@@ -78,10 +76,9 @@ impl Checkout {
     pub(super) fn new(
         connection: Box<PooledConnection>,
         pool: Arc<dyn ConnectionPool>,
-        limit: Duration,
         is_reused: bool,
     ) -> Self {
-        Self { connection, pool, limit, is_reused, busy: None, received: None }
+        Self { connection, pool, is_reused, busy: None, received: None }
     }
 
     pub(super) const fn is_reused(&self) -> bool {
@@ -103,14 +100,16 @@ impl Checkout {
         matches!(self.connection.sender, RequestSender::Http1(_)) && self.connection.begun.get()
     }
 
-    /// Sends a request. The response timeout starts now, and again with each piece of `upload`.
+    /// Sends a request. The response timeout `limit` starts now, and again with each piece of
+    /// `upload`.
     pub(super) async fn send(
         &mut self,
         request: Request<Sent>,
         upload: Option<&Upload>,
+        limit: Duration,
     ) -> Result<Response<Incoming>, Unanswered> {
         self.received = upload.map(Upload::received);
-        let (timer, limit) = (&mut self.connection.timer, self.limit);
+        let timer = &mut self.connection.timer;
         match &mut self.connection.sender {
             RequestSender::Http1(sender) => {
                 answered(pin!(sender.try_send_request(request)), timer, limit, upload).await
@@ -178,7 +177,9 @@ impl Checkout {
     fn keep(self) {
         let Self { mut connection, pool, .. } = self;
         connection.used_at = Instant::now();
-        pool.put(connection);
+        if connection.used_at < connection.expires_at {
+            pool.put(connection);
+        }
     }
 }
 
@@ -217,11 +218,16 @@ type Outcome = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
 
 async fn answered(
     mut sending: Pin<&mut impl Future<Output = Outcome>>,
-    timer: &mut Pin<Box<Sleep>>,
+    timer: &mut Option<Pin<Box<Sleep>>>,
     limit: Duration,
     upload: Option<&Upload>,
 ) -> Result<Response<Incoming>, Unanswered> {
     let sent = Instant::now();
+    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(sent + limit)));
+    // The last request may have had a longer timeout.
+    if timer.deadline() > sent + limit {
+        timer.as_mut().reset(sent + limit);
+    }
     std::future::poll_fn(|cx| {
         loop {
             if let Poll::Ready(answer) = sending.as_mut().poll(cx) {

@@ -1,13 +1,15 @@
 use std::collections::HashMap;
 use std::mem;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tollgate_config::plan::upstream::{Endpoint, Protocol, Servers, Timeouts};
+use tollgate_config::plan::upstream::{Connections, Endpoint, Protocol, Servers};
 
+use super::addresses;
 use super::checkout::{Checkout, Unanswered};
 use super::connector::{Connector, Connectors, RootsError};
 use super::failures::Failures;
@@ -17,17 +19,16 @@ use super::sent::Sent;
 
 /// Connections to all upstreams, and their health. Clones share both.
 ///
-/// Both survive a reload, unless it changes a timeout. Otherwise each reload would open new
-/// connections, leave the idle ones to their timeouts, and send requests to dead servers.
+/// Both survive a reload. Otherwise each reload would open new connections, leave the idle ones to
+/// their timeouts, and send requests to dead servers.
 #[derive(Clone, Debug)]
 pub struct Clients(Arc<ClientsInner>);
 
 #[derive(Debug)]
 struct ClientsInner {
     connectors: Mutex<Connectors>,
-    timeouts: Timeouts,
     workers: usize,
-    pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
+    pools: Mutex<HashMap<(Endpoint, Protocol, Connections), Arc<Pool>>>,
     permits: Mutex<Permits>,
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
 }
@@ -40,16 +41,10 @@ struct Permits {
 }
 
 impl Clients {
-    pub fn new(
-        timeouts: Timeouts,
-        tls: bool,
-        per_target: usize,
-        workers: usize,
-    ) -> Result<Self, RootsError> {
+    pub fn new(tls: bool, per_target: usize, workers: usize) -> Result<Self, RootsError> {
         let per_target = per_target.min(Semaphore::MAX_PERMITS);
         Ok(Self(Arc::new(ClientsInner {
-            connectors: Mutex::new(Connectors::new(tls)?),
-            timeouts,
+            connectors: Mutex::new(Connectors::new(tls, addresses::system())?),
             workers,
             pools: Mutex::default(),
             permits: Mutex::new(Permits { per_target, of: HashMap::new() }),
@@ -57,17 +52,9 @@ impl Clients {
         })))
     }
 
-    /// Returns these connections if their settings fit. `tls` allows https for new upstreams.
-    pub fn fitting(&self, timeouts: Timeouts, tls: bool) -> Result<Option<Self>, RootsError> {
-        if self.0.timeouts != timeouts {
-            return Ok(None);
-        }
-        let mut connectors = self.0.connectors.lock();
-        if tls && !connectors.has_tls() {
-            *connectors = Connectors::new(tls)?;
-        }
-        drop(connectors);
-        Ok(Some(self.clone()))
+    /// Allows https for new upstreams.
+    pub fn allow_tls(&self) -> Result<(), RootsError> {
+        self.0.connectors.lock().allow_tls()
     }
 
     /// Changes the maximum number of connections per upstream. Connections above a lower maximum
@@ -99,34 +86,33 @@ impl Clients {
         &self,
         endpoint: &Endpoint,
         protocol: Protocol,
+        settings: Connections,
     ) -> Result<Arc<Pool>, http::Error> {
         let inner = &*self.0;
         let mut pools = inner.pools.lock();
         // The other pools have no routes any more.
         pools.retain(|_, pool| Arc::strong_count(pool) > 1);
-        let key = (endpoint.clone(), protocol);
+        let key = (endpoint.clone(), protocol, settings);
         if let Some(pool) = pools.get(&key) {
             return Ok(Arc::clone(pool));
         }
         let Endpoint { scheme, authority, socket } = endpoint;
         let connector = match (socket, protocol) {
             (Some(socket), _) => Connector::Unix(Arc::clone(socket)),
-            (None, protocol) => inner.connectors.lock().tcp(protocol, scheme, authority)?,
+            (None, protocol) => {
+                inner.connectors.lock().tcp(protocol, scheme, authority, &settings)?
+            }
         };
         let mut permits = inner.permits.lock();
         let Permits { per_target, of } = &mut *permits;
         of.retain(|_, permits| Arc::strong_count(permits) > 1);
         let permits =
             of.entry(endpoint.to_string()).or_insert_with(|| Arc::new(Semaphore::new(*per_target)));
-        let (permits, timeouts) = (Arc::clone(permits), inner.timeouts);
-        let pool = Pool::new(protocol, connector, timeouts, permits, inner.workers);
+        let permits = Arc::clone(permits);
+        let pool = Pool::new(protocol, connector, settings, permits, inner.workers);
         let pool = Arc::new(pool);
         pools.insert(key, Arc::clone(&pool));
         Ok(pool)
-    }
-
-    pub(super) fn timeouts(&self) -> &Timeouts {
-        &self.0.timeouts
     }
 
     pub(super) fn group(
@@ -142,7 +128,7 @@ impl Clients {
         }
         let group = Arc::new(Group::new(
             servers,
-            |endpoint, protocol| self.pool(endpoint, protocol),
+            |endpoint, protocol| self.pool(endpoint, protocol, servers.connections),
             failures,
         )?);
         if let Some(active) = &servers.active {
@@ -152,11 +138,12 @@ impl Clients {
         Ok(group)
     }
 
-    /// Sends a request without a body over HTTP/1 to the server in its URI. The connection closes
-    /// with the checkout.
+    /// Sends a request without a body over HTTP/1 to the server in its URI, and waits up to `limit`
+    /// for a connection and again for the response. The connection closes with the checkout.
     pub(crate) async fn get(
         &self,
         mut request: Request<()>,
+        limit: Duration,
     ) -> Result<(Response<Incoming>, Checkout), Box<dyn std::error::Error + Send + Sync>> {
         let parts = request.uri().clone().into_parts();
         let (scheme, authority) =
@@ -164,8 +151,9 @@ impl Clients {
         let endpoint = Endpoint { scheme, authority, socket: None };
         request.headers_mut().entry(http::header::HOST).or_insert(endpoint.host_header()?);
         *request.uri_mut() = parts.path_and_query.map_or_else(Uri::default, Uri::from);
-        let mut checkout = self.pool(&endpoint, Protocol::Http1)?.checkout_new().await?;
-        let sent = checkout.send(request.map(|()| Sent::default()), None).await;
+        let settings = Connections::of(limit);
+        let mut checkout = self.pool(&endpoint, Protocol::Http1, settings)?.checkout_new().await?;
+        let sent = checkout.send(request.map(|()| Sent::default()), None, limit).await;
         Ok((sent.map_err(|unanswered: Unanswered| unanswered.error)?, checkout))
     }
 }

@@ -18,10 +18,12 @@ use super::socket::Begun;
 pub(super) struct PooledConnection {
     pub(super) sender: RequestSender,
     pub(super) begun: Begun,
-    /// Reset only when it fires, because most responses arrive long before.
-    pub(super) timer: Pin<Box<Sleep>>,
+    /// The response timeout. Reset only when it fires or would fire too late, because most
+    /// responses arrive long before.
+    pub(super) timer: Option<Pin<Box<Sleep>>>,
     pub(super) home: usize,
     pub(super) used_at: Instant,
+    pub(super) expires_at: Instant,
     /// The request's stream. `None` in the pool.
     pub(super) _stream: Option<Stream>,
 }

@@ -1,5 +1,6 @@
 //! Opens connections to upstreams, and the TLS settings for them.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +10,52 @@ use http::uri::{Authority, Scheme};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio_rustls::rustls::{self, ClientConfig};
+use tollgate_config::plan::upstream::{Connections, Protocol};
+use tower_service::Service;
 
-use tollgate_config::plan::upstream::Protocol;
+use super::addresses::{Addresses, Lookup, Resolver};
 
-type Tcp = HttpsConnector<HttpConnector>;
+type Tcp = HttpsConnector<HttpConnector<Resolver>>;
+type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
-#[derive(Debug)]
 pub(super) enum Connector {
-    /// To the scheme and the authority of this URI.
-    Tcp(Tcp, Uri),
+    /// To the scheme and the authority of this URI, at one of the addresses.
+    Tcp(Tcp, Uri, Arc<Addresses>),
     Unix(Arc<Path>),
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(_, server, _) => server.fmt(f),
+            Self::Unix(socket) => socket.fmt(f),
+        }
+    }
+}
+
+/// Opens a TCP connection. If this fails, and the name has other addresses by now, tries these.
+pub(super) async fn connect(
+    tcp: &Tcp,
+    server: &Uri,
+    addresses: &Addresses,
+) -> Result<<Tcp as Service<Uri>>::Response, ConnectError> {
+    match tcp.clone().call(server.clone()).await {
+        Err(error) if !addresses.have_changed().await => Err(error),
+        Err(_) => tcp.clone().call(server.clone()).await,
+        connected => connected,
+    }
+}
+
 pub(super) struct Connectors {
-    http1: Tcp,
-    http2: Tcp,
-    tls: bool,
+    tls: ClientConfig,
+    has_tls: bool,
+    lookup: Lookup,
+}
+
+impl fmt::Debug for Connectors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connectors").field("has_tls", &self.has_tls).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -36,20 +66,16 @@ pub(super) struct Connectors {
 pub struct RootsError(std::io::Error);
 
 impl Connectors {
-    pub(super) fn new(tls: bool) -> Result<Self, RootsError> {
-        let config = tls_config(tls)?;
-        let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
-        let (http1, http2) = (tcp(None), tcp(Some(UNACKNOWLEDGED)));
-        Ok(Self {
-            http1: connector().https_or_http().enable_http1().wrap_connector(http1),
-            http2: connector().https_or_http().enable_http2().wrap_connector(http2),
-            tls,
-        })
+    pub(super) fn new(has_tls: bool, lookup: Lookup) -> Result<Self, RootsError> {
+        Ok(Self { tls: tls_config(has_tls)?, has_tls, lookup })
     }
 
-    /// Whether server certificates are verified.
-    pub(super) const fn has_tls(&self) -> bool {
-        self.tls
+    /// Verifies server certificates from now on.
+    pub(super) fn allow_tls(&mut self) -> Result<(), RootsError> {
+        if !self.has_tls {
+            (self.tls, self.has_tls) = (tls_config(true)?, true);
+        }
+        Ok(())
     }
 
     pub(super) fn tcp(
@@ -57,13 +83,23 @@ impl Connectors {
         protocol: Protocol,
         scheme: &Scheme,
         authority: &Authority,
+        settings: &Connections,
     ) -> Result<Connector, http::Error> {
+        let addresses = Addresses::of(authority.host(), &self.lookup, settings.lookup_interval);
+        let connector = HttpsConnectorBuilder::new().with_tls_config(self.tls.clone());
+        let connector = connector.https_or_http();
+        let resolver = Resolver(Arc::clone(&addresses));
         let connector = match protocol {
-            Protocol::Http1 => &self.http1,
-            Protocol::Http2 => &self.http2,
+            Protocol::Http1 => {
+                connector.enable_http1().wrap_connector(tcp(resolver, settings.timeout, None))
+            }
+            Protocol::Http2 => {
+                let tcp = tcp(resolver, settings.timeout, Some(UNACKNOWLEDGED));
+                connector.enable_http2().wrap_connector(tcp)
+            }
         };
         let server = Uri::builder().scheme(scheme.clone()).authority(authority.clone());
-        Ok(Connector::Tcp(connector.clone(), server.path_and_query("/").build()?))
+        Ok(Connector::Tcp(connector, server.path_and_query("/").build()?, addresses))
     }
 }
 
@@ -81,8 +117,14 @@ pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     Ok(builder.with_no_client_auth())
 }
 
-fn tcp(unacknowledged: Option<Duration>) -> HttpConnector {
-    let mut connector = HttpConnector::new();
+fn tcp(
+    resolver: Resolver,
+    timeout: Duration,
+    unacknowledged: Option<Duration>,
+) -> HttpConnector<Resolver> {
+    let mut connector = HttpConnector::new_with_resolver(resolver);
+    // Divided between the addresses, so one that does not answer leaves time for the next.
+    connector.set_connect_timeout(Some(timeout));
     connector.enforce_http(false);
     // A request is sent in a few large pieces, so waiting for more only adds delay.
     connector.set_nodelay(true);
@@ -104,17 +146,22 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use tokio::net::TcpListener;
-    use tower_service::Service as _;
 
+    use super::super::addresses::system;
     use super::*;
 
     #[tokio::test]
     async fn system_detects_dead_servers() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
-        let Connectors { http1, http2, .. } = Connectors::new(false).unwrap();
-        for (mut connector, unacknowledged) in [(http1, None), (http2, Some(UNACKNOWLEDGED))] {
-            let stream = connector.call(uri.clone()).await.unwrap();
+        let authority: Authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let connectors = Connectors::new(false, system()).unwrap();
+        for (protocol, unacknowledged) in
+            [(Protocol::Http1, None), (Protocol::Http2, Some(UNACKNOWLEDGED))]
+        {
+            let settings = Connections::of(Duration::from_secs(60));
+            let connector = connectors.tcp(protocol, &Scheme::HTTP, &authority, &settings).unwrap();
+            let Connector::Tcp(tcp, server, addresses) = connector else { panic!("Unix") };
+            let stream = connect(&tcp, &server, &addresses).await.unwrap();
             let hyper_rustls::MaybeHttpsStream::Http(stream) = stream else { panic!("TLS") };
             let socket = socket2::SockRef::from(stream.inner());
             assert!(socket.keepalive().unwrap());

@@ -7,6 +7,7 @@ use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
@@ -16,7 +17,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tollgate_config::path::{PathFault, ambiguity};
 use tollgate_config::plan::Edits;
-use tollgate_config::plan::upstream::{Host, Protocol, Upstream};
+use tollgate_config::plan::upstream::{Host, Protocol, Timeouts, Upstream};
 
 use super::body::Body;
 use super::checkout::{Checkout, SendError, Unanswered};
@@ -40,9 +41,15 @@ pub struct Forward {
     rules: RequestRules,
     host: Host,
     response_headers: Edits,
+    timeouts: Timeouts,
+    long_pause: Option<LongPause>,
     /// Whether the HTTP/1 request target differs from the client's target.
     changes_target: bool,
 }
+
+/// How long a response may pause, as an extension if that is longer than by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongPause(pub(crate) Duration);
 
 /// A pending response.
 pub(crate) type Answering<'a> =
@@ -57,6 +64,8 @@ impl Forward {
         };
         let strip_prefix = upstream.strip_prefix.map(prefix).transpose()?;
         let changes_target = strip_prefix.is_some() || group.has_base_path();
+        let idle = upstream.timeouts.body;
+        let long_pause = (idle > common.idle).then_some(LongPause(idle));
         let edits = upstream.request_headers;
         let rules = RequestRules {
             common,
@@ -64,9 +73,10 @@ impl Forward {
             strip_prefix,
             headers: (!edits.is_empty()).then(|| Arc::new(edits)),
             max_body: upstream.max_body.unwrap_or(u64::MAX),
+            idle,
         };
-        let (host, response_headers) = (upstream.host, upstream.response_headers);
-        Ok(Self { group, rules, host, response_headers, changes_target })
+        let Upstream { host, response_headers, timeouts, .. } = upstream;
+        Ok(Self { group, rules, host, response_headers, timeouts, long_pause, changes_target })
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
@@ -118,7 +128,10 @@ impl Forward {
         {
             checkout.settled().await;
         }
-        let idle = self.rules.common.clients.timeouts().body;
+        let idle = self.timeouts.body;
+        if let Some(pause) = self.long_pause {
+            response.extensions_mut().insert(pause);
+        }
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);
             Body::of(Timed::response(RawBody::Response(body), idle, health, checkout))
@@ -198,7 +211,11 @@ impl Forward {
                 again
             });
             let begun = Instant::now();
-            let sending = checkout.send(mem::take(request), upload.map(|upload| &**upload));
+            let sending = checkout.send(
+                mem::take(request),
+                upload.map(|upload| &**upload),
+                self.timeouts.response,
+            );
             let Unanswered { error, unsent } = match sending.await {
                 Ok(response) => {
                     Group::answered(member, response.status(), begun.elapsed());
@@ -249,8 +266,7 @@ impl Forward {
         let Some(upload) = upload else { return Some(again) };
         let (source, bytes) = release.as_mut()?.again()?;
         upload.rewind(bytes);
-        let idle = self.rules.common.clients.timeouts().body;
-        *again.body_mut() = Sent::of(source, idle, upload);
+        *again.body_mut() = Sent::of(source, self.timeouts.body, upload);
         Some(again)
     }
 
@@ -293,7 +309,7 @@ impl Forward {
             return Err(unasked());
         }
         let upstream = hyper::upgrade::on(&mut response);
-        let idle = self.rules.common.clients.timeouts().tunnel;
+        let idle = self.timeouts.tunnel;
         self.rules.common.tunnels.open(client, upstream, (place, checkout.take_busy()), idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();

@@ -214,7 +214,7 @@ impl Member {
     }
 
     /// Requests the health check path. `None` if no connection was free.
-    async fn ask(&self, path: PathAndQuery, protocol: Protocol) -> Option<bool> {
+    async fn ask(&self, path: PathAndQuery, protocol: Protocol, limit: Duration) -> Option<bool> {
         let is_http1 = protocol == Protocol::Http1;
         let mut request = Request::new(Sent::default());
         *request.uri_mut() = self.target(path, is_http1).ok()?;
@@ -227,7 +227,7 @@ impl Member {
             Err(SendError::Full) => return None,
             Err(_) => return Some(false),
         };
-        let response = checkout.send(request, None).await;
+        let response = checkout.send(request, None, limit).await;
         let status = response.ok().map(|response| response.status());
         Some(status.is_some_and(|status| status.is_success() || status.is_redirection()))
     }
@@ -242,7 +242,9 @@ async fn check(group: Weak<Group>, index: usize, active: Active) {
         else {
             return;
         };
-        let asked = timeout(active.timeout, member.ask(active.path.clone(), protocol)).await;
+        let asked =
+            timeout(active.timeout, member.ask(active.path.clone(), protocol, active.timeout))
+                .await;
         match asked.unwrap_or(Some(false)) {
             Some(true) => (well, ill) = (well.saturating_add(1), 0),
             Some(false) => (well, ill) = (0, ill.saturating_add(1)),

@@ -1,6 +1,7 @@
 //! The reverse proxy: forwards a request to an upstream, and returns its response. It knows nothing
 //! about routes, limits or configuration files, except that its body can hold a limiter's permit.
 
+mod addresses;
 mod body;
 mod body_error;
 mod checkout;
@@ -42,8 +43,8 @@ pub(crate) use self::connector::tls_config;
 pub use self::entrance::{Admitted, Meaning, admit};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
-pub(crate) use self::forward::Answering;
 pub use self::forward::Forward;
+pub(crate) use self::forward::{Answering, LongPause};
 pub use self::forwarded::{TrustedProxies, Via};
 pub use self::outgoing::Common;
 pub(crate) use self::pool::become_worker;

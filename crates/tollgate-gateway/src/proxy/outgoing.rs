@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
@@ -31,6 +32,8 @@ pub struct Common {
     pub trusted_proxies: TrustedProxies,
     pub identity: Arc<[HeaderName]>,
     pub clients: Clients,
+    /// How long a body may pause by default.
+    pub idle: Duration,
     pub tunnels: Tunnels,
     pub failures: Failures,
     /// The gateway's element in `Via`. A request that contains it has passed this gateway before.
@@ -45,6 +48,8 @@ pub(super) struct RequestRules {
     pub(super) strip_prefix: Option<Prefix>,
     pub(super) headers: Option<Arc<Edits>>,
     pub(super) max_body: u64,
+    /// Between two pieces of a body.
+    pub(super) idle: Duration,
 }
 
 /// A path prefix, also stored as a header value.
@@ -91,8 +96,7 @@ impl Outgoing {
         let upload = Upload::new(received.unwrap_or_default(), rules.max_body, edits);
         // Only HTTP/2 servers can guarantee that they did not process a request.
         let (body, release) = RawBody::request(body, rules.protocol == Protocol::Http2);
-        let idle = rules.common.clients.timeouts().body;
-        let body = Sent::of(body, idle, &upload);
+        let body = Sent::of(body, rules.idle, &upload);
         let request = Request::from_parts(parts, body);
         Ok(Self { request, upload: Some(upload), release: Some(release), upgrade })
     }

@@ -5,7 +5,9 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,13 +20,12 @@ use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
-use tollgate_config::plan::upstream::{Protocol, Timeouts};
-use tower_service::Service as _;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tollgate_config::plan::upstream::{Connections, Protocol};
 
 use super::checkout::{Checkout, SendError};
 use super::connection::{ConnectionPool, PooledConnection, RequestSender, Streams};
-use super::connector::Connector;
+use super::connector::{self, Connector};
 use super::socket::{Begun, Socket};
 
 thread_local! {
@@ -39,7 +40,7 @@ pub(crate) fn become_worker(number: usize) {
 pub(crate) struct Pool {
     protocol: Protocol,
     connector: Connector,
-    timeouts: Timeouts,
+    settings: Connections,
     /// A permit for each connection that may be opened, for all protocols and workers.
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
@@ -62,14 +63,14 @@ impl Pool {
     pub(super) fn new(
         protocol: Protocol,
         connector: Connector,
-        timeouts: Timeouts,
+        settings: Connections,
         permits: Arc<Semaphore>,
         workers: usize,
     ) -> Self {
         Self {
             protocol,
             connector,
-            timeouts,
+            settings,
             permits,
             shelves: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
             waiting: Mutex::default(),
@@ -95,7 +96,7 @@ impl Pool {
 
     /// The same if no idle connection is available.
     async fn checkout_slowly(self: &Arc<Self>, worker: usize) -> Result<Checkout, SendError> {
-        let until = Instant::now() + self.timeouts.connect;
+        let until = Instant::now() + self.settings.timeout;
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return Ok(self.fresh(self.connect(permit, until, worker).await?));
         }
@@ -118,7 +119,7 @@ impl Pool {
         worker: usize,
         is_first: bool,
     ) -> Result<Checkout, SendError> {
-        let until = Instant::now() + self.timeouts.connect;
+        let until = Instant::now() + self.settings.timeout;
         let is_full = || self.permits.available_permits() == 0;
         let mut opening = None;
         // If no other request waits, either all streams are in use, or this worker has borrowed
@@ -194,7 +195,7 @@ impl Pool {
 
     /// Opens a connection that only this request uses.
     pub(super) async fn checkout_new(self: &Arc<Self>) -> Result<Checkout, SendError> {
-        let (until, worker) = (Instant::now() + self.timeouts.connect, self.worker());
+        let (until, worker) = (Instant::now() + self.settings.timeout, self.worker());
         if self.permits.available_permits() == 0 {
             if self.protocol == Protocol::Http2 {
                 return self.checkout().await;
@@ -218,7 +219,7 @@ impl Pool {
     }
 
     const fn no_connection(&self) -> SendError {
-        SendError::ConnectTimeout(self.timeouts.connect)
+        SendError::ConnectTimeout(self.settings.timeout)
     }
 
     async fn connect(
@@ -229,8 +230,8 @@ impl Pool {
     ) -> Result<Box<PooledConnection>, SendError> {
         let connecting = async {
             match &self.connector {
-                Connector::Tcp(tcp, server) => {
-                    let stream = tcp.clone().call(server.clone()).await?;
+                Connector::Tcp(tcp, server, addresses) => {
+                    let stream = connector::connect(tcp, server, addresses).await?;
                     self.handshake(stream, permit).await
                 }
                 Connector::Unix(socket) => {
@@ -239,16 +240,25 @@ impl Pool {
             }
         };
         let connected = timeout_at(until, connecting).await.map_err(|_| self.no_connection())?;
-        let (sender, begun) = connected.map_err(SendError::Connect)?;
-        let (timer, used_at) = (self.timer(), Instant::now());
-        Ok(Box::new(PooledConnection { sender, begun, timer, home, used_at, _stream: None }))
+        let (sender, begun) = connected.map_err(|error| {
+            if timed_out(&*error) { self.no_connection() } else { SendError::Connect(error) }
+        })?;
+        Ok(self.pooled(sender, begun, home))
+    }
+
+    fn pooled(&self, sender: RequestSender, begun: Begun, home: usize) -> Box<PooledConnection> {
+        let used_at = Instant::now();
+        let max_age = self.settings.max_age;
+        let expires_at = used_at + max_age - max_age.mul_f64(fastrand::f64() / 5.0);
+        let (timer, _stream) = (None, None);
+        Box::new(PooledConnection { sender, begun, timer, home, used_at, expires_at, _stream })
     }
 
     async fn handshake<S: Read + Write + Unpin + Send + 'static>(
         self: &Arc<Self>,
         stream: S,
         permit: OwnedSemaphorePermit,
-    ) -> Result<(RequestSender, Begun), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<(RequestSender, Begun), Box<dyn Error + Send + Sync>> {
         let (io, begun) = Socket::new(stream, self.protocol, permit);
         let sender = match self.protocol {
             Protocol::Http1 => {
@@ -287,10 +297,6 @@ impl Pool {
         Ok((sender, begun))
     }
 
-    fn timer(&self) -> Pin<Box<Sleep>> {
-        Box::pin(sleep(self.timeouts.response))
-    }
-
     fn fresh(self: &Arc<Self>, connection: Box<PooledConnection>) -> Checkout {
         self.checked_out(connection, false)
     }
@@ -309,7 +315,7 @@ impl Pool {
         is_reused: bool,
     ) -> Checkout {
         let pool: Arc<Self> = Arc::clone(self);
-        Checkout::new(connection, pool, self.timeouts.response, is_reused)
+        Checkout::new(connection, pool, is_reused)
     }
 
     fn downgraded(self: &Arc<Self>) -> Weak<dyn ConnectionPool> {
@@ -328,7 +334,7 @@ impl Pool {
     fn take(&self, worker: usize) -> Option<Box<PooledConnection>> {
         let may_borrow = {
             let mut shelf = self.shelves[worker].lock();
-            if let Some(connection) = shelf.take(self) {
+            if let Some(connection) = shelf.take() {
                 return Some(connection);
             }
             shelf.borrowed = (shelf.borrowed + 1) % BORROWED;
@@ -339,7 +345,7 @@ impl Pool {
 
     fn take_anywhere(&self, worker: usize) -> Option<Box<PooledConnection>> {
         let (after, before) = (worker..self.shelves.len(), 0..worker);
-        after.chain(before).find_map(|other| self.shelves[other].lock().take(self))
+        after.chain(before).find_map(|other| self.shelves[other].lock().take())
     }
 
     fn put(self: &Arc<Self>, connection: Box<PooledConnection>) {
@@ -397,12 +403,21 @@ impl ConnectionPool for Pool {
     }
 }
 
+/// Whether the last of a name's addresses did not answer in its part of the time.
+fn timed_out(error: &(dyn Error + 'static)) -> bool {
+    let mut errors = std::iter::successors(Some(error), |&error| error.source());
+    errors.any(|error| {
+        let io = error.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    })
+}
+
 async fn sweep(pool: Weak<Pool>, worker: usize) {
     loop {
         let due = {
             let Some(pool) = pool.upgrade() else { return };
             let mut shelf = pool.shelves[worker].lock();
-            let (idle, now) = (pool.timeouts.pool, Instant::now());
+            let (idle, now) = (pool.settings.idle, Instant::now());
             while shelf.idle.front().is_some_and(|connection| connection.used_at + idle <= now) {
                 shelf.idle.pop_front();
             }
@@ -421,7 +436,7 @@ async fn sweep(pool: Weak<Pool>, worker: usize) {
 impl Shelf {
     /// The most recently used connection, so the other connections can close when they are not
     /// needed.
-    fn take(&mut self, pool: &Pool) -> Option<Box<PooledConnection>> {
+    fn take(&mut self) -> Option<Box<PooledConnection>> {
         loop {
             let mut connection = self.idle.pop_back()?;
             if connection.is_closed() {
@@ -431,13 +446,18 @@ impl Shelf {
                 return Some(connection);
             };
             let (streams, used_at) = (Arc::clone(streams), Instant::now());
+            if used_at >= connection.expires_at {
+                streams.retire();
+                continue;
+            }
             let one = streams.begin().map(|stream| {
                 Box::new(PooledConnection {
                     sender: RequestSender::Http2(sender.clone(), Arc::clone(&streams)),
                     begun: connection.begun.clone(),
-                    timer: pool.timer(),
+                    timer: None,
                     home: connection.home,
                     used_at,
+                    expires_at: connection.expires_at,
                     _stream: Some(stream),
                 })
             });

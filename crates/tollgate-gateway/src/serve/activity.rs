@@ -28,6 +28,12 @@ pub(super) struct Patience {
     pub(super) stall: Duration,
 }
 
+/// The gateway gives up on a silent upstream after one idle time. So if a response stalls for two
+/// idle times, the client is not reading.
+pub(super) const fn stall_after(idle: Duration) -> Duration {
+    idle.saturating_mul(2)
+}
+
 /// One connection's activity. Times are milliseconds since the connection was accepted.
 #[derive(Debug)]
 pub(super) struct Activity {
@@ -39,6 +45,8 @@ pub(super) struct Activity {
     head_since: AtomicU64,
     /// The last byte in either direction.
     moved_at: AtomicU64,
+    /// How long no byte may move, if the target of a response may pause longer than by default.
+    longer_stall: AtomicU64,
     /// In HTTP/2, a byte may belong to no request.
     is_h2: AtomicBool,
     /// The last request was answered before its body was read.
@@ -58,6 +66,7 @@ impl Activity {
             free_since: AtomicU64::new(0),
             head_since: AtomicU64::new(NEVER),
             moved_at: AtomicU64::new(0),
+            longer_stall: AtomicU64::new(0),
             is_h2: AtomicBool::new(false),
             leaves_unread: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
@@ -76,7 +85,8 @@ impl Activity {
         let requests = self.requests.load(Ordering::Relaxed);
         if requests > 0 {
             let all_answered = self.responses.load(Ordering::Relaxed) == requests;
-            return all_answered.then(|| after(&self.moved_at, patience.stall));
+            let longer = Duration::from_millis(self.longer_stall.load(Ordering::Relaxed));
+            return all_answered.then(|| after(&self.moved_at, patience.stall.max(longer)));
         }
         if self.is_in_head() && !self.is_h2() {
             return Some(after(&self.head_since, patience.head));
@@ -130,7 +140,9 @@ pub(super) struct Working {
 
 impl Working {
     pub(super) fn begin(activity: &Arc<Activity>, is_h2: bool) -> Self {
-        activity.requests.fetch_add(1, Ordering::Relaxed);
+        if activity.requests.fetch_add(1, Ordering::Relaxed) == 0 {
+            activity.longer_stall.store(0, Ordering::Relaxed);
+        }
         activity.head_since.store(NEVER, Ordering::Relaxed);
         activity.leaves_unread.store(false, Ordering::Relaxed);
         activity.is_h2.fetch_or(is_h2, Ordering::Relaxed);
@@ -140,6 +152,13 @@ impl Working {
     /// The request is answered before its body is read.
     pub(super) fn leaves_unread(&self) {
         self.activity.leaves_unread();
+    }
+
+    /// The target may pause for this time during its response.
+    pub(super) fn may_pause(&self, time: Duration) {
+        self.activity
+            .longer_stall
+            .fetch_max(stall_after(time).as_millis() as u64, Ordering::Relaxed);
     }
 
     fn answers(mut self) -> Self {
@@ -327,7 +346,12 @@ mod tests {
         assert_eq!(left(&activity), Some(116));
         ours.write_all(b"x").await.unwrap();
         assert_eq!(left(&activity), Some(120));
+        answer.working.may_pause(Duration::from_secs(3600));
+        assert_eq!(left(&activity), Some(7200));
         drop(answer);
+        let working = Working::begin(&activity, false).answers();
+        assert_eq!(left(&activity), Some(120), "only that response could pause");
+        drop(working);
         assert_eq!(left(&activity), Some(75));
     }
 

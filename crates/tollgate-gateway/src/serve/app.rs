@@ -25,7 +25,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::access_log::AccessLog;
-use super::activity::Patience;
+use super::activity::{Patience, stall_after};
 use super::build::{self, Limiter, Parts, Preflight, ReadyRoute};
 use super::client_identity::{ClientIdentity, Identity};
 use super::denials::Denied;
@@ -102,11 +102,13 @@ impl<St: Inspect> App<St> {
         let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
         let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
-        let kept = before.map(|app| app.clients.fitting(timeouts, uses_tls)).transpose()?;
-        let clients = match kept.flatten() {
+        let clients = match before.map(|app| app.clients.clone()) {
             Some(clients) => clients,
-            None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)?,
+            None => Clients::new(uses_tls, per_target, persistent.workers)?,
         };
+        if uses_tls {
+            clients.allow_tls()?;
+        }
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
@@ -121,6 +123,7 @@ impl<St: Inspect> App<St> {
             trusted_proxies: build::trusted_proxies(&plan)?,
             identity: build::identity_fields(&plan),
             clients: clients.clone(),
+            idle: timeouts.body,
             tunnels: persistent.tunnels.at_most(plan.max_tunnels),
             failures: persistent.failures.clone(),
             via: persistent.via.clone(),
@@ -194,9 +197,7 @@ impl<St: Inspect> App<St> {
         Patience {
             head: timeouts.request_header,
             keep_alive: timeouts.keep_alive,
-            // The gateway gives up on a silent upstream after one idle time. So if a response
-            // stalls for two idle times, the client is not reading.
-            stall: 2 * timeouts.upstream.body,
+            stall: stall_after(timeouts.upstream.body),
         }
     }
 

@@ -32,7 +32,7 @@ use super::slots::Slot;
 use super::streams::Streams;
 use super::{forward_auth, rate_limit_service};
 use crate::flow::{Paced, Share};
-use crate::proxy::{Body, Connection, Received};
+use crate::proxy::{Body, Connection, LongPause, Received};
 use crate::trace::Traced;
 
 pub(super) async fn serve<St: Inspect>(
@@ -192,6 +192,9 @@ async fn answer<St: Inspect>(
         entry.answered(&response);
     }
     traced.answered(&response);
+    if let Some(LongPause(time)) = response.extensions().get() {
+        working.may_pause(*time);
+    }
     if is_http1 && !response.status().is_informational() {
         let unread = upload.filter(|upload| !upload.received.is_whole());
         if unread.is_some() {

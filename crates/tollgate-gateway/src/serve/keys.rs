@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
 use tollgate_config::plan::JwksPlan;
-use tollgate_config::plan::upstream::Timeouts;
 
 use super::error::BuildError;
 use crate::proxy::Clients;
@@ -60,8 +59,7 @@ impl KeySet {
         let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
         let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
         let clients =
-            Clients::new(times(plan.fetch_timeout), uri.scheme_str() == Some("https"), 1, 1);
-        let clients = clients.map_err(|error| wrong(&error))?;
+            Clients::new(uri.scheme_str() == Some("https"), 1, 1).map_err(|error| wrong(&error))?;
         let wanted = Arc::new(Notify::new());
         let asked = Arc::clone(&wanted);
         let (verifier, state) = match before {
@@ -157,7 +155,12 @@ impl Keeper {
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
-        let (answer, _connection) = self.clients.get(request).await.map_err(FetchError::Failed)?;
+        // Each step may take longer than the entire fetch, so the fetch always times out first.
+        let (answer, _connection) = self
+            .clients
+            .get(request, 2 * self.plan.fetch_timeout)
+            .await
+            .map_err(FetchError::Failed)?;
         if answer.status() != StatusCode::OK {
             return Err(refused(&answer));
         }
@@ -251,12 +254,6 @@ fn in_full(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// Each step may take as long as the entire fetch. The response timeout is longer, so the fetch
-/// always times out first.
-fn times(limit: Duration) -> Timeouts {
-    Timeouts { connect: limit, response: 2 * limit, body: limit, tunnel: limit, pool: limit }
 }
 
 /// Limits any server's answer. A set has a few keys of at most two kilobytes each.

@@ -99,6 +99,48 @@ async fn truncated_response_is_not_completed() {
     }
 }
 
+/// A server that pauses within each response.
+fn pauses(pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+                let _ = stream.write_all(head.as_bytes());
+                thread::sleep(pause);
+                let _ = stream.write_all(b"5\r\nworld\r\n0\r\n\r\n");
+            });
+        }
+    });
+    address
+}
+
+/// An event stream beside an API: only its route allows long pauses.
+#[tokio::test(flavor = "multi_thread")]
+async fn targets_have_their_own_timeouts() {
+    let (slow, silent) = (pauses(Duration::from_millis(900)), answers_then_hangs(""));
+    let gateway = Gateway::start(&format!(
+        "timeouts: {{idle: 200ms, response: 10s, requestHeader: 100ms}}
+routes:
+  - {{name: events, path: /events, target: {{url: 'http://{slow}', timeouts: {{idle: 10s}}}}}}
+  - {{name: api, path: /api, target: {{url: 'http://{silent}', timeouts: {{response: 200ms}}}}}}
+target: http://{slow}
+",
+    ));
+    let get = |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        exchange(gateway.address, &request)
+    };
+    let events = get("/events");
+    assert!(events.contains("hello") && events.ends_with("world\r\n0\r\n\r\n"), "{events}");
+    let other = get("/");
+    assert!(other.contains("hello") && !other.contains("world"), "{other}");
+    let api = get("/api");
+    assert!(api.contains("504") && api.contains("upstream-timeout"), "{api}");
+}
+
 /// The client needs the header to see what happened, and an abort to see that the body is
 /// incomplete.
 #[test]

@@ -66,8 +66,13 @@ fn defaults_match_the_documentation() {
     let seconds = |span: Duration| span.as_secs();
     let t = plan.timeouts;
     let up = t.upstream;
-    let timeouts = [up.connect, up.response, up.body, up.tunnel, up.pool, t.request_header];
-    assert_eq!(timeouts.map(seconds), [5, 60, 60, 3_600, 30, 10]);
+    let timeouts = [up.response, up.body, up.tunnel, t.request_header];
+    assert_eq!(timeouts.map(seconds), [60, 60, 3_600, 10]);
+    let target = plan.routes[0].target.as_ref().unwrap();
+    assert_eq!(target.timeouts, up);
+    let to = target.servers.connections;
+    let ages = [to.timeout, to.idle, to.max_age, to.lookup_interval];
+    assert_eq!(ages.map(seconds), [5, 30, 300, 10]);
     assert_eq!([t.keep_alive, t.drain].map(seconds), [75, 30]);
     // An unset key in a section has the same default.
     assert_eq!(with("  timeouts: {connect: 5s}\n").timeouts, t);
@@ -76,6 +81,26 @@ fn defaults_match_the_documentation() {
     else {
         panic!("{:?}", plan.identity)
     };
+}
+
+#[test]
+fn targets_inherit_missing_timeouts() {
+    let plan = with(
+        "  timeouts: {response: 2s, idle: 3s, pool: 4s, connectionAge: 5s}
+  routes:
+    - name: events
+      path: /events
+      target: {url: 'http://a', timeouts: {idle: 1h, pool: 6s}}
+",
+    );
+    let seconds = |route: usize| {
+        let target = plan.routes[route].target.as_ref().unwrap();
+        let (times, to) = (target.timeouts, target.servers.connections);
+        [times.response, times.body, to.idle, to.max_age].map(|span| span.as_secs())
+    };
+    assert_eq!(seconds(0), [2, 3_600, 6, 5]);
+    assert_eq!(seconds(1), [2, 3, 4, 5]);
+    assert_eq!(plan.timeouts.upstream, plan.routes[1].target.as_ref().unwrap().timeouts);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use http::uri::Scheme;
 use tokio::time::advance;
-use tollgate_config::plan::upstream::{Endpoint, Timeouts};
+use tollgate_config::plan::upstream::{Connections, Endpoint};
 
 use super::*;
 use crate::proxy::Clients;
@@ -16,13 +16,12 @@ fn group(count: u16, balance: Balance) -> Arc<Group> {
     let servers = Servers {
         addresses: (1..=count).map(address).collect(),
         protocol: Protocol::Http1,
+        connections: Connections::of(Duration::from_secs(60)),
         balance,
         passive: Passive { failures: 2, retry_after: RETRY },
         active: None,
     };
-    let long = Duration::from_secs(60);
-    let timeouts = Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
-    let clients = Clients::new(timeouts, false, 1, 1).unwrap();
+    let clients = Clients::new(false, 1, 1).unwrap();
     clients.group(&servers, &Failures::default()).unwrap()
 }
 
@@ -114,13 +113,12 @@ async fn routes_share_their_servers_health() {
             base_path: String::new(),
         }],
         protocol: Protocol::Http1,
+        connections: Connections::of(Duration::from_secs(60)),
         balance: Balance::RoundRobin,
         passive: Passive::default(),
         active: None,
     };
-    let long = Duration::from_secs(60);
-    let timeouts = Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
-    let (clients, failures) = (Clients::new(timeouts, false, 1, 1).unwrap(), Failures::default());
+    let (clients, failures) = (Clients::new(false, 1, 1).unwrap(), Failures::default());
     let first = clients.group(&servers, &failures).unwrap();
     assert!(Arc::ptr_eq(&first, &clients.group(&servers, &failures).unwrap()));
     let other = Servers { balance: Balance::LeastBusy, ..servers };

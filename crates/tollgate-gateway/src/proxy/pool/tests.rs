@@ -13,6 +13,8 @@ use tollgate_config::plan::upstream::Endpoint;
 
 use super::*;
 use crate::proxy::Clients;
+use crate::proxy::addresses::tests::controlled;
+use crate::proxy::connector::Connectors;
 use crate::proxy::sent::Sent;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -46,10 +48,6 @@ async fn server() -> (Endpoint, mpsc::UnboundedReceiver<Seen>) {
     (endpoint, seen)
 }
 
-const fn timeouts(idle: Duration) -> Timeouts {
-    Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle }
-}
-
 /// A pool for a server with at most `most` connections, and the events that the server sees.
 async fn pool(
     most: usize,
@@ -57,13 +55,14 @@ async fn pool(
     idle: Duration,
 ) -> (Arc<Pool>, mpsc::UnboundedReceiver<Seen>) {
     let (endpoint, seen) = server().await;
-    let clients = Clients::new(timeouts(idle), false, most, workers).unwrap();
-    (clients.pool(&endpoint, Protocol::Http1).unwrap(), seen)
+    let settings = Connections { idle, ..Connections::of(LONG) };
+    let clients = Clients::new(false, most, workers).unwrap();
+    (clients.pool(&endpoint, Protocol::Http1, settings).unwrap(), seen)
 }
 
 /// A pool for HTTP/2 with at most two connections and two streams per connection. Also counts
 /// connections.
-async fn http2_pool() -> (Arc<Pool>, Arc<AtomicUsize>) {
+async fn http2_pool(settings: Connections) -> (Arc<Pool>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
     let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
@@ -80,8 +79,8 @@ async fn http2_pool() -> (Arc<Pool>, Arc<AtomicUsize>) {
             tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
         }
     });
-    let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
-    (clients.pool(&endpoint, Protocol::Http2).unwrap(), connections)
+    let clients = Clients::new(false, 2, 1).unwrap();
+    (clients.pool(&endpoint, Protocol::Http2, settings).unwrap(), connections)
 }
 
 /// A stream after its response head.
@@ -89,14 +88,14 @@ async fn answered(pool: &Arc<Pool>) -> Checkout {
     let mut checkout = pool.checkout().await.unwrap();
     let mut request = Request::new(Sent::default());
     *request.uri_mut() = http::Uri::from_static("http://a/");
-    assert!(checkout.send(request, None).await.is_ok());
+    assert!(checkout.send(request, None, LONG).await.is_ok());
     checkout
 }
 
 async fn use_once(mut checkout: Checkout) {
     let mut request = Request::new(Sent::default());
     request.headers_mut().insert("host", http::HeaderValue::from_static("a"));
-    let Ok(response) = checkout.send(request, None).await else { panic!("no response") };
+    let Ok(response) = checkout.send(request, None, LONG).await else { panic!("no response") };
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
     checkout.release();
 }
@@ -169,8 +168,8 @@ async fn idle_connection_is_closed() {
 #[tokio::test]
 async fn bound_changes_with_open_connections() {
     let (endpoint, mut seen) = server().await;
-    let clients = Clients::new(timeouts(LONG), false, 2, 1).unwrap();
-    let pool = clients.pool(&endpoint, Protocol::Http1).unwrap();
+    let clients = Clients::new(false, 2, 1).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG)).unwrap();
     let open = [pool.checkout().await.unwrap(), pool.checkout().await.unwrap()];
     clients.bound(1);
     drop(open);
@@ -187,7 +186,7 @@ async fn bound_changes_with_open_connections() {
 
 #[tokio::test]
 async fn requests_wait_for_streams_if_no_connection_is_allowed() {
-    let (pool, connections) = http2_pool().await;
+    let (pool, connections) = http2_pool(Connections::of(LONG)).await;
     let mut streams = Vec::new();
     for _ in 0..4 {
         streams.push(answered(&pool).await);
@@ -212,7 +211,7 @@ async fn requests_wait_for_streams_if_no_connection_is_allowed() {
 
 #[tokio::test]
 async fn retired_connection_gets_no_further_requests() {
-    let (pool, connections) = http2_pool().await;
+    let (pool, connections) = http2_pool(Connections::of(LONG)).await;
     answered(&pool).await.retire();
     drop(answered(&pool).await);
     drop(answered(&pool).await);
@@ -221,11 +220,10 @@ async fn retired_connection_gets_no_further_requests() {
 
 #[tokio::test(start_paused = true)]
 async fn unanswered_ping_ends_a_request() {
-    let timeouts = Timeouts { response: Duration::from_secs(3600), ..timeouts(LONG) };
-    let clients = Clients::new(timeouts, false, 1, 1).unwrap();
+    let clients = Clients::new(false, 1, 1).unwrap();
     let authority = http::uri::Authority::from_static("a");
     let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
-    let pool = clients.pool(&endpoint, Protocol::Http2).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http2, Connections::of(LONG)).unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(async move {
         let mut connection = h2::server::handshake(theirs).await.unwrap();
@@ -236,13 +234,13 @@ async fn unanswered_ping_ends_a_request() {
     });
     let permit = Arc::clone(&pool.permits).try_acquire_owned().unwrap();
     let (sender, begun) = pool.handshake(TokioIo::new(ours), permit).await.unwrap();
-    let (timer, used_at) = (pool.timer(), Instant::now());
-    let connection = PooledConnection { sender, begun, timer, home: 0, used_at, _stream: None };
-    let mut checkout = pool.fresh(Box::new(connection));
+    let mut checkout = pool.fresh(pool.pooled(sender, begun, 0));
     let mut request = Request::new(Sent::default());
     *request.uri_mut() = http::Uri::from_static("http://a/");
     let started = Instant::now();
-    let Err(unanswered) = checkout.send(request, None).await else { panic!("a response") };
+    let Err(unanswered) = checkout.send(request, None, 60 * LONG).await else {
+        panic!("a response")
+    };
     let passed = started.elapsed();
     assert!(passed >= PING + PONG && passed < PING + 2 * PONG, "{passed:?}");
     assert!(
@@ -251,4 +249,147 @@ async fn unanswered_ping_ends_a_request() {
         unanswered.error
     );
     server.abort();
+}
+
+async fn pass(time: Duration) {
+    // Paused only here, because a paused clock would fire timers while bytes are on their way.
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn old_connection_is_replaced() {
+    let (endpoint, mut seen) = server().await;
+    let settings = Connections { max_age: MAX_AGE, ..Connections::of(LONG) };
+    let clients = Clients::new(false, 2, 1).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, settings).unwrap();
+    use_once(pool.checkout().await.unwrap()).await;
+    pass(MAX_AGE * 7 / 10).await;
+    use_once(pool.checkout().await.unwrap()).await;
+    assert_eq!(seen.recv().await, Some(Seen::Opened));
+    assert!(seen.try_recv().is_err(), "it is younger than four fifths of the maximum");
+    pass(MAX_AGE * 3 / 10).await;
+    use_once(pool.checkout().await.unwrap()).await;
+    assert_eq!(seen.recv().await, Some(Seen::Closed));
+    use_once(pool.checkout().await.unwrap()).await;
+    assert_eq!(seen.recv().await, Some(Seen::Opened));
+}
+
+#[tokio::test]
+async fn old_http2_connection_gets_no_further_requests() {
+    let settings = Connections { max_age: MAX_AGE, ..Connections::of(LONG) };
+    let (pool, connections) = http2_pool(settings).await;
+    let first = answered(&pool).await;
+    drop(answered(&pool).await);
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+    pass(MAX_AGE).await;
+    drop(answered(&pool).await);
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+    drop(first);
+}
+
+/// Listens on both addresses with the same port, and answers with the address.
+async fn scaled_server(addresses: [&str; 2]) -> u16 {
+    let first = TcpListener::bind((addresses[0], 0)).await.unwrap();
+    let port = first.local_addr().unwrap().port();
+    let second = TcpListener::bind((addresses[1], port)).await.unwrap();
+    for (listener, address) in [first, second].into_iter().zip(addresses) {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{address}");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+    }
+    port
+}
+
+/// The server that answers a request.
+async fn server_of(pool: &Arc<Pool>) -> Bytes {
+    let mut checkout = pool.checkout().await.unwrap();
+    let mut request = Request::new(Sent::default());
+    request.headers_mut().insert("host", http::HeaderValue::from_static("a"));
+    let response = checkout.send(request, None, LONG).await;
+    let Ok(response) = response else { panic!("no response") };
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    checkout.release();
+    body
+}
+
+#[tokio::test]
+async fn scaled_server_gets_requests() {
+    let port = scaled_server(["127.0.0.1", "127.0.0.2"]).await;
+    let found = Arc::new(Mutex::new(vec!["127.0.0.1"]));
+    let (lookup, lookups) = controlled(&found);
+    let authority = format!("app.test:{port}").parse().unwrap();
+    let settings = Connections { max_age: MAX_AGE, ..Connections::of(LONG) };
+    let connectors = Connectors::new(false, lookup).unwrap();
+    let connector = connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings).unwrap();
+    let permits = Arc::new(Semaphore::new(10));
+    let pool = Arc::new(Pool::new(Protocol::Http1, connector, settings, permits, 1));
+    assert_eq!(server_of(&pool).await, "127.0.0.1");
+    found.lock().push("127.0.0.2");
+    // The connection closes after its next request, and the name is looked up again.
+    pass(LONG).await;
+    while lookups.load(Ordering::Relaxed) < 2 {
+        tokio::task::yield_now().await;
+    }
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(server_of(&pool).await);
+        pass(MAX_AGE).await;
+        server_of(&pool).await;
+    }
+    servers.sort();
+    servers.dedup();
+    assert_eq!(servers, ["127.0.0.1", "127.0.0.2"]);
+}
+
+/// The name has another address, but the gateway does not know yet.
+#[tokio::test]
+async fn failed_connection_looks_the_name_up_again() {
+    let port = scaled_server(["127.0.0.1", "127.0.0.2"]).await;
+    // No server listens on this address.
+    let found = Arc::new(Mutex::new(vec!["127.0.0.3"]));
+    let (lookup, _) = controlled(&found);
+    let authority = format!("app.test:{port}").parse().unwrap();
+    let settings = Connections::of(LONG);
+    let connectors = Connectors::new(false, lookup).unwrap();
+    let connector = connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings).unwrap();
+    let permits = Arc::new(Semaphore::new(10));
+    let pool = Arc::new(Pool::new(Protocol::Http1, connector, settings, permits, 1));
+    assert!(pool.checkout().await.is_err());
+    *found.lock() = vec!["127.0.0.2"];
+    assert_eq!(server_of(&pool).await, "127.0.0.2");
+}
+
+#[tokio::test]
+async fn reused_connection_has_the_timeout_of_its_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+        // The second request gets no response.
+        std::future::pending::<()>().await;
+    });
+    let clients = Clients::new(false, 1, 1).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG)).unwrap();
+    use_once(pool.checkout().await.unwrap()).await;
+    let mut checkout = pool.checkout().await.unwrap();
+    let started = Instant::now();
+    let sent = checkout.send(Request::new(Sent::default()), None, Duration::from_millis(50)).await;
+    let Err(unanswered) = sent else { panic!("a response") };
+    assert!(matches!(unanswered.error, SendError::Silence(_)), "{}", unanswered.error);
+    assert!(started.elapsed() < LONG / 2);
 }

@@ -28,7 +28,8 @@ pub struct Clients(Arc<ClientsInner>);
 struct ClientsInner {
     connectors: Mutex<Connectors>,
     workers: usize,
-    pools: Mutex<HashMap<(Endpoint, Protocol, Connections), Arc<Pool>>>,
+    /// The pools that routes use. The idle connections of a pool close with its last route.
+    pools: Mutex<HashMap<(Endpoint, Protocol, Connections), Weak<Pool>>>,
     permits: Mutex<Permits>,
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
 }
@@ -90,11 +91,10 @@ impl Clients {
     ) -> Result<Arc<Pool>, http::Error> {
         let inner = &*self.0;
         let mut pools = inner.pools.lock();
-        // The other pools have no routes any more.
-        pools.retain(|_, pool| Arc::strong_count(pool) > 1);
+        pools.retain(|_, pool| pool.strong_count() > 0);
         let key = (endpoint.clone(), protocol, settings);
-        if let Some(pool) = pools.get(&key) {
-            return Ok(Arc::clone(pool));
+        if let Some(pool) = pools.get(&key).and_then(Weak::upgrade) {
+            return Ok(pool);
         }
         let Endpoint { scheme, authority, socket } = endpoint;
         let connector = match (socket, protocol) {
@@ -111,7 +111,7 @@ impl Clients {
         let permits = Arc::clone(permits);
         let pool = Pool::new(protocol, connector, settings, permits, inner.workers);
         let pool = Arc::new(pool);
-        pools.insert(key, Arc::clone(&pool));
+        pools.insert(key, Arc::downgrade(&pool));
         Ok(pool)
     }
 

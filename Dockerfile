@@ -23,7 +23,7 @@ HEALTHCHECK --interval=5s --timeout=2s --start-period=10s --retries=3 CMD ["bash
 CMD ["demo"]
 
 FROM source AS build-gateway
-RUN cargo build --release --locked --package tollgate-gateway --bin tollgate
+RUN cargo build --release --locked --package tollgate-cli --bin tollgate
 
 FROM debian:bookworm-slim AS gateway
 # Root certificates for targets and key sets that the gateway reaches over TLS.

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         process::run(process::cargo(&["build"]).args(package).args(metered))?;
     }
     if is_meant("gateway") || is_meant("replay") {
-        let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
+        let gateway = ["--profile", "bench", "--package", "tollgate-cli"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }
     let run = |name: Option<&String>| {

@@ -10,9 +10,10 @@ use std::path::Path;
 use crate::process::{self, Failure};
 
 /// The crates that must not contain a circle.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "tollgate",
     "tollgate-admin",
+    "tollgate-cli",
     "tollgate-config",
     "tollgate-gateway",
     "tollgate-memory",

@@ -30,7 +30,7 @@ impl Boundary {
     }
 }
 
-const BOUNDARIES: [Boundary; 9] = [
+const BOUNDARIES: [Boundary; 10] = [
     Boundary::new(
         "tollgate-core",
         "async-std axum chrono crossbeam dashmap fred futures getrandom http hyper jiff libc mio \
@@ -50,6 +50,11 @@ const BOUNDARIES: [Boundary; 9] = [
         "tollgate-config",
         "clap flate2 hyper indicatif plotters tollgate-gateway tollgate-replay tonic",
         "a plan is plain data, so reading a file needs no server",
+    ),
+    Boundary::new(
+        "tollgate-gateway",
+        "clap flate2 indicatif plotters tollgate-replay zstd",
+        "the server contains no commands, so its users get no tools for reports",
     ),
     Boundary::new(
         "tollgate-llm",

@@ -108,7 +108,7 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
 ///
 /// # Errors
 /// The file cannot be read, is larger than 1 MiB, or is not UTF-8.
-pub fn text(file: &Path) -> Result<String, FileError> {
+pub(crate) fn text(file: &Path) -> Result<String, FileError> {
     text_of(file, read(file)?)
 }
 
@@ -118,7 +118,7 @@ fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, FileError> {
 
 /// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
 /// blocks forever.
-pub fn is_pipe(path: &Path) -> bool {
+pub(crate) fn is_pipe(path: &Path) -> bool {
     #[cfg(unix)]
     let is_pipe = {
         use std::os::unix::fs::FileTypeExt as _;

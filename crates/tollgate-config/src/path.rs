@@ -93,7 +93,7 @@ fn decoded_once(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFa
 ///
 /// # Errors
 /// `find` returns different values for two readings.
-pub fn in_all_readings<T: PartialEq>(
+pub(crate) fn in_all_readings<T: PartialEq>(
     normal: &str,
     find: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, PathFault> {
@@ -145,7 +145,7 @@ fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'stati
 
 /// The other readings of a normalized path. A server has another reading if it decodes some escapes
 /// before it looks for separators, or if it decodes the path more than once.
-pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
+pub(crate) fn other_readings(normal: &str) -> impl Iterator<Item = String> {
     let next = |path: &String| decoded_again(path).ok().flatten();
     let again = std::iter::successors(decoded_again(normal).ok().flatten(), next);
     let again = again.take(MOST_DECODINGS);

@@ -1,19 +1,13 @@
-//! The `tollgate` program: a rate limiter for people who do not write Rust.
+//! The server of the program `tollgate`: a reverse proxy, and decisions for other proxies.
 //!
-//! A YAML file becomes a [`plan::Plan`]: plain, fully checked data, which the server uses without
-//! further checks.
+//! [`serve::run`] serves a [`tollgate_config::plan::Plan`], which is plain, fully checked data.
 
-#![expect(missing_docs, reason = "a program: its modules are public for tests and fuzzing")]
+#![expect(missing_docs, reason = "a part of the program, and not a library for other programs")]
 
-pub mod cli;
-mod count;
 mod flow;
-pub mod log;
 mod meter;
 pub mod metric;
 mod problem;
 pub mod proxy;
-pub mod replay;
 pub mod serve;
-pub mod signatures;
 pub mod trace;

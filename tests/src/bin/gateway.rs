@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tollgate_gateway::cli::Cli;
+use tollgate_cli::Cli;
 
 fn main() -> ExitCode {
     Cli::parse().run().unwrap_or(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! Describes a plan.
 
+mod count;
 mod limits;
 
 use std::fmt::{self, Write as _};
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use tollgate::limit::OnMissingKey;
 
+pub use self::count::Count;
 use self::limits::span;
 pub use self::limits::{amount, amount_of, write_limit};
 use crate::plan::upstream::{Balance, Protocol, Upstream};

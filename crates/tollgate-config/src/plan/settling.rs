@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::StatusCode;
+use tollgate::policy::Cost;
+use tollgate_llm::{Model, Usage};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservePlan {
@@ -29,6 +31,15 @@ impl SettleBy {
     /// Whether the cost is in the bodies of request and response.
     pub const fn is_usage(self) -> bool {
         matches!(self, Self::Tokens | Self::Money)
+    }
+
+    /// The cost of a usage, in tokens or in money.
+    pub fn cost_of(self, model: &Model, usage: &Usage) -> Option<Cost> {
+        match self {
+            Self::Tokens => Some(Cost::new(usage.total())),
+            Self::Money => Some(Cost::new(model.price().of(usage))),
+            Self::Header | Self::Trailer | Self::Bytes(_) => None,
+        }
     }
 }
 

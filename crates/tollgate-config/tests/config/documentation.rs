@@ -11,8 +11,7 @@ use crate::support::{plan, read_text, root};
 /// All YAML blocks in the documentation. Each is a complete file.
 pub(crate) fn examples() -> Vec<(String, String)> {
     let mut examples = Vec::new();
-    let mut pages =
-        vec![root().join("README.md"), root().join("crates/tollgate-gateway/README.md")];
+    let mut pages = vec![root().join("README.md"), root().join("crates/tollgate-cli/README.md")];
     for folder in ["docs", "docs/how-to", "docs/ko"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             pages.push(entry.unwrap().path());

@@ -8,7 +8,7 @@ mod checkout;
 mod client;
 mod connection;
 mod connector;
-pub(crate) mod entrance;
+mod entrance;
 mod failures;
 mod fault;
 mod fields;
@@ -40,7 +40,7 @@ pub use self::client::Clients;
 pub use self::connector::RootsError;
 #[cfg(feature = "otlp")]
 pub(crate) use self::connector::tls_config;
-pub use self::entrance::{Admitted, Meaning, admit};
+pub use self::entrance::{Admitted, Meaning, admit, check_method, is_host_and_port};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
 pub use self::forward::Forward;

@@ -24,19 +24,19 @@ use tollgate_config::plan::{Connections, Front, LlmPlan, Meeting, Plan, is_grpc}
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::access_log::AccessLog;
-use super::activity::{Patience, stall_after};
-use super::build::{self, Limiter, Parts, Preflight, ReadyRoute};
-use super::client_identity::{ClientIdentity, Identity};
-use super::denials::Denied;
+use super::decide::build::{self, Limiter, Parts, Preflight, ReadyRoute};
+use super::decide::client_identity::{ClientIdentity, Identity};
+use super::decide::denials::Denied;
+use super::decide::keys::{KeySet, KeySets};
+use super::decide::lists;
+use super::decide::llm::Llm;
+use super::decide::settled::{Prices, Settled};
+use super::decide::token_limit::{Addresses, TooManyRefused};
+use super::edge::activity::{Patience, stall_after};
 use super::error::BuildError;
-use super::keys::{KeySet, KeySets};
-use super::lists;
-use super::llm::Llm;
-use super::rate_limits::RateLimits;
-use super::settled::{Prices, Settled};
-use super::summary::Summary;
-use super::token_limit::{Addresses, TooManyRefused};
+use super::fronts::rate_limits::RateLimits;
+use super::operations::access_log::AccessLog;
+use super::operations::summary::Summary;
 use crate::proxy::{
     Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody,
     Received, RequestBody, Tunnels, Via, admit,

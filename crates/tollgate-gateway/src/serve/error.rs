@@ -3,7 +3,7 @@ use std::fmt;
 
 /// Why a plan cannot be served. Does not implement [`Error`], so `?` can convert any error into it.
 #[derive(Clone, Debug)]
-pub(crate) struct BuildError(pub(crate) String);
+pub struct BuildError(pub(crate) String);
 
 impl<E: Error> From<E> for BuildError {
     fn from(error: E) -> Self {

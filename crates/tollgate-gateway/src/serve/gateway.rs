@@ -14,7 +14,7 @@ use tonic_health::server::HealthService;
 
 use super::app::{App, Persistent};
 use super::error::BuildError;
-use super::source::{Contents, Loaded, Source, files};
+use super::operations::loader::{Fingerprints, Loaded, Loader, files};
 
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,
@@ -88,12 +88,12 @@ impl<St: Inspect> Gateway<St> {
     /// Replaces the current version, unless the new version is invalid. Returns the contents of the
     /// files that the new version names, from before it read them, even if it is invalid: a missing
     /// file may be created later. Blocks, and must be called within a runtime.
-    pub(super) fn replace(&self, source: &Source) -> Contents {
+    pub(super) fn replace(&self, loader: &Loader) -> Fingerprints {
         let before = self.app.load_full();
-        let mut named = Contents::default();
-        let app = (source.load)().and_then(|loaded| {
+        let mut named = Fingerprints::default();
+        let app = (loader.load)().and_then(|loaded| {
             let Loaded { plan, words } = loaded;
-            named = Contents::of(files(source, &plan), &Contents::default());
+            named = Fingerprints::of(files(loader, &plan), &Fingerprints::default());
             let app = App::new(plan, &self.persistent, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
             // The old version serves requests until the new version's keys are fetched.

@@ -1,39 +1,12 @@
 //! `tollgate serve`: listeners, reload, the admin address and the shutdown.
 
-mod access_log;
-mod activity;
-mod admin;
 mod app;
-mod build;
-mod client_identity;
-mod connection;
-mod denials;
+mod decide;
+mod edge;
 mod error;
-pub mod explain;
-mod forward_auth;
+mod fronts;
 mod gateway;
-mod key_sources;
-mod keys;
-mod lifetime;
-mod linger;
-mod listener;
-mod lists;
-mod llm;
-mod observed;
-mod rate_limit_service;
-mod rate_limits;
-pub(crate) mod recorded;
-mod redis;
-mod reload;
-mod settled;
-mod signals;
-mod slots;
-mod source;
-mod streams;
-mod summary;
-mod token_limit;
-mod values;
-mod workers;
+mod operations;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -56,16 +29,25 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use self::access_log::AccessLog;
 use self::app::{ListenerKey, Persistent};
+pub use self::decide::client_identity::{ClientIdentity, Identity};
+pub use self::decide::key_sources::client_ip;
+use self::decide::keys::KeySets;
+pub use self::decide::lists::lists;
+use self::decide::redis;
+pub use self::decide::redis::connect;
+use self::decide::token_limit::Addresses;
+use self::edge::workers::Workers;
+use self::edge::{listener, slots};
+pub use self::error::BuildError;
+use self::fronts::rate_limit_service;
 use self::gateway::Gateway;
-use self::keys::KeySets;
-use self::reload::Reload;
-use self::signals::{Signal, Signals};
-pub use self::source::{Load, Loaded, Source};
-use self::summary::Summary;
-use self::token_limit::Addresses;
-use self::workers::Workers;
+use self::operations::access_log::AccessLog;
+pub use self::operations::loader::{Load, Loaded, Loader};
+use self::operations::reload::Reload;
+use self::operations::signals::{Signal, Signals};
+use self::operations::summary::Summary;
+use self::operations::{admin, observed};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 
@@ -85,8 +67,8 @@ impl Failure {
 }
 
 /// Serves until SIGTERM or Ctrl-C, and sends spans with `tracing`.
-pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
-    let loaded = (source.load)().map_err(|error| Failure::new(&error, 2))?;
+pub fn run(loader: Loader, tracing: &Tracing) -> Result<ExitCode, Failure> {
+    let loaded = (loader.load)().map_err(|error| Failure::new(&error, 2))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
@@ -96,14 +78,14 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, [store.clone(), store], metrics, spans))
+            runtime.block_on(serve(loader, loaded, [store.clone(), store], metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
                 let store = redis::shared(&redis)?;
                 let stores = [store.clone(), store.without_local()];
-                let served = serve(source, loaded, stores, metrics, spans).await;
+                let served = serve(loader, loaded, stores, metrics, spans).await;
                 redis::return_leases(&store).await;
                 served
             })
@@ -116,7 +98,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
 }
 
 async fn serve<St: Inspect>(
-    source: Source,
+    loader: Loader,
     loaded: Loaded,
     [store, without_local]: [St; 2],
     metrics: PrometheusHandle,
@@ -158,7 +140,7 @@ async fn serve<St: Inspect>(
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before the addresses are announced, because a reader may immediately send a signal.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
-    let (reload, ask) = Reload::new(Arc::clone(&gateway), source);
+    let (reload, ask) = Reload::new(Arc::clone(&gateway), loader);
     tokio::spawn(reload.run());
     bound.announce();
 

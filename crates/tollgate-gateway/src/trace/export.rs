@@ -32,7 +32,7 @@ use super::spans::{Spans, TracingError};
 use crate::proxy;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Export {
+pub struct Export {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     tally: Arc<Tally>,
@@ -84,7 +84,7 @@ impl Export {
     }
 }
 
-pub(crate) fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
+pub fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {

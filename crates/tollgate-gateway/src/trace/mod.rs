@@ -14,7 +14,7 @@ mod spans;
 use tollgate_config::plan::TracingPlan;
 
 #[cfg(feature = "otlp")]
-pub(crate) use self::export::{Export, decisions};
+pub use self::export::{Export, decisions};
 pub(crate) use self::request::{Traced, note_route};
 pub(crate) use self::spans::Spans;
 pub use self::spans::TracingError;
@@ -52,7 +52,7 @@ impl Tracing {
     }
 
     #[cfg(feature = "otlp")]
-    pub(crate) const fn export(&self) -> Option<&Export> {
+    pub const fn export(&self) -> Option<&Export> {
         self.export.as_ref()
     }
 }
@@ -63,7 +63,7 @@ pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
         return Ok(());
     }
     Err(TracingError(
-        "this build has no OTLP; install one with `cargo install tollgate-gateway --features \
+        "this build has no OTLP; install one with `cargo install tollgate-cli --features \
          otlp`, or remove the section"
             .to_owned(),
     ))

@@ -1,0 +1,400 @@
+//! Other proxies that forward requests themselves and leave the decision to the gateway.
+
+use std::env;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use http::Response;
+use http_body_util::{BodyExt as _, Full};
+use saphyr::LoadableYamlNode as _;
+use tempfile::TempDir;
+use tollgate_replicas::{Port, Process};
+use tollgate_test_servers::{skip, until, until_async};
+
+use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream, is_heavy};
+
+/// Windows last for days, so the machine's speed does not matter.
+const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
+identity: [apiKey, ip]
+apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]
+client: {strategy: sliding_window_log, limit: 4, windowSeconds: 864000}
+apis:
+- {identifier: login, method: POST, path: /login, strategy: sliding_window_log, limit: 1, windowSeconds: 864000}
+- {identifier: slow, path: /slow, strategy: sliding_window_log, limit: 1, windowSeconds: 864000}
+deny: {addresses: [127.0.0.9]}
+";
+
+fn deciding_gateway() -> (Gateway, SocketAddr) {
+    let gateway = Gateway::start(LIMITS);
+    let address = gateway.fronts["forwardAuth"];
+    (gateway, address)
+}
+
+/// Starts a proxy with its configuration from `examples/fronts`, adapted to these addresses.
+fn proxy(
+    program: &str,
+    args: &[&str],
+    files: &[&str],
+    decisions: SocketAddr,
+    service: SocketAddr,
+) -> (Process, TempDir, Port) {
+    let (folder, port) = (TempDir::new().unwrap(), Port::claim().unwrap());
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
+    for file in files {
+        let text = fs::read_to_string(examples.join(file)).unwrap();
+        let text = text.replace("127.0.0.1:8000", &port.address().to_string());
+        let text = text.replace("127.0.0.1:8082", &decisions.to_string());
+        let text = text.replace("127.0.0.1:3000", &service.to_string());
+        // On a timeout Envoy would allow the request, and a busy machine may take longer.
+        let text = text.replace("timeout: 0.1s", "timeout: 20s");
+        // Envoy configures address and port separately.
+        let ports = [(8000, port.address()), (8082, decisions), (8083, decisions), (3000, service)];
+        let text = ports.iter().fold(text, |text, (port, address)| {
+            let of = |port: u16| format!("port_value: {port}}}");
+            text.replace(&of(*port), &of(address.port()))
+        });
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    // Programs that drop root privileges need access too.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let home = ("HOME".to_owned(), folder.path().display().to_string());
+    let process = Process::start(program, program, args, &[home], folder.path()).unwrap();
+    (process, folder, port)
+}
+
+/// Checks that a proxy follows the gateway's decisions. Returns a client that has used its quota.
+/// If the tests run as root, `setpriv` drops the privileges.
+async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    // Envoy is in a folder that other users may not be able to read.
+    let (program, args) = if is_root && program != "envoy" {
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
+        ("setpriv", [&user[..], args].concat())
+    } else {
+        (program, args.to_vec())
+    };
+    let service = Upstream::new().await;
+    let (gateway, decisions) = deciding_gateway();
+    let (process, folder, port) = proxy(program, &args, files, decisions, service.address);
+    let log = || fs::read_to_string(folder.path().join(format!("{program}.log")));
+    let listens = || TcpStream::connect(port.address()).ok();
+    until(&format!("{program} listens"), PATIENCE, listens);
+
+    let client = Client::new(port.address());
+    let answer = client.get("/a?b=c").await;
+    assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]), "{:?}", log());
+    assert!(answer.header("ratelimit").contains("r=3"), "{answer:?}");
+    assert_eq!(service.seen()[0].uri, "/a?b=c");
+
+    // The real method and path count, no matter which headers the client forges.
+    let forged = [
+        ("x-forwarded-for", "203.0.113.7"),
+        ("x-forwarded-method", "GET"),
+        ("x-forwarded-uri", "/free"),
+        ("x-forwarded-host", "elsewhere"),
+        ("x-original-method", "GET"),
+        ("x-original-uri", "/free"),
+        ("forwarded", "for=203.0.113.7"),
+    ];
+    let login = client.send("POST", "/login", &forged, "a body").await.unwrap();
+    assert_eq!(login.status, 200, "{login:?}");
+    assert_eq!(&*service.seen()[1].body, b"a body");
+    let denied = client.send("POST", "/login", &forged, "a body").await.unwrap();
+    is_denied(&denied);
+    // The login limit applies only to POST.
+    assert_eq!(client.get("/login").await.status, 200);
+    assert_eq!(client.get("/%61").await.status, 200);
+    is_denied(&client.send("GET", "/a", &forged, "").await.unwrap());
+    // The proxy passes the client's credentials to the gateway.
+    let key = client.send("GET", "/a", &[("x-api-key", "foo")], "").await.unwrap();
+    assert_eq!(key.status, 200, "{key:?}");
+    assert_eq!(service.seen().len(), 5);
+
+    let listed = ask_from([127, 0, 0, 9], port.address());
+    assert!(listed.starts_with("HTTP/1.1 403"), "{listed}");
+    assert_eq!(service.seen().len(), 5);
+    RunningProxy { client, _running: (process, gateway, folder) }
+}
+
+/// A running proxy and its client.
+struct RunningProxy {
+    client: Client,
+    _running: (Process, Gateway, TempDir),
+}
+
+fn is_denied(answer: &Answer) {
+    assert_eq!(answer.status, 429, "{answer:?}");
+    assert!(answer.header("retry-after").parse::<u64>().unwrap() > 0);
+    assert!(answer.header("ratelimit").contains("r=0"), "{answer:?}");
+    assert!(!answer.header("ratelimit-policy").is_empty());
+}
+
+/// Sends a request from this address and returns the response.
+fn ask_from(ip: [u8; 4], to: SocketAddr) -> String {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    write!(stream, "GET /a HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The headers that Traefik sends.
+const TRAEFIK: [(&str, &str); 5] = [
+    ("x-forwarded-method", "GET"),
+    ("x-forwarded-proto", "https"),
+    ("x-forwarded-host", "shop.example"),
+    ("x-forwarded-uri", "/slow?a=b"),
+    ("x-forwarded-for", "203.0.113.7"),
+];
+
+#[tokio::test]
+async fn traefik_and_envoy_share_quotas() {
+    let (_gateway, decisions) = deciding_gateway();
+    let client = Client::new(decisions);
+    let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
+    assert!(answer.header("ratelimit").contains("r=0"), "{answer:?}");
+    is_denied(&client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap());
+    let envoy = |address| [("x-forwarded-for", address), ("host", "shop.example")];
+    let ask = async |address, path: &str| {
+        client.send("GET", &format!("/ext-authz{path}"), &envoy(address), "").await.unwrap()
+    };
+    is_denied(&ask("203.0.113.7", "/slow").await);
+    is_denied(&ask("203.0.113.7", "//./slow?c").await);
+    assert_eq!(ask("203.0.113.8", "/slow").await.status, 200);
+    // Servers disagree about this escape, so the path is rejected.
+    assert_eq!(ask("203.0.113.9", "/a%2Fb").await.status, 400);
+}
+
+#[tokio::test]
+async fn only_trusted_hops_are_skipped() {
+    let gateway = Gateway::start(&format!("trustedProxies: [203.0.113.7]\n{LIMITS}"));
+    let client = Client::new(gateway.fronts["forwardAuth"]);
+    let ask = async |hops: &str| {
+        let mut headers = TRAEFIK;
+        headers[4].1 = hops;
+        client.send("GET", "/forward-auth", &headers, "").await.unwrap().status.as_u16()
+    };
+    assert_eq!(ask("198.51.100.1, 203.0.113.8").await, 200);
+    assert_eq!(ask("198.51.100.2, 203.0.113.8").await, 429, "the first address may be forged");
+    assert_eq!(ask("198.51.100.1, 203.0.113.7").await, 200);
+    assert_eq!(ask("198.51.100.2, 203.0.113.7:4711").await, 200);
+    assert_eq!(ask("198.51.100.2, 203.0.113.7").await, 429);
+    assert_eq!(ask("2001:db8::1").await, 200);
+    assert_eq!(ask("[2001:db8::1]:80").await, 429);
+    assert_eq!(ask("127.0.0.9").await, 403, "it is on the blocklist");
+    assert_eq!(ask("unknown").await, 400);
+}
+
+#[tokio::test]
+async fn invalid_auth_request_suggests_a_fix() {
+    let (_gateway, decisions) = deciding_gateway();
+    let client = Client::new(decisions);
+    let ask = async |path: &str, headers: &[(&str, &str)]| {
+        let answer = client.send("GET", path, headers, "").await.unwrap();
+        (answer.status.as_u16(), answer.json()["detail"].as_str().unwrap().to_owned())
+    };
+    for (index, (name, _)) in TRAEFIK.iter().enumerate().filter(|(index, _)| *index != 1) {
+        let mut headers = TRAEFIK.to_vec();
+        headers.remove(index);
+        let (status, detail) = ask("/forward-auth", &headers).await;
+        assert!(status == 400 && detail.contains(name), "{name}: {status} {detail}");
+        if *name != "x-forwarded-for" {
+            let twice = [&TRAEFIK[..], &[(*name, "/free")]].concat();
+            let (status, detail) = ask("/forward-auth", &twice).await;
+            assert!(status == 400 && detail.contains("replace"), "{name}: {status} {detail}");
+        }
+    }
+    let (status, detail) = ask("/", &TRAEFIK).await;
+    assert!(status == 400 && detail.contains("/auth-request (nginx)"), "{detail}");
+
+    let lines = LIMITS.replacen("[127.0.0.1]", "[192.0.2.1]", 1);
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.fronts["forwardAuth"]);
+    let answer = client.send("GET", "/forward-auth", &TRAEFIK, "").await.unwrap();
+    assert_eq!(answer.status, 403);
+    let cure = "Add 127.0.0.1 to `rateLimiter.forwardAuth.trustedProxies`.";
+    let problem = answer.json();
+    assert_eq!(problem["detail"], cure);
+    assert_eq!(problem["type"], "about:blank");
+    assert_eq!(problem["code"], "untrusted-proxy");
+}
+
+#[tokio::test]
+async fn forwarding_and_deciding_share_quotas() {
+    let service = Upstream::new().await;
+    let lines = format!("listen: 127.0.0.1:0\n{}{LIMITS}", service.target());
+    let gateway = Gateway::start(&lines);
+    let through = Client::new(gateway.address);
+    assert_eq!(through.get("/slow").await.status, 200);
+    let mut headers = TRAEFIK;
+    headers[4].1 = "127.0.0.1";
+    let asking = Client::new(gateway.fronts["forwardAuth"]);
+    is_denied(&asking.send("GET", "/forward-auth", &headers, "").await.unwrap());
+    assert_eq!(service.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_follows_decisions() {
+    let nginx = ["-p", ".", "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off;"];
+    check("nginx", &nginx, &["nginx.conf"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caddy_follows_decisions() {
+    check("caddy", &["run", "--config", "Caddyfile"], &["Caddyfile"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn haproxy_follows_decisions() {
+    check("haproxy", &["-f", "haproxy.cfg"], &["haproxy.cfg", "tollgate.lua"]).await;
+}
+
+/// Envoy's arguments for this configuration. Several instances may run at the same time.
+fn envoy(file: &str) -> [&str; 7] {
+    ["-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
+}
+
+/// Whether Envoy is installed. It is large, so only `cargo xtask test --all` installs it.
+fn has_envoy() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_here = env::split_paths(&path).any(|folder| folder.join("envoy").is_file());
+    if !is_here && !is_heavy() {
+        skip("Envoy is missing; `cargo xtask test --all` installs it");
+        return false;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_follows_decisions() {
+    if !has_envoy() {
+        return;
+    }
+    let checked = check("envoy", &envoy("envoy.yaml"), &["envoy.yaml"]).await;
+    let denied = checked.client.get("/a").await;
+    assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"));
+}
+
+/// Envoy, its upstream service, and a gateway with the example files.
+struct EnvoySetup {
+    client: Client,
+    service: Upstream,
+    gateway: Gateway,
+    _envoy: Process,
+    _folder: TempDir,
+}
+
+impl EnvoySetup {
+    /// Starts Envoy and the gateway. `rules` are replacements in the example files. With years as
+    /// units, no window expires during a test.
+    async fn start(file: &str, service: Upstream, rules: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
+        for file in ["envoy-limits.yaml", "ratelimit.yaml"] {
+            let text = fs::read_to_string(examples.join(file)).unwrap();
+            let text = text.replace("127.0.0.1:8083", "127.0.0.1:0");
+            let text = text.replace("rateLimiter:\n", "rateLimiter:\n  admin: 127.0.0.1:0\n");
+            let text = rules.iter().fold(text, |text, (old, new)| text.replace(old, new));
+            fs::write(folder.path().join(file), text).unwrap();
+        }
+        let gateway = Gateway::start_with(folder, "envoy-limits.yaml");
+        let limits = gateway.fronts["rateLimitService"];
+        let (envoy, folder, port) = proxy("envoy", &envoy(file), &[file], limits, service.address);
+        let listens = || TcpStream::connect(port.address()).ok();
+        until("envoy listens", PATIENCE, listens);
+        let client = Client::new(port.address());
+        Self { client, service, gateway, _envoy: envoy, _folder: folder }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_sends_descriptors() {
+    if !has_envoy() {
+        return;
+    }
+    let rules = [("minute", "year"), ("second", "year"), ("100}", "3}"), ("20}", "1}")];
+    let asking = EnvoySetup::start("envoy-ratelimit.yaml", Upstream::new().await, &rules).await;
+    let send = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+        asking.client.send(method, path, headers, "").await.unwrap()
+    };
+    let order = send("POST", "/api/7/orders", &[]).await;
+    assert_eq!((order.status.as_u16(), &*order.body), (200, &b"ok"[..]), "{order:?}");
+    let order = send("POST", "/api/8/orders", &[]).await;
+    assert_eq!(order.status, 429, "all paths share the quota: {order:?}");
+    assert_eq!((order.header("ratelimit-limit"), order.header("ratelimit-remaining")), ("1", "0"));
+    assert_eq!(order.header("retry-after"), order.header("ratelimit-reset"));
+    for _ in 0..2 {
+        assert_eq!(send("GET", "/", &[]).await.status, 200);
+    }
+    let denied = send("GET", "/", &[]).await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-limit")), (429, "3"));
+    let grpc = send("POST", "/a.B/C", &[("content-type", "application/grpc")]).await;
+    assert_eq!((grpc.status.as_u16(), grpc.header("grpc-status")), (200, "8"), "{grpc:?}");
+    assert_eq!(asking.service.seen().len(), 3);
+}
+
+/// Follows upstream's integration test: each response reports its tokens, and once the reports
+/// exceed the budget, the next request is denied.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_reports_response_tokens() {
+    if !has_envoy() {
+        return;
+    }
+    let service = Upstream::answering(|seen| {
+        let tokens = seen.uri.path().trim_start_matches('/').to_owned();
+        Response::builder().header("x-tokens", tokens).body(Full::from("ok").boxed()).unwrap()
+    });
+    let rules =
+        [("{unit: day, requests_per_unit: 100000}", "{unit: year, requests_per_unit: 100}")];
+    let asking = EnvoySetup::start("envoy-tokens.yaml", service.await, &rules).await;
+    let send = async |user: &str, tokens: &str| {
+        let headers = [("x-user", user)];
+        asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()
+    };
+    // Envoy reports after it has responded to the client, so wait for the report.
+    let reported = async |count: usize| {
+        let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
+        until_async("the reports arrive", PATIENCE, async || {
+            let metrics = asking.gateway.metrics().await;
+            let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
+            let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
+            (sum >= count).then_some(())
+        })
+        .await;
+    };
+    // Two calls for each request: a check and a report.
+    let first = send("ann", "40").await;
+    assert_eq!((first.status.as_u16(), first.header("ratelimit-remaining")), (200, "100"));
+    reported(2).await;
+    let second = send("ann", "70").await;
+    assert_eq!((second.status.as_u16(), second.header("ratelimit-remaining")), (200, "60"));
+    reported(4).await;
+    let denied = send("ann", "1").await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-limit")), (429, "100"));
+    assert_eq!(denied.header("retry-after"), denied.header("ratelimit-reset"));
+    assert_eq!(send("bob", "1").await.status, 200);
+    assert_eq!(asking.service.seen().len(), 3);
+}
+
+/// Only checks the configuration, because neither Debian nor PyPI packages Traefik.
+#[test]
+fn traefik_example_uses_gateway_paths() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
+    let text = fs::read_to_string(examples.join("traefik.yaml")).unwrap();
+    let file = &saphyr::Yaml::load_from_str(&text).unwrap()[0];
+    let router = &file["http"]["routers"]["service"];
+    let middleware = router["middlewares"][0].as_str().unwrap();
+    let forward_auth = &file["http"]["middlewares"][middleware]["forwardAuth"];
+    let address = forward_auth["address"].as_str().unwrap();
+    assert_eq!(address, "http://127.0.0.1:8082/forward-auth");
+    let service = router["service"].as_str().unwrap();
+    let server = &file["http"]["services"][service]["loadBalancer"]["servers"][0]["url"];
+    assert_eq!(server.as_str(), Some("http://127.0.0.1:3000"));
+}

@@ -1,0 +1,323 @@
+//! Builds the plan's routes and limiters. Each kind of request has its own limiter.
+
+use std::sync::Arc;
+
+use http::header::FORWARDED;
+use http::{HeaderName, StatusCode};
+use tollgate::headers;
+use tollgate::key::{ClientIp, RequestHead, SubjectName};
+use tollgate::layer::WaitQueue;
+use tollgate::limit::Reserve;
+use tollgate::observe::{Inspect, LayerHandle, Observer};
+use tollgate::policy::OnStoreError;
+use tollgate::tier::{Tier, TierSource};
+use tollgate::{Costs, Limit, Policy, RateLimitLayer};
+use tollgate_config::plan::{
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
+    Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+};
+use tollgate_llm::Call;
+
+use super::client_identity::{ClientIdentity, Found, Identity};
+use super::denials::Denials;
+use super::key_sources;
+use super::llm::LlmDenials;
+use super::settled::Prices;
+use crate::meter::Meter;
+use crate::proxy::{Common, Fault, Forward, TrustedProxies};
+use crate::serve::error::BuildError;
+
+pub(crate) struct ReadyRoute<St> {
+    pub(crate) plan: Route,
+    pub(crate) forward: Option<Forward>,
+    limiters: Arc<Limiters<St>>,
+    /// Whether an earlier route has the same limiters.
+    shares_limiters: bool,
+    pub(crate) meter: Meter,
+}
+
+/// The limiters for a route's apis, and last the limiter for requests that match no api. `None`
+/// means no limit.
+type Limiters<St> = Vec<Option<Limiter<St>>>;
+
+pub(crate) struct Limiter<St> {
+    pub(crate) layer: RateLimitLayer<St>,
+    pub(crate) prices: Prices,
+    pub(crate) llm: Option<Arc<LlmPlan>>,
+}
+
+/// Limits CORS preflights by client address.
+pub(crate) struct Preflight<St> {
+    pub(crate) limiter: Limiter<St>,
+    source: ClientIp,
+}
+
+impl<St> Preflight<St> {
+    pub(crate) fn client(&self, head: &RequestHead<'_>) -> ClientIdentity {
+        ClientIdentity::by(&self.source, head)
+    }
+}
+
+impl<St: Inspect> ReadyRoute<St> {
+    /// The limiter for requests that match this api. `None` if there is no limit.
+    pub(crate) fn limiter(&self, api: Option<usize>) -> Option<&Limiter<St>> {
+        self.limiters.get(api.unwrap_or(self.plan.limits.apis.len()))?.as_ref()
+    }
+
+    /// The layers for all kinds of requests, unless an earlier route has the same.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
+        let own = (!self.shares_limiters).then_some(&self.limiters);
+        own.into_iter().flat_map(|own| own.iter().flatten()).map(|it| it.layer.handle())
+    }
+}
+
+pub(crate) struct Parts<'a, St> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) store: &'a St,
+    /// The same store, for limiters without a limit that falls back to a local store.
+    pub(crate) without_local: &'a St,
+    pub(crate) common: &'a Common,
+    pub(crate) identity: &'a Identity,
+    pub(crate) observer: &'a Observer,
+    pub(crate) room: &'a WaitQueue,
+}
+
+impl<St: Inspect> Parts<'_, St> {
+    /// The plan's routes, in order.
+    ///
+    /// Routes with the same limits share their limiters, because a hundred routes with a limiter
+    /// for each api would use too much memory.
+    pub(crate) fn routes(&self) -> Result<Vec<ReadyRoute<St>>, BuildError> {
+        let mut ready: Vec<ReadyRoute<St>> = Vec::new();
+        for route in &self.plan.routes {
+            let like = ready.iter().find(|other| other.plan.limits.is_shared_with(&route.limits));
+            let shares_limiters = like.is_some();
+            let limiters = match like {
+                Some(other) => Arc::clone(&other.limiters),
+                None => Arc::new(self.limiters(route)?),
+            };
+            let forward = route.target.as_ref();
+            let forward = forward.map(|target| Forward::new(target.clone(), self.common.clone()));
+            let forward = forward
+                .transpose()
+                .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
+            let (plan, meter) = (route.clone(), Meter::route(&route.name));
+            ready.push(ReadyRoute { plan, forward, limiters, shares_limiters, meter });
+        }
+        Ok(ready)
+    }
+
+    fn limiters(&self, route: &Route) -> Result<Limiters<St>, BuildError> {
+        let apis = route.limits.apis.iter().map(Some).chain([None]);
+        apis.map(|api| self.limiter(route, api)).collect()
+    }
+
+    fn limiter(
+        &self,
+        route: &Route,
+        api: Option<&ApiPlan>,
+    ) -> Result<Option<Limiter<St>>, BuildError> {
+        let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
+        let of_api = api.into_iter().flat_map(ApiPlan::limits);
+        let limits: Vec<_> = limits.into_iter().flatten().chain(of_api).collect();
+        if limits.is_empty() {
+            return Ok(None);
+        }
+        let endpoint = api.map_or("other", |api| &api.limit.name);
+        let llm = api.and_then(|api| api.llm.as_ref());
+        let limiter = self.limiter_of(&limits, endpoint, llm);
+        limiter.map(Some).map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))
+    }
+
+    /// The limiter for CORS preflights, unless they are charged or unlimited. Like all limiters, it
+    /// reads the client from the request's extensions.
+    pub(crate) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
+        let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
+        let limiter = self.limiter_of(&[&**limit], "preflight", None)?;
+        Ok(Some(Preflight { limiter, source: key_sources::addresses(self.plan)? }))
+    }
+
+    fn limiter_of(
+        &self,
+        limits: &[&LimitPlan],
+        endpoint: &str,
+        llm: Option<&Arc<LlmPlan>>,
+    ) -> Result<Limiter<St>, BuildError> {
+        let falls_back = limits.iter().any(|limit| limit.may_fall_back());
+        let store = if falls_back { self.store } else { self.without_local };
+        let grpc = Arc::clone(&self.plan.grpc);
+        let layer = RateLimitLayer::builder(store.clone())
+            .on_missing_key(self.plan.on_missing_key)
+            // `Plan::meets` finds a preflight's limiter.
+            .exempt_preflights(false)
+            .observer(self.observer)
+            .endpoint(endpoint)
+            .grpc_if(move |head| is_grpc(&grpc, head.uri.path()))
+            .tiers(self.tiers())
+            .wait_queue(self.room);
+        let (headers, denials) = (self.plan.headers, Denials::of(self.plan));
+        let mut layer = match llm {
+            None => layer.headers(headers).denial_response(denials),
+            Some(_) => {
+                layer.headers(headers.x_ratelimit_by_policy()).denial_response(LlmDenials(denials))
+            }
+        };
+        let prices = Prices::of(limits.iter().copied());
+        for &plan in limits {
+            for quota in &plan.quotas {
+                layer = layer.limit(self.limit(plan, quota)?);
+            }
+            if let Some(policy) = &plan.in_flight {
+                layer = layer.limit(enforced(self.of(policy, plan).on_exceeded(plan.excess), plan));
+            }
+            if let Some(penalty) = &plan.penalty {
+                let blocked = self.of(&penalty.policy, plan);
+                let blocked = match penalty.failures.clone() {
+                    // The gateway's own answers are not strikes, so an outage blocks no client.
+                    Some(failures) => {
+                        blocked.count_only(move |response| contain(&failures, response.status))
+                    }
+                    None => blocked,
+                };
+                layer = layer.limit(enforced(blocked, plan));
+            }
+        }
+        Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned() })
+    }
+
+    fn tiers(&self) -> impl TierSource + use<St> {
+        let names = self.plan.tiers.iter().cloned().map(Tier::from).collect();
+        Tiers { names, identity: self.identity.clone() }
+    }
+
+    /// One of a limit's quotas, for all clients and for each tier. Clients without a quota skip the
+    /// limit.
+    fn limit(&self, plan: &LimitPlan, quota: &QuotaPlan) -> Result<Limit, BuildError> {
+        let QuotaPlan { everybody, tiers } = quota;
+        let any = everybody.iter().chain(tiers.iter().flatten()).next();
+        let any = any.ok_or_else(|| BuildError("a quota without a policy".to_owned()))?;
+        let mut limit = self.of(any, plan);
+        for (name, policy) in self.plan.tiers.iter().zip(tiers) {
+            if let Some(policy) = policy {
+                let tier = Tier::from(name.clone());
+                limit = limit.in_tier(tier, policy.quota())?;
+            }
+        }
+        let (has_everybody, has): (bool, Vec<_>) =
+            (everybody.is_some(), tiers.iter().map(Option::is_some).collect());
+        if !has_everybody || has.contains(&false) {
+            let has = move |tier: usize| has.get(tier).copied().unwrap_or(has_everybody);
+            limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
+        }
+        let limit = corrected(limit.costs(costs(plan)).on_exceeded(plan.excess), plan);
+        Ok(enforced(limit, plan))
+    }
+
+    fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
+        let mut policy = policy.clone();
+        if policy.may_fall_back() && !self.store.has_local_fallback() {
+            // A memory store has no outages, and the layer does not accept `Local` without a
+            // fallback. After a reload, the file may name a store that is only opened at the next
+            // start.
+            policy = policy.with_on_store_error(OnStoreError::Open).with_shed(OnStoreError::Open);
+        }
+        match plan.whose {
+            Whose::Everybody => Limit::global(policy),
+            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
+        }
+    }
+}
+
+fn enforced(limit: Limit, plan: &LimitPlan) -> Limit {
+    let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
+    if plan.enforce { limit } else { limit.shadow() }
+}
+
+struct Tiers {
+    names: Box<[Tier]>,
+    identity: Identity,
+}
+
+impl TierSource for Tiers {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
+        self.names.get(tier_of(head)?).cloned()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.names.get(self.identity.tier_of(name)?).cloned()
+    }
+}
+
+fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
+    head.extensions.get::<ClientIdentity>()?.tier
+}
+
+/// The closure returns a cost for every request, so no default applies.
+fn costs(plan: &LimitPlan) -> Costs {
+    if let Some(settle) = plan.usage() {
+        return Costs::default().from_fn(move |head: &RequestHead<'_>| {
+            let call: &Call = head.extensions.get()?;
+            settle.cost_of(call.model(), &call.estimate())
+        });
+    }
+    let table = Arc::clone(&plan.costs);
+    Costs::default().from_fn(move |head| Some(table.of(head.method, head.uri.path())))
+}
+
+fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
+    let limit = counting(limit, plan.counts.as_ref());
+    match &plan.reserve {
+        Some(plan) => {
+            let reserve = Reserve::by_handler().lapse_after(plan.lapse);
+            limit.reserve(match plan.settle {
+                SettleBy::Header => reserve.or_by_header(headers::COST),
+                // `settled.rs` reads the body and settles these.
+                SettleBy::Trailer | SettleBy::Bytes(_) | SettleBy::Tokens | SettleBy::Money => {
+                    reserve
+                }
+            })
+        }
+        None => limit,
+    }
+}
+
+/// Counts only responses with these statuses, if there is a list. A request with an unknown outcome
+/// also counts.
+fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
+    let Some(statuses) = statuses.cloned() else { return limit };
+    limit.count_only(move |response| {
+        let fault = response.extensions.get::<Fault>();
+        contain(&statuses, response.status) || fault.is_some_and(|it| it.hides_an_outcome())
+    })
+}
+
+fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
+    statuses.iter().any(|it| it.contain(status))
+}
+
+pub(crate) fn trusted_proxies(plan: &Plan) -> Result<TrustedProxies, BuildError> {
+    let header = plan.identity.iter().find_map(|source| match source {
+        IdentitySource::Ip { header, .. } => header.as_ref(),
+        _ => None,
+    });
+    let header = match header {
+        None | Some(ForwardingHeader::XForwardedFor) => X_FORWARDED_FOR,
+        Some(ForwardingHeader::Forwarded) => FORWARDED,
+        Some(ForwardingHeader::Single(name)) => name.clone(),
+    };
+    let client = key_sources::addresses(plan)?;
+    Ok(TrustedProxies { proxies: plan.trusted_proxies.clone(), header, client })
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+pub(crate) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
+    let named = plan.identity.iter().filter_map(|source| match source {
+        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })
+        | IdentitySource::Value(ValuePlan { place: ValuePlace::Header(name), .. }) => {
+            Some(name.clone())
+        }
+        _ => None,
+    });
+    named.collect()
+}

@@ -1,0 +1,326 @@
+//! A request's client, found once for all limits.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate::key::{
+    ApiKeys, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, RequestHead, Subject,
+    SubjectKind, SubjectName,
+};
+use tollgate_config::files;
+use tollgate_config::plan::{ApiKeysPlan, IdentitySource, JwtPlan, KeyOrigin, Plan};
+
+use super::key_sources::{addresses, client_ip, place};
+use super::keys::{KeySet, KeySets};
+use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
+use super::values::value;
+use crate::serve::error::BuildError;
+
+/// The request's client, stored in its extensions. All of a route's limits read it, so `identity`
+/// is evaluated only once.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity {
+    found: Result<Option<Subject>, Arc<KeyError>>,
+    pub tier: Option<usize>,
+}
+
+impl ClientIdentity {
+    /// The client that one source finds, without a tier.
+    pub(crate) fn by(source: &impl KeySource, head: &RequestHead<'_>) -> Self {
+        Self { found: source.subject(head).map_err(Arc::new), tier: None }
+    }
+
+    pub fn subject(&self) -> Result<Option<Subject>, &KeyError> {
+        match &self.found {
+            Ok(found) => Ok(found.clone()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) const fn is_unknown(&self) -> bool {
+        matches!(self.found, Ok(None))
+    }
+
+    /// The reason, if the client's token was not verified.
+    pub(crate) fn too_many_refused(&self) -> Option<&TooManyRefused> {
+        TooManyRefused::of(self.found.as_ref().err()?)
+    }
+}
+
+#[derive(Clone)]
+pub struct Identity {
+    links: Arc<[Link]>,
+    /// The fetched key sets, refreshed until the last clone is dropped.
+    pub(crate) key_sets: Arc<[Arc<KeySet>]>,
+}
+
+/// Without its sources, which may contain secrets.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+struct Link {
+    source: Box<dyn KeySource>,
+    /// The tier for all clients from this source, unless a claim determines it.
+    tier: Option<usize>,
+    claim: Option<TierClaim>,
+}
+
+struct TierClaim {
+    user: TokenUser,
+    name: String,
+    tiers: Arc<[String]>,
+}
+
+impl Link {
+    fn of(source: impl KeySource, tier: Option<usize>) -> Self {
+        Self { source: Box::new(source), tier, claim: None }
+    }
+
+    fn find(&self, head: &RequestHead<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
+        let Some(TierClaim { user, name, tiers }) = &self.claim else {
+            return Ok(self.source.subject(head)?.map(|subject| (subject, self.tier)));
+        };
+        // An unknown tier counts as no tier.
+        Ok(user.with_claim(head, name)?.map(|(subject, said)| {
+            (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
+        }))
+    }
+}
+
+impl Identity {
+    /// For commands, which neither wait for fetched key sets nor count refused tokens.
+    pub fn for_command(plan: &Plan) -> Result<Self, BuildError> {
+        Self::new(plan, &KeySets::default(), None)
+    }
+
+    /// With `refused`, tokens from an address that sent too many refused tokens are not verified.
+    pub(crate) fn new(
+        plan: &Plan,
+        known: &KeySets,
+        refused: Option<&Addresses>,
+    ) -> Result<Self, BuildError> {
+        let mut links = Vec::new();
+        let mut key_sets = Vec::new();
+        for source in &plan.identity {
+            match source {
+                IdentitySource::User(jwt) => {
+                    let user = user(jwt, known, &mut key_sets)?;
+                    let limit = refused.zip(jwt.max_refused).map(|(refused, most)| {
+                        TokenLimit::new(refused, most, addresses(plan)?).map(Arc::new)
+                    });
+                    let user = TokenUser { user, limit: limit.transpose()? };
+                    let claim = jwt.tier_claim.as_ref().filter(|_| !plan.tiers.is_empty());
+                    let claim = claim.map(|name| TierClaim {
+                        user: user.clone(),
+                        name: name.clone(),
+                        tiers: plan.tiers.clone().into(),
+                    });
+                    links.push(Link { claim, ..Link::of(user, None) });
+                }
+                IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
+                IdentitySource::Value(plan) => links.push(Link::of(value(plan), None)),
+                IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
+                    let source =
+                        client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;
+                    links.push(Link::of(source, None));
+                }
+            }
+        }
+        Ok(Self { links: links.into(), key_sets: key_sets.into() })
+    }
+
+    /// The tier for a client that an operator names. `None` for users, because only their token
+    /// contains the tier.
+    pub(crate) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
+        self.links.iter().find(|link| link.source.named(name).is_some())?.tier
+    }
+
+    /// The user in a log line, as if a token had named the user. `None` if no source has users.
+    pub fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
+        let name: SubjectName = format!("user:{name}").parse().ok()?;
+        let subject = self.links.iter().find_map(|link| link.source.named(&name))?;
+        Some(ClientIdentity { found: Ok(Some(subject)), tier })
+    }
+
+    pub(crate) fn can_be_missing(&self) -> bool {
+        self.links.iter().all(|link| link.source.can_be_missing())
+    }
+
+    pub fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
+        for link in &*self.links {
+            match link.find(head) {
+                Ok(None) => {}
+                Ok(Some((subject, tier))) => {
+                    return ClientIdentity { found: Ok(Some(subject)), tier };
+                }
+                Err(error) => return ClientIdentity { found: Err(Arc::new(error)), tier: None },
+            }
+        }
+        ClientIdentity { found: Ok(None), tier: None }
+    }
+}
+
+pub(crate) struct Found(pub(crate) Identity);
+
+impl KeySource for Found {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        match head.extensions.get::<ClientIdentity>() {
+            Some(ClientIdentity { found: Ok(found), .. }) => Ok(found.clone()),
+            Some(ClientIdentity { found: Err(error), .. }) => {
+                Err(KeyError::Other(Box::new(Arc::clone(error))))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.0.can_be_missing()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.0.links.iter().find_map(|link| link.source.named(name))
+    }
+}
+
+/// A key source that finds only a request's user, even if an earlier source finds another client.
+pub(crate) struct Users(pub(crate) Identity);
+
+impl KeySource for Users {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        // In a replay, the log names the user.
+        if let Some(ClientIdentity { found: Ok(Some(subject)), .. }) = head.extensions.get()
+            && subject.kind == SubjectKind::User
+        {
+            return Ok(Some(subject.clone()));
+        }
+        for link in &*self.0.links {
+            match link.find(head) {
+                Ok(Some((subject, _))) if subject.kind == SubjectKind::User => {
+                    return Ok(Some(subject));
+                }
+                // A recorded line without an address may still have a user.
+                Ok(_) | Err(KeyError::UnixPeer) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let subject = self.0.links.iter().find_map(|link| link.source.named(name))?;
+        (subject.kind == SubjectKind::User).then_some(subject)
+    }
+}
+
+/// Adds a key list for each tier, so the list that contains a key determines its tier.
+fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
+    let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    for tier in tiers {
+        let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
+        let source = place(&plan.place).one_of(ApiKeys::from_sha256_hex(digests)?);
+        links.push(Link::of(source, tier));
+    }
+    Ok(())
+}
+
+fn user(
+    plan: &JwtPlan,
+    known: &KeySets,
+    key_sets: &mut Vec<Arc<KeySet>>,
+) -> Result<JwtUser, BuildError> {
+    let mut verifier = match &plan.keys {
+        KeyOrigin::JwksUrl(jwks) => {
+            let set = known.get(jwks)?;
+            let verifier = set.verifier();
+            key_sets.push(set);
+            verifier
+        }
+        KeyOrigin::Secret(secret) => {
+            let keys = JwtKey::hs256(secret.reveal().as_bytes());
+            let keys = keys.and_then(|key| JwtKeys::new([key]));
+            JwtVerifier::new(keys.map_err(|error| BuildError(format!("jwt: {error}")))?)
+        }
+        origin => match files::keys(origin)? {
+            Some(keys) => JwtVerifier::new(keys),
+            None => JwtVerifier::without_keys(),
+        },
+    };
+    if let Some(issuer) = &plan.issuer {
+        verifier = verifier.issuer(issuer);
+    }
+    for audience in &plan.audiences {
+        verifier = verifier.audience(audience);
+    }
+    Ok(JwtUser::new(verifier))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    use serde_json::json;
+
+    use super::*;
+    use tollgate_config::{Source, read};
+
+    const SECRET: &str = "an-hs256-secret-of-more-than-32-bytes";
+
+    fn identity() -> Identity {
+        let text = format!(
+            "rateLimiter:
+  target: http://localhost
+  client: {{limit: 1, windowSeconds: 1}}
+  tiers: {{free: {{limit: 2, windowSeconds: 1}}, pro: {{limit: 3, windowSeconds: 1}}}}
+  identity: [user, apiKey]
+  jwt: {{secret: {SECRET}, tierClaim: plan}}
+  apiKeys:
+    - {{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae, tier: pro}}
+    - {{sha256: fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9}}
+"
+        );
+        let outcome = read(&Source::new("test", text), &|_| None);
+        Identity::new(&outcome.plan.unwrap(), &KeySets::default(), None).unwrap()
+    }
+
+    /// Whether a client is found, and its tier.
+    fn tier_of(name: &str, value: &str) -> (bool, Option<usize>) {
+        let request = Request::builder().header(name, value).body(()).unwrap();
+        let client = identity().find(&RequestHead::of(&request));
+        (client.found.unwrap().is_some(), client.tier)
+    }
+
+    #[test]
+    fn claim_names_the_tier() {
+        let token = |plan: serde_json::Value| {
+            let claims = json!({ "sub": "ann", "exp": 4_000_000_000_u64, "plan": plan });
+            let key = EncodingKey::from_secret(SECRET.as_bytes());
+            format!("Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
+        };
+        for (plan, tier) in [
+            (json!("free"), Some(0)),
+            (json!("pro"), Some(1)),
+            (json!("platinum"), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(tier_of("authorization", &token(plan)), (true, tier));
+        }
+        let forged = token(json!("pro")).replacen('.', ".e", 1);
+        assert_eq!(tier_of("authorization", &forged), (false, None));
+    }
+
+    #[test]
+    fn api_key_has_its_tier() {
+        assert_eq!(tier_of("x-api-key", "foo"), (true, Some(1)));
+        assert_eq!(tier_of("x-api-key", "bar"), (true, None));
+        assert_eq!(tier_of("x-api-key", "baz"), (false, None));
+    }
+}

@@ -1,0 +1,80 @@
+//! The answers to denied requests.
+
+use bytes::Bytes;
+use http::header::WWW_AUTHENTICATE;
+use http::{HeaderValue, Response, StatusCode};
+use tollgate::denial::{Denial, DenialResponse, Members, Problem, Reason};
+
+use tollgate_config::plan::{ApiKeyPlace, IdentitySource, Plan};
+
+pub(crate) struct Denials {
+    problem: Problem,
+    missing_key: StatusCode,
+    challenge: Option<HeaderValue>,
+}
+
+impl Denials {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let members: Members = plan.members.clone();
+        let missing_key = plan.missing_key_status;
+        // A 401 must name the ways to authenticate (RFC 9110, 15.5.2).
+        let challenge = (missing_key == StatusCode::UNAUTHORIZED).then(|| challenge(plan));
+        Self { problem: Problem::with_members(members), missing_key, challenge }
+    }
+
+    fn finished<'a>(&self, denial: &Denial<'a>) -> Denial<'a> {
+        match denial.reason() {
+            Reason::MissingKey => denial.clone().with_status(self.missing_key),
+            _ => denial.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Denied {
+    pub(crate) code: &'static str,
+    pub(crate) policies: Vec<String>,
+}
+
+impl Denied {
+    pub(crate) fn new(code: &'static str, policies: &[&str]) -> Self {
+        Self { code, policies: policies.iter().map(|&policy| policy.to_owned()).collect() }
+    }
+
+    pub(crate) fn of(denial: &Denial<'_>) -> Self {
+        Self::new(denial.reason().code(), denial.policies())
+    }
+}
+
+impl DenialResponse for Denials {
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        let mut response = self.problem.respond(&self.finished(denial));
+        response.extensions_mut().insert(Denied::of(denial));
+        if let (Reason::MissingKey, Some(challenge)) = (denial.reason(), &self.challenge) {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge.clone());
+        }
+        response
+    }
+
+    fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        let mut response = self.problem.respond_grpc(&self.finished(denial));
+        response.extensions_mut().insert(Denied::of(denial));
+        response
+    }
+}
+
+/// The `Authorization` schemes with which `identity` finds a client. Other headers have no
+/// registered scheme, so the challenge contains the header's name.
+fn challenge(plan: &Plan) -> HeaderValue {
+    let schemes = plan.identity.iter().filter_map(|source| match source {
+        IdentitySource::User(_) => Some("Bearer"),
+        IdentitySource::ApiKey(keys) => Some(match &keys.place {
+            ApiKeyPlace::Header(name) => name.as_str(),
+            ApiKeyPlace::Authorization(scheme) => scheme,
+        }),
+        IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
+    });
+    let schemes = schemes.collect::<Vec<_>>().join(", ");
+    // Header and scheme names are tokens, so they are valid header values.
+    HeaderValue::try_from(schemes).unwrap_or(HeaderValue::from_static("Bearer"))
+}

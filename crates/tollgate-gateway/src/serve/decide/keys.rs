@@ -1,0 +1,263 @@
+//! Key sets at URLs: fetched, stored and refreshed.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderValue, LOCATION, USER_AGENT};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use metrics::{counter, gauge};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
+use tollgate_config::plan::JwksPlan;
+
+use crate::proxy::Clients;
+use crate::serve::error::BuildError;
+
+#[derive(Clone, Default)]
+pub(crate) struct KeySets(Arc<Mutex<Vec<Weak<KeySet>>>>);
+
+impl KeySets {
+    pub(crate) fn get(&self, plan: &JwksPlan) -> Result<Arc<KeySet>, BuildError> {
+        let mut sets = self.0.lock();
+        sets.retain(|set| set.strong_count() > 0);
+        let of_url: Vec<_> =
+            sets.iter().filter_map(Weak::upgrade).filter(|set| set.plan.url == plan.url).collect();
+        if let Some(set) = of_url.iter().find(|set| set.plan == *plan) {
+            return Ok(Arc::clone(set));
+        }
+        let set = Arc::new(KeySet::new(plan, of_url.last().map(|set| &**set))?);
+        sets.push(Arc::downgrade(&set));
+        Ok(set)
+    }
+}
+
+pub(crate) struct KeySet {
+    plan: JwksPlan,
+    verifier: JwtVerifier,
+    state: watch::Receiver<State>,
+    _keeper: AbortOnDropHandle<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    tried_at: Option<Instant>,
+    pub(crate) fetched: Option<(SystemTime, Vec<String>)>,
+    pub(crate) error: Option<(SystemTime, String)>,
+}
+
+impl KeySet {
+    /// Starts fetching. Takes over the keys from `before`, a set with the same URL but other
+    /// intervals.
+    fn new(plan: &JwksPlan, before: Option<&Self>) -> Result<Self, BuildError> {
+        let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
+        let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
+        let clients =
+            Clients::new(uri.scheme_str() == Some("https"), 1, 1).map_err(|error| wrong(&error))?;
+        let wanted = Arc::new(Notify::new());
+        let asked = Arc::clone(&wanted);
+        let (verifier, state) = match before {
+            Some(set) => (set.verifier.clone(), set.state()),
+            None => (JwtVerifier::without_keys(), State::default()),
+        };
+        // `Notify` stores one call until the keeper waits, even after many calls.
+        let verifier = verifier.on_unknown_kid(move || asked.notify_one());
+        for outcome in OUTCOMES {
+            counter!(FETCHES, "outcome" => outcome).increment(0);
+        }
+        let (said, state) = watch::channel(state);
+        let keeper =
+            Keeper { plan: plan.clone(), uri, clients, verifier: verifier.clone(), wanted, said };
+        let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.keep()));
+        Ok(Self { plan: plan.clone(), verifier, state, _keeper: keeper })
+    }
+
+    pub(crate) fn verifier(&self) -> JwtVerifier {
+        self.verifier.clone()
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.plan.shown_url()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) fn was_tried(&self) -> bool {
+        self.state.borrow().tried_at.is_some()
+    }
+
+    pub(crate) async fn tried(&self) {
+        let mut state = self.state.clone();
+        // The keeper runs as long as the set exists, so this error cannot happen.
+        let _ = state.wait_for(|state| state.tried_at.is_some()).await;
+    }
+}
+
+struct Keeper {
+    plan: JwksPlan,
+    uri: Uri,
+    clients: Clients,
+    verifier: JwtVerifier,
+    /// Notified when a token names a key that is not in the set.
+    wanted: Arc<Notify>,
+    said: watch::Sender<State>,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        loop {
+            self.until_due().await;
+            match self.fetch().await {
+                Ok(keys) => self.take_in(keys),
+                Err(error) => self.stay(&error),
+            }
+        }
+    }
+
+    /// Waits until the set is too old or a key is missing, but at least for the shortest interval,
+    /// so invented tokens cause at most one fetch per interval.
+    async fn until_due(&self) {
+        let (tried_at, failed) = {
+            let state = self.said.borrow();
+            (state.tried_at, state.error.is_some())
+        };
+        let Some(tried_at) = tried_at else { return };
+        let soonest = tried_at + self.plan.min_refetch;
+        let latest = if failed { soonest } else { tried_at + self.plan.max_age };
+        tokio::select! {
+            () = sleep_until(latest) => {}
+            () = self.wanted.notified() => sleep_until(soonest).await,
+        }
+    }
+
+    async fn fetch(&self) -> Result<JwtKeys, FetchError> {
+        let limit = self.plan.fetch_timeout;
+        let json = timeout(limit, self.answer()).await.map_err(|_| FetchError::Slow(limit))??;
+        // Parsing a large set takes time and must not block requests.
+        let read = tokio::task::spawn_blocking(move || {
+            let json = std::str::from_utf8(&json).map_err(|_| FetchError::NoText)?;
+            JwtKeys::from_jwks(json).map_err(FetchError::Keys)
+        });
+        read.await.map_err(|error| FetchError::Failed(error.into()))?
+    }
+
+    async fn answer(&self) -> Result<Bytes, FetchError> {
+        let mut request = Request::new(());
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
+        // Each step may take longer than the entire fetch, so the fetch always times out first.
+        let (answer, _connection) = self
+            .clients
+            .get(request, 2 * self.plan.fetch_timeout)
+            .await
+            .map_err(FetchError::Failed)?;
+        if answer.status() != StatusCode::OK {
+            return Err(refused(&answer));
+        }
+        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+        body.map(http_body_util::Collected::to_bytes).map_err(|error| {
+            match error.downcast::<LengthLimitError>() {
+                Ok(_) => FetchError::TooLarge,
+                Err(error) => FetchError::Failed(error),
+            }
+        })
+    }
+
+    fn take_in(&self, keys: JwtKeys) {
+        let kids: Vec<_> = keys.kids().map(str::to_owned).collect();
+        self.verifier.replace_keys(keys);
+        counter!(FETCHES, "outcome" => OUTCOMES[0]).increment(1);
+        let now = SystemTime::now();
+        gauge!("tollgate_jwks_fetched_timestamp_seconds")
+            .set(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+        self.said.send_modify(|state| {
+            let is_news = match &state.fetched {
+                Some((_, before)) => *before != kids || state.error.is_some(),
+                None => true,
+            };
+            if is_news {
+                tracing::info!(url = self.plan.shown_url(), ?kids, "the key set was fetched");
+            }
+            state.tried_at = Some(Instant::now());
+            state.fetched = Some((now, kids));
+            state.error = None;
+        });
+    }
+
+    fn stay(&self, error: &FetchError) {
+        let error = in_full(error);
+        counter!(FETCHES, "outcome" => OUTCOMES[1]).increment(1);
+        self.said.send_modify(|state| {
+            let url = self.plan.shown_url();
+            if state.fetched.is_some() {
+                tracing::warn!(
+                    url,
+                    error,
+                    "the key set was not fetched; its earlier keys stay valid"
+                );
+            } else {
+                tracing::warn!(
+                    url,
+                    error,
+                    "the key set was not fetched; tokens identify no client"
+                );
+            }
+            state.tried_at = Some(Instant::now());
+            state.error = Some((SystemTime::now(), error));
+        });
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("no complete answer within {0:?}")]
+    Slow(Duration),
+    #[error("the answer is larger than {} KiB, which is not a key set", MOST_BYTES >> 10)]
+    TooLarge,
+    #[error("the answer is a redirect{0}, which is not followed; name the last URL as `jwksUrl`")]
+    Redirect(String),
+    #[error("the answer is {0}; expected 200 and a key set")]
+    Status(StatusCode),
+    #[error("the answer is not UTF-8")]
+    NoText,
+    #[error(transparent)]
+    Keys(JwtKeyError),
+    #[error("no answer")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn refused(answer: &Response<Incoming>) -> FetchError {
+    if !answer.status().is_redirection() {
+        return FetchError::Status(answer.status());
+    }
+    let location = answer.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+    let location = location.map(|location| location.chars().take(200).collect::<String>());
+    FetchError::Redirect(location.map_or_else(String::new, |url| format!(" to {url:?}")))
+}
+
+/// An error with its causes, because connection errors are unclear without them.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Limits any server's answer. A set has a few keys of at most two kilobytes each.
+const MOST_BYTES: usize = 1 << 20;
+const NAME: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+const FETCHES: &str = "tollgate_jwks_fetches_total";
+const OUTCOMES: [&str; 2] = ["fetched", "failed"];

@@ -1,0 +1,13 @@
+//! Which limits a request meets, and what it is charged.
+
+pub(super) mod build;
+pub(super) mod client_identity;
+pub(super) mod denials;
+pub(super) mod key_sources;
+pub(super) mod keys;
+pub(super) mod lists;
+pub(super) mod llm;
+pub(super) mod redis;
+pub(super) mod settled;
+pub(super) mod token_limit;
+pub(super) mod values;

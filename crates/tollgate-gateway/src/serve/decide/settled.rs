@@ -1,0 +1,169 @@
+//! Reads a request's actual cost from the response.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue, TE};
+use http::{Request, Response, StatusCode};
+use tollgate::headers;
+use tollgate::layer::Reservation;
+use tollgate::policy::Cost;
+use tollgate_config::plan::{LimitPlan, SettleBy};
+use tollgate_llm::{Call, Meter};
+use tower_service::Service;
+
+use super::llm;
+use crate::proxy::{Admitted, Answering, Body, Fault, Forward, Watch};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled<'a> {
+    pub(crate) forward: &'a Forward,
+    pub(crate) prices: Option<&'a Prices>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Prices(Arc<[(String, SettleBy)]>);
+
+impl Prices {
+    pub(crate) fn of<'a>(limits: impl IntoIterator<Item = &'a LimitPlan>) -> Self {
+        let mut prices = Vec::new();
+        for limit in limits {
+            let Some(settle) = limit.reserve.map(|it| it.settle) else { continue };
+            if settle == SettleBy::Header {
+                continue;
+            }
+            for policy in limit.policies() {
+                if !prices.iter().any(|(name, _)| name == policy.name()) {
+                    prices.push((policy.name().to_owned(), settle));
+                }
+            }
+        }
+        Self(prices.into())
+    }
+}
+
+impl<'a> Service<Request<Admitted>> for Settled<'a> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<'a>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
+        let prices = self.prices.filter(|prices| !prices.0.is_empty());
+        let Some(prices) = prices else { return self.forward.send(request) };
+        let call = request.extensions_mut().remove::<Call>();
+        let reservation = request.extensions_mut().remove::<Reservation>();
+        if reservation.is_none() && call.is_none() {
+            return self.forward.send(request);
+        }
+        if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
+            // Over HTTP/1, upstreams send trailers only if the request has this header.
+            request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+        }
+        // Without a charge, the usage that the gateway asked for is hidden nevertheless.
+        let reservation = reservation.unwrap_or_default();
+        // A client that leaves before the response pays for its input.
+        let usage = call.map(|call| Usage { meter: call.meter(""), call });
+        let mut bill = Bill { reservation, prices: prices.clone(), bytes: None, usage };
+        let answer = self.forward.send(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            // A tunnel has no body, so the estimate remains charged.
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(response);
+            }
+            bill.begin(&mut response);
+            Ok(response.map(|body| body.watched_by(Box::new(bill))))
+        })
+    }
+}
+
+struct Bill {
+    reservation: Reservation,
+    prices: Prices,
+    /// `None` before the response.
+    bytes: Option<u64>,
+    usage: Option<Usage>,
+}
+
+/// The usage of a language model.
+struct Usage {
+    call: Call,
+    meter: Meter,
+}
+
+impl Bill {
+    /// Reads the usage from the response. An error of the model's server refunds tokens and money,
+    /// unless the model may have worked on the request.
+    fn begin(&mut self, response: &mut Response<Body>) {
+        self.bytes = Some(0);
+        let Some(usage) = &mut self.usage else { return };
+        if response.status().is_success() {
+            usage.meter = llm::meter(&usage.call, response.headers_mut());
+        } else if !response.extensions().get::<Fault>().is_some_and(|it| it.hides_an_outcome()) {
+            self.usage = None;
+            self.settle(|by| by.is_usage().then_some(Cost::ZERO));
+        }
+    }
+
+    fn settle(&self, cost: impl Fn(SettleBy) -> Option<Cost>) {
+        for (policy, by) in &*self.prices.0 {
+            if let Some(cost) = cost(*by) {
+                self.reservation.settle_policy(policy, cost);
+            }
+        }
+    }
+}
+
+impl Watch for Bill {
+    fn data(&mut self, data: Bytes) -> Bytes {
+        self.bytes = self.bytes.map(|bytes| bytes.saturating_add(data.len() as u64));
+        match &mut self.usage {
+            Some(usage) => match usage.meter.read(&data) {
+                Cow::Borrowed(_) => data,
+                Cow::Owned(passed) => passed.into(),
+            },
+            None => data,
+        }
+    }
+
+    fn shortens(&self) -> bool {
+        self.usage.as_ref().is_some_and(|usage| usage.meter.shortens())
+    }
+
+    fn trailers(&mut self, trailers: &HeaderMap) {
+        let Some(value) = trailers.get(headers::COST) else { return };
+        let Some(actual) = value.to_str().ok().and_then(|text| text.trim().parse().ok()) else {
+            tracing::warn!(
+                "the cost that a trailer states is not an integer, so the estimate remains charged"
+            );
+            return;
+        };
+        self.settle(|by| (by == SettleBy::Trailer).then_some(Cost::new(actual)));
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        self.settle(|by| match by {
+            SettleBy::Bytes(unit) => Some(Cost::new(self.bytes?.div_ceil(unit))),
+            by => {
+                let Usage { call, meter } = self.usage.as_ref()?;
+                by.cost_of(call.model(), &meter.usage())
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Bill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bill").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}

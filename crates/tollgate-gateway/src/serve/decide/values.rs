@@ -1,0 +1,139 @@
+//! Identifies clients by a value in the request: a header, cookie or query parameter.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use http::HeaderMap;
+use http::header::COOKIE;
+use percent_encoding::percent_decode_str;
+use tollgate::key::{KeySource, RequestHead, from_fn};
+
+use tollgate_config::plan::{ValuePlace, ValuePlan};
+
+/// The key source for `plan`. A value that occurs twice names no client, because the service might
+/// read the other value.
+pub(crate) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
+    let ValuePlan { place, proxies } = plan.clone();
+    from_fn(move |head: &RequestHead<'_>| {
+        if let Some(proxies) = &proxies {
+            let peer = head.extensions.get::<SocketAddr>()?;
+            if !proxies.contains(peer.ip()) {
+                return None;
+            }
+        }
+        let value = find(&place, head).filter(|value| (1..=MOST).contains(&value.len()))?;
+        // Includes the name, so values from different places do not share a quota.
+        Some([place.to_string().as_bytes(), b"=", &value].concat())
+    })
+}
+
+const MOST: usize = 8 << 10;
+
+fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {
+    match place {
+        ValuePlace::Header(name) => {
+            only(head.headers.get_all(name).iter().map(|value| value.as_bytes().into()))
+        }
+        ValuePlace::Cookie(name) => only(cookies(head.headers, name.as_bytes()).map(Cow::from)),
+        ValuePlace::Query(name) => only(parameters(head.uri.query().unwrap_or_default(), name)),
+    }
+}
+
+fn only<T>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+fn cookies<'a>(headers: &'a HeaderMap, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(COOKIE).into_iter();
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        pair.trim_ascii().strip_prefix(name)?.trim_ascii_start().strip_prefix(b"=")
+    })
+}
+
+/// All values of a parameter. Services decode names and values, so each spelling counts.
+fn parameters<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    query.split('&').filter_map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (*decoded(key) == *name.as_bytes()).then(|| decoded(value))
+    })
+}
+
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if text.contains('+') {
+        Cow::Owned(percent_decode_str(&text.replace('+', " ")).collect())
+    } else {
+        percent_decode_str(text).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use tollgate::key::{Key, TrustedProxies};
+
+    use super::*;
+
+    /// The request's key, if it names a client.
+    fn key(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Option<Key> {
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(()).unwrap();
+        let source = value(&ValuePlan { place, proxies: None });
+        Some(source.subject(&RequestHead::of(&request)).unwrap()?.key)
+    }
+
+    #[test]
+    fn parameter_spellings_name_one_client() {
+        let key = |uri| key(ValuePlace::Query("key".to_owned()), uri, &[]);
+        let one = key("/?key=a%20b").unwrap();
+        for uri in ["/?key=a+b", "/?x=1&key=a%20b&", "/?%6bey=%61%20b"] {
+            assert_eq!(key(uri).as_ref(), Some(&one), "{uri}");
+        }
+        assert_ne!(key("/?key=a").unwrap(), one);
+        for uri in ["/", "/?key", "/?key=", "/?Key=a", "/?keys=a", "/?key=a&k%65y=b"] {
+            assert_eq!(key(uri), None, "{uri}");
+        }
+    }
+
+    #[test]
+    fn finds_one_of_several_cookies() {
+        let key = |line| key(ValuePlace::Cookie("id".to_owned()), "/", &[("cookie", line)]);
+        let one = key("id=a").unwrap();
+        for line in ["x=1; id=a", "id=a;y=2", "xid=b; id=a; idx=c"] {
+            assert_eq!(key(line).as_ref(), Some(&one), "{line}");
+        }
+        for line in ["", "id", "id=", "ID=a", "id=a; id=b"] {
+            assert_eq!(key(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn places_do_not_share_clients() {
+        let headers = [("x-id", "a"), ("cookie", "id=a")];
+        let places = [
+            ValuePlace::Header(http::HeaderName::from_static("x-id")),
+            ValuePlace::Cookie("id".to_owned()),
+            ValuePlace::Query("id".to_owned()),
+        ];
+        let keys = places.map(|place| key(place, "/?id=a", &headers).unwrap());
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2], "{keys:?}");
+    }
+
+    #[test]
+    fn only_trusted_proxies_name_clients() {
+        let place = ValuePlace::Header(http::HeaderName::from_static("x-user"));
+        let proxies = Some(TrustedProxies::parse(["10.0.0.0/8"]).unwrap());
+        let source = value(&ValuePlan { place, proxies });
+        for (peer, is_found) in [("10.0.0.1:9", true), ("192.0.2.1:9", false)] {
+            let peer: SocketAddr = peer.parse().unwrap();
+            let request = Request::builder().header("x-user", "ann").extension(peer);
+            let request = request.body(()).unwrap();
+            let found = source.subject(&RequestHead::of(&request)).unwrap();
+            assert_eq!(found.is_some(), is_found, "{peer}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Connections of clients: listeners, their bounds, and the life of a connection.
+
+pub(super) mod activity;
+pub(super) mod connection;
+pub(super) mod lifetime;
+pub(super) mod linger;
+pub(super) mod listener;
+pub(super) mod slots;
+pub(super) mod streams;
+pub(super) mod workers;

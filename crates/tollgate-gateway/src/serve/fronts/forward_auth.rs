@@ -1,0 +1,180 @@
+//! Decides requests for proxies that send an HTTP subrequest, with headers that describe the
+//! original request.
+//!
+//! | path | proxies | method, path and query |
+//! |---|---|---|
+//! | `/forward-auth` | Traefik, Caddy, HAProxy | `X-Forwarded-Method`, `X-Forwarded-Uri` |
+//! | `/auth-request` | nginx | `X-Original-Method`, `X-Original-URI` |
+//! | `/ext-authz/…` | Envoy | the subrequest's own |
+//!
+//! The last address in `X-Forwarded-For` is the proxy's client, which becomes the peer. Then the
+//! request is decided as if it had arrived at the gateway itself: earlier addresses count if
+//! `trustedProxies` contains the last address.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll};
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, Request, Response, StatusCode, Uri};
+use tollgate::observe::Inspect;
+use tower_service::Service;
+
+use crate::problem::problem;
+use crate::proxy::{Body, Connection};
+use crate::serve::app::App;
+use crate::serve::operations::access_log::{AccessLog, Entry};
+
+/// Answers a proxy's subrequest with 200 or the denial.
+pub(crate) async fn answer<St: Inspect, B>(
+    app: &App<St>,
+    asked: &Request<B>,
+    peer: SocketAddr,
+    log: &AccessLog,
+) -> (Response<Body>, Option<Box<Entry>>) {
+    if !app.plan.forward_auth.contains(peer.ip()) {
+        let ip = peer.ip().to_canonical();
+        static LOGGED: Once = Once::new();
+        LOGGED.call_once(|| tracing::warn!("{ip} requests decisions but is not a trusted proxy"));
+        let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
+        return (problem(StatusCode::FORBIDDEN, "untrusted-proxy", &cure).map(Body::from), None);
+    }
+    let (request, connection) = match original(asked) {
+        Ok(original) => original,
+        Err(cure) => {
+            return (problem(StatusCode::BAD_REQUEST, "bad-question", &cure).map(Body::from), None);
+        }
+    };
+    let entry = log.begin(&request, &connection);
+    let mut answer = app.decide(request, &Arc::new(connection), None, |_, _| Some(Allow)).await;
+    if let Some(entry) = &entry {
+        entry.answered(&answer);
+    }
+    if asked.uri().path() == AUTH_REQUEST {
+        // nginx treats any other denial as an error of this service.
+        let status = answer.status();
+        answer.headers_mut().insert(STATUS, HeaderValue::from(status.as_u16()));
+        if !status.is_success() && status != StatusCode::UNAUTHORIZED {
+            *answer.status_mut() = StatusCode::FORBIDDEN;
+        }
+    }
+    (answer, entry)
+}
+
+fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> {
+    let headers = asked.headers();
+    let mut request = Request::new(());
+    request.headers_mut().clone_from(headers);
+    let (method, uri, host) = match asked.uri().path() {
+        FORWARD_AUTH => (
+            Some(one(headers, "x-forwarded-method")?),
+            one(headers, "x-forwarded-uri")?,
+            Some(one(headers, "x-forwarded-host")?),
+        ),
+        AUTH_REQUEST => {
+            (Some(one(headers, "x-original-method")?), one(headers, "x-original-uri")?, None)
+        }
+        path if path.starts_with(EXT_AUTHZ) => {
+            let target = asked.uri().path_and_query().map_or(path, |target| target.as_str());
+            (None, &target[EXT_AUTHZ.len() - 1..], None)
+        }
+        _ => {
+            return Err(format!(
+                "Ask at {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or with \
+                 the prefix {EXT_AUTHZ} (Envoy)."
+            ));
+        }
+    };
+    *request.method_mut() = match method {
+        None => asked.method().clone(),
+        Some(method) => {
+            Method::from_bytes(method.as_bytes()).map_err(|_| "The method is not valid.")?
+        }
+    };
+    *request.uri_mut() = uri.parse::<Uri>().map_err(|_| "The path is not valid.")?;
+    let host = host.map(HeaderValue::from_str).transpose();
+    if let Some(host) = host.map_err(|_| "The host is not valid.")? {
+        request.headers_mut().insert(HOST, host);
+    }
+    let peer = last_hop(request.headers_mut())?;
+    for name in SUBREQUEST_HEADERS {
+        request.headers_mut().remove(name);
+    }
+    let connection = Connection::new(SocketAddr::new(peer, 0), false);
+    Ok((request, connection.map_err(|_| "The address of the client is not valid.")?))
+}
+
+/// The value of a header that must be set exactly once. If the proxy appended its value to the
+/// client's, the client could choose.
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(value), None) => {
+            value.to_str().map_err(|_| format!("`{name}` is not visible ASCII."))
+        }
+        (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md.")),
+        (Some(_), Some(_)) => Err(format!("Let the proxy replace `{name}` instead of adding it.")),
+    }
+}
+
+/// Removes the proxy's client from the end of `X-Forwarded-For`.
+fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
+    let wrong = || "Let the proxy set `x-forwarded-for` to the address of its client.".to_owned();
+    let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::to_str).collect();
+    let lines = lines.into_iter().collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
+    let hops = lines.join(",");
+    let (rest, last) = hops.rsplit_once(',').unwrap_or(("", &hops));
+    let last = last.trim();
+    let ip = last.parse().or_else(|_| last.parse::<SocketAddr>().map(|peer| peer.ip()));
+    let ip = ip.map_err(|_| wrong())?;
+    let rest = HeaderValue::from_str(rest).map_err(|_| wrong())?;
+    match rest.is_empty() {
+        true => headers.remove(FORWARDED_FOR),
+        false => headers.insert(FORWARDED_FOR, rest),
+    };
+    Ok(ip)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Allow;
+
+impl<B> Service<Request<B>> for Allow {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+const FORWARD_AUTH: &str = "/forward-auth";
+const AUTH_REQUEST: &str = "/auth-request";
+const EXT_AUTHZ: &str = "/ext-authz/";
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+
+/// These headers describe the subrequest, not the client's request.
+const SUBREQUEST_HEADERS: [HeaderName; 12] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    EXPECT,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-original-uri"),
+];

@@ -1,0 +1,5 @@
+//! Decisions for other proxies.
+
+pub(super) mod forward_auth;
+pub(super) mod rate_limit_service;
+pub(super) mod rate_limits;

@@ -1,0 +1,147 @@
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tollgate_config::plan::Plan;
+
+/// A plan and its description, without secrets.
+#[derive(Debug)]
+pub struct Loaded {
+    pub plan: Plan,
+    pub words: String,
+}
+
+/// Reads and checks the configuration. The error describes its problems.
+pub type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
+
+/// Loads the configuration at startup, and again for each reload.
+#[derive(Clone)]
+pub struct Loader {
+    /// The file, or `None` for stdin, which cannot be read again.
+    pub file: Option<PathBuf>,
+    pub load: Load,
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+/// The configuration file and the files that it names.
+pub(crate) fn files(loader: &Loader, plan: &Plan) -> Vec<PathBuf> {
+    loader.file.iter().chain(&plan.files).cloned().collect()
+}
+
+/// Fingerprints of files, to detect changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fingerprints(HashMap<PathBuf, Fingerprint>);
+
+#[derive(Clone, Copy, Debug)]
+struct Fingerprint {
+    hash: u64,
+    stamp: Option<(SystemTime, u64)>,
+}
+
+impl PartialEq for Fingerprint {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for Fingerprint {}
+
+impl Fingerprints {
+    /// Reads the files. A file with the same metadata as in `before` is not read again.
+    pub(crate) fn of(files: impl IntoIterator<Item = PathBuf>, before: &Self) -> Self {
+        let fingerprint = |file: PathBuf| {
+            // A pipe has no lasting contents, and reading it can block forever.
+            let metadata = fs::metadata(&file).ok().filter(fs::Metadata::is_file);
+            let stamp = metadata.and_then(|it| Some((it.modified().ok()?, it.len())));
+            if let Some((modified, _)) = stamp
+                && let Some(before) = before.0.get(&file).filter(|before| before.stamp == stamp)
+                && modified.elapsed().is_ok_and(|age| age > SAME_TIME)
+            {
+                return (file, *before);
+            }
+            let mut hasher = DefaultHasher::new();
+            stamp.and_then(|_| fs::read(&file).ok()).hash(&mut hasher);
+            (file, Fingerprint { hash: hasher.finish(), stamp })
+        };
+        Self(files.into_iter().map(fingerprint).collect())
+    }
+
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.keys().map(PathBuf::as_path)
+    }
+
+    pub(crate) fn differ_from(&self, now: &Self) -> bool {
+        self.0.iter().any(|(file, before)| now.0.get(file).is_some_and(|new| new != before))
+    }
+
+    pub(crate) fn add(&mut self, now: Self) {
+        for (file, new) in now.0 {
+            self.0.entry(file).or_insert(new);
+        }
+    }
+}
+
+/// Two changes within this interval may have the same modification time.
+const SAME_TIME: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_noticed_until_added() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        fs::write(&one, "1").unwrap();
+        let of = |files: &[PathBuf], before: &Fingerprints| {
+            Fingerprints::of(files.iter().cloned(), before)
+        };
+        let mut seen = of(std::slice::from_ref(&one), &Fingerprints::default());
+        let files = [one.clone(), other.clone()];
+        assert!(!seen.differ_from(&of(&files, &seen)));
+        // The file changes while a new plan with another file is being loaded.
+        fs::write(&one, "2").unwrap();
+        seen.add(of(&files, &seen));
+        assert!(seen.differ_from(&of(&files, &seen)));
+        seen = of(&files, &seen);
+        // A new file and a removed file count as changes.
+        fs::write(&other, "").unwrap();
+        assert!(seen.differ_from(&of(&files, &seen)));
+        seen = of(&files, &seen);
+        fs::remove_file(&one).unwrap();
+        assert!(seen.differ_from(&of(&files, &seen)));
+    }
+
+    #[test]
+    fn unchanged_metadata_avoids_reading() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        let write = |text: &str, age: Duration| {
+            fs::write(&file, text).unwrap();
+            let modified = SystemTime::now() - age;
+            File::options().append(true).open(&file).unwrap().set_modified(modified).unwrap();
+            modified
+        };
+        let modified = write("1", 2 * SAME_TIME);
+        let seen = Fingerprints::of([file.clone()], &Fingerprints::default());
+        fs::write(&file, "2").unwrap();
+        let is_seen = || seen.differ_from(&Fingerprints::of([file.clone()], &seen));
+        assert!(is_seen());
+        File::options().append(true).open(&file).unwrap().set_modified(modified).unwrap();
+        assert!(!is_seen());
+        write("22", 2 * SAME_TIME);
+        assert!(is_seen());
+    }
+}

@@ -6,7 +6,7 @@ use tollgate_core::{Micros, Outcome};
 
 use crate::limiter::limiter;
 use crate::oracle::Oracle;
-use crate::trace::{Clock, Trace, every_rule};
+use crate::trace::{Clock, Trace, each_decision, every_rule};
 
 every_rule!(decision_matches_oracle);
 every_rule!(retry_after_is_exact);
@@ -35,25 +35,15 @@ fn decision_matches_oracle(trace: &Trace) -> TestCaseResult {
 }
 
 fn retry_after_is_exact(trace: &Trace) -> TestCaseResult {
-    let mut key = limiter(&trace.policy);
-    let mut clock = Clock::new(trace);
-    for step in &trace.steps {
-        let now = clock.pass(step.gap);
-        let units = step.units.of(&trace.policy);
-        if step.owed {
-            key.owe(units, now);
-            continue;
-        }
-        let decision = key.request(now, units);
+    each_decision(trace, |key, now, units, decision| {
         if let Outcome::Deny { retry_after } = decision.outcome {
             prop_assert!(retry_after > Micros::ZERO);
             let retry_at = now + retry_after.get();
             prop_assert!(key.assess(retry_at - 1, units).denies());
             prop_assert!(key.assess(retry_at, units).allows());
         }
-        clock.note(&decision);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn denial_changes_no_state(trace: &Trace) -> TestCaseResult {
@@ -80,23 +70,13 @@ fn denial_changes_no_state(trace: &Trace) -> TestCaseResult {
 }
 
 fn remaining_is_exact(trace: &Trace) -> TestCaseResult {
-    let mut key = limiter(&trace.policy);
-    let mut clock = Clock::new(trace);
-    for step in &trace.steps {
-        let now = clock.pass(step.gap);
-        let units = step.units.of(&trace.policy);
-        if step.owed {
-            key.owe(units, now);
-            continue;
-        }
-        let decision = key.request(now, units);
+    each_decision(trace, |key, now, _, decision| {
         let remaining = decision.remaining;
         prop_assert!(remaining <= decision.limit);
         prop_assert!(key.assess(now, remaining).allows());
         prop_assert!(key.assess(now, remaining + 1).denies());
-        clock.note(&decision);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn peeking_changes_no_state(trace: &Trace) -> TestCaseResult {

@@ -5,7 +5,7 @@ use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Refill, Timestamp};
 
 use crate::limiter::limiter;
 use crate::long_run::stretched;
-use crate::trace::{Mode, check, starts};
+use crate::trace::{Mode, cases, check, starts};
 
 /// Sends single-unit requests, each at the first instant at which it is allowed. Returns the
 /// admission instants up to `end`.
@@ -73,25 +73,14 @@ fn admits_a_limit_per_window(mode: Mode, late: fn(u64) -> u64) {
     });
 }
 
-#[test]
-fn fixed_window_admits_its_limit() {
-    admits_a_limit_per_window(Mode::FixedWindowCounter, |_| 0);
-}
-
-#[test]
-fn exact_log_admits_its_limit() {
-    admits_a_limit_per_window(Mode::LogExact, |_| 0);
-}
-
-#[test]
-fn thousandth_log_is_late_by_under_a_thousandth() {
-    admits_a_limit_per_window(Mode::LogThousandth, |window| window.div_ceil(1_000) - 1);
-}
-
-#[test]
-fn interval_bucket_admits_its_limit() {
-    admits_a_limit_per_window(Mode::TokenInterval, |_| 0);
-}
+cases!(admits_a_limit_per_window:
+    fixed_window_admits_its_limit(Mode::FixedWindowCounter, |_| 0),
+    exact_log_admits_its_limit(Mode::LogExact, |_| 0),
+    thousandth_log_is_late_by_under_a_thousandth(Mode::LogThousandth, |window| {
+        window.div_ceil(1_000) - 1
+    }),
+    interval_bucket_admits_its_limit(Mode::TokenInterval, |_| 0),
+);
 
 /// Because the previous window's share is rounded up.
 #[test]
@@ -147,25 +136,12 @@ fn max_wait(policy: &Policy) -> Option<Micros> {
     }
 }
 
-#[test]
-fn greedy_bucket_follows_the_rate() {
-    follows_the_rate(Mode::TokenGreedy);
-}
-
-#[test]
-fn queue_follows_the_rate() {
-    follows_the_rate(Mode::LeakyQueue);
-}
-
-#[test]
-fn queue_with_max_wait_follows_the_rate() {
-    follows_the_rate(Mode::LeakyQueueWithMaxWait);
-}
-
-#[test]
-fn meter_follows_the_rate() {
-    follows_the_rate(Mode::LeakyMeter);
-}
+cases!(follows_the_rate:
+    greedy_bucket_follows_the_rate(Mode::TokenGreedy),
+    queue_follows_the_rate(Mode::LeakyQueue),
+    queue_with_max_wait_follows_the_rate(Mode::LeakyQueueWithMaxWait),
+    meter_follows_the_rate(Mode::LeakyMeter),
+);
 
 /// 3 per 7 s does not give whole microseconds per unit, and 10^12 per 50 µs restores many units
 /// each microsecond. Both must be exact even after a year.

@@ -7,7 +7,7 @@ use tollgate_core::{Algorithm, Micros, Policy, Quota, Resolution};
 
 use crate::limiter::limiter;
 use crate::oracle::Oracle;
-use crate::trace::{Clock, Gap, Mode, check_cases, is_long, starts, steps};
+use crate::trace::{Clock, Gap, Mode, cases, check_cases, is_long, starts, steps};
 
 /// Returns `length`, or fifty times as much with `TOLLGATE_LONG=1`.
 pub(crate) fn stretched(length: u64) -> u64 {
@@ -50,28 +50,17 @@ fn run_against_oracle(mode: Mode) {
     });
 }
 
-macro_rules! long_lives {
-    ($($test:ident $mode:ident)+) => {
-        $(
-            #[test]
-            fn $test() {
-                run_against_oracle(Mode::$mode);
-            }
-        )+
-    };
-}
-
-long_lives! {
-    fixed_window FixedWindowCounter
-    exact_log LogExact
-    thousandth_log LogThousandth
-    sliding_window_counter SlidingWindowCounter
-    greedy_bucket TokenGreedy
-    interval_bucket TokenInterval
-    queue LeakyQueue
-    queue_with_max_wait LeakyQueueWithMaxWait
-    meter LeakyMeter
-}
+cases!(run_against_oracle:
+    fixed_window(Mode::FixedWindowCounter),
+    exact_log(Mode::LogExact),
+    thousandth_log(Mode::LogThousandth),
+    sliding_window_counter(Mode::SlidingWindowCounter),
+    greedy_bucket(Mode::TokenGreedy),
+    interval_bucket(Mode::TokenInterval),
+    queue(Mode::LeakyQueue),
+    queue_with_max_wait(Mode::LeakyQueueWithMaxWait),
+    meter(Mode::LeakyMeter),
+);
 
 /// Ten thousand full windows of 10^12 units add up to more than 2^53, which a Lua number cannot
 /// represent exactly. The running totals must restart without changing any decision.

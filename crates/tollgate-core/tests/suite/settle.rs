@@ -8,7 +8,7 @@ use proptest::test_runner::TestCaseResult;
 use tollgate_core::{Algorithm, Charged, Refill};
 
 use crate::limiter::{Limiter, limiter, receipt};
-use crate::trace::{Clock, Mode, Step, Trace, check, every_rule, traces};
+use crate::trace::{Clock, Mode, Step, Trace, cases, check, every_rule, traces};
 
 every_rule!(refunding_only_charge_leaves_fresh_key);
 every_rule!(immediate_refund_undoes_charge);
@@ -174,55 +174,18 @@ fn law(mode: Mode, exactness: Exactness) {
     check(file!(), &plans(mode), |plan| check_refund(&plan, exactness));
 }
 
-#[test]
-fn fixed_window() {
-    law(Mode::FixedWindowCounter, Exactness::Whole);
-}
-
-#[test]
-fn calendar_windows() {
-    law(Mode::CalendarWindows, Exactness::Whole);
-}
-
-#[test]
-fn exact_log() {
-    law(Mode::LogExact, Exactness::Whole);
-}
-
-#[test]
-fn concurrent_requests() {
-    law(Mode::ConcurrentRequests, Exactness::Whole);
-}
-
-#[test]
-fn thousandth_log() {
-    law(Mode::LogThousandth, Exactness::Whole);
-}
-
-#[test]
-fn sliding_window_counter() {
-    law(Mode::SlidingWindowCounter, Exactness::Whole);
-}
-
-#[test]
-fn greedy_bucket() {
-    law(Mode::TokenGreedy, Exactness::LessThanRestored);
-}
-
-#[test]
-fn meter() {
-    law(Mode::LeakyMeter, Exactness::LessThanRestored);
-}
-
-#[test]
-fn queue() {
-    law(Mode::LeakyQueue, Exactness::WhileLast);
-}
-
-#[test]
-fn queue_with_max_wait() {
-    law(Mode::LeakyQueueWithMaxWait, Exactness::WhileLast);
-}
+cases!(law:
+    fixed_window(Mode::FixedWindowCounter, Exactness::Whole),
+    calendar_windows(Mode::CalendarWindows, Exactness::Whole),
+    exact_log(Mode::LogExact, Exactness::Whole),
+    concurrent_requests(Mode::ConcurrentRequests, Exactness::Whole),
+    thousandth_log(Mode::LogThousandth, Exactness::Whole),
+    sliding_window_counter(Mode::SlidingWindowCounter, Exactness::Whole),
+    greedy_bucket(Mode::TokenGreedy, Exactness::LessThanRestored),
+    meter(Mode::LeakyMeter, Exactness::LessThanRestored),
+    queue(Mode::LeakyQueue, Exactness::WhileLast),
+    queue_with_max_wait(Mode::LeakyQueueWithMaxWait, Exactness::WhileLast),
+);
 
 fn refunding_only_charge_leaves_fresh_key(trace: &Trace) -> TestCaseResult {
     for step in &trace.steps {

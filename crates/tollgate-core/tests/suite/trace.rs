@@ -8,6 +8,8 @@ use tollgate_core::{
     Algorithm, Calendar, Decision, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
 };
 
+use crate::limiter::{Limiter, limiter};
+
 /// An algorithm in a specific mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -253,6 +255,27 @@ impl Clock {
     }
 }
 
+/// Runs a trace, and checks the key after each decision at a time about a number of units.
+pub(crate) fn each_decision(
+    trace: &Trace,
+    check: impl Fn(&dyn Limiter, u64, u64, &Decision) -> TestCaseResult,
+) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            key.owe(units, now);
+            continue;
+        }
+        let decision = key.request(now, units);
+        check(&*key, now, units, &decision)?;
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
 pub(crate) fn gaps() -> impl Strategy<Value = Gap> {
     let off = || -1..=1_i64;
     prop_oneof![
@@ -373,4 +396,16 @@ macro_rules! rules {
     };
 }
 
-pub(crate) use {every_rule, rules};
+/// One test for each line: `cases!(law: one(1), two(2))` calls `law(1)` in the test `one`.
+macro_rules! cases {
+    ($law:ident: $($test:ident($($argument:expr),+)),+ $(,)?) => {
+        $(
+            #[test]
+            fn $test() {
+                $law($($argument),+);
+            }
+        )+
+    };
+}
+
+pub(crate) use {cases, every_rule, rules};

@@ -32,13 +32,6 @@ fn patient(policy: Policy, max: Duration) -> Limit {
     Limit::global(policy).costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max })
 }
 
-/// Runs everything that can run without time passing.
-pub(crate) async fn settle_down() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
-}
-
 type Waiting = JoinHandle<Result<Answer, Infallible>>;
 
 /// Sends `count` requests one after the other, without any time passing.
@@ -183,7 +176,7 @@ async fn full_queue_rejects_without_charging() {
         assert_eq!(task.await.unwrap().unwrap().status(), 429);
     }
     assert_eq!(tasks.iter().filter(|task| task.is_finished()).count(), 1);
-    assert_eq!(store.peek(&slow(), &Key::GLOBAL).await.unwrap().decisions()[0].remaining, 1);
+    assert_eq!(left(&store, &slow()).await, 1);
     // The timer fires, and the queue has space for another waiter.
     advance(Duration::from_secs(10)).await;
     settle_down().await;
@@ -250,8 +243,7 @@ async fn cancelled_store_call_is_refunded() {
     settle_down().await;
     store.release();
     settle_down().await;
-    let left = memory.peek(&slow(), &Key::GLOBAL).await.unwrap();
-    assert_eq!((store.settled(), left.decisions()[0].remaining), (1, 1));
+    assert_eq!((store.settled(), left(&memory, &slow()).await), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,7 +265,7 @@ async fn expired_waiters_consume_nothing() {
     let last = tasks.pop().unwrap().await.unwrap().unwrap();
     assert_eq!(last.status(), 429);
     assert!(field(last.headers(), "retry-after").is_some());
-    assert_eq!(memory.peek(&slow(), &Key::GLOBAL).await.unwrap().decisions()[0].remaining, 1);
+    assert_eq!(left(&memory, &slow()).await, 1);
     for task in tasks {
         assert_eq!(task.await.unwrap().unwrap().status(), 200);
     }
@@ -289,8 +281,7 @@ async fn non_waiting_limit_rejects_immediately() {
     assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10)]);
     let denied = ask(&service, get()).await;
     assert_eq!((denied.status().as_u16(), start.elapsed().as_secs()), (429, 10));
-    let left = store.peek(&slow(), &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 0);
+    assert_eq!(left(&store, &slow()).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,6 @@ use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, Store, StoreExt};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::excess::settle_down;
 use crate::support::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);

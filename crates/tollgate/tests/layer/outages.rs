@@ -257,8 +257,11 @@ async fn closed_policy_overrides_local() {
     let service = limited(&fallback, limits);
     store.fail(Fault::NotCharged);
     assert_eq!(status(&service).await, 503);
-    let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 2, "the local store was not charged");
+    assert_eq!(
+        left(&local, &policy.share(1, 2).unwrap()).await,
+        2,
+        "the local store was not charged"
+    );
     // A fail-closed policy in shadow mode rejects no request.
     let service = limited(&fallback, [Limit::global(policy), closed.shadow()]);
     assert_eq!(status(&service).await, 200);
@@ -281,8 +284,7 @@ async fn local_charges_are_settled_locally() {
         assert_eq!(fallback.settle(&receipt, Cost::ONE).await.unwrap(), Settlement::Repeated);
     }
     assert_eq!(store.settled(), 2, "the remote store settled only its own charge");
-    let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 3);
+    assert_eq!(left(&local, &policy.share(1, 2).unwrap()).await, 3);
 }
 
 #[tokio::test]
@@ -334,6 +336,5 @@ async fn local_queue_refunds_departed_waiters() {
     assert_eq!(status(&service).await, 200);
     let leaving = tokio::time::timeout(Duration::from_millis(5), ask(&service, get())).await;
     assert!(leaving.is_err(), "the client leaves while the request waits");
-    let left = local.peek(&policy.share(1, 1).unwrap(), &Key::GLOBAL).await.unwrap();
-    assert_eq!((left.decisions()[0].remaining, store.settled()), (4, 0));
+    assert_eq!((left(&local, &policy.share(1, 1).unwrap()).await, store.settled()), (4, 0));
 }

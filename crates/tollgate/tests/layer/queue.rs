@@ -9,10 +9,9 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
-use tollgate::key::Key;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::store::Micros;
-use tollgate::{Limit, Policy, Quota, StoreExt};
+use tollgate::{Limit, Policy, Quota};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
@@ -22,13 +21,6 @@ use crate::support::*;
 /// Ten requests per second and up to five in the bucket: one leaves every 100 ms.
 fn queue() -> Policy {
     Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap()
-}
-
-/// Runs all tasks that can proceed without time passing.
-async fn settle_down() {
-    for _ in 0..20 {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// A service that logs each request's path and time of arrival.
@@ -125,8 +117,7 @@ async fn last_waiter_refunds_its_slot() {
     assert_eq!(status(&service).await, 429, "the bucket is full");
     tasks[3].abort();
     settle_down().await;
-    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 1);
+    assert_eq!(left(&store, &policy).await, 1);
     let start = Instant::now();
     assert_eq!(status(&service).await, 200);
     let waited = start.elapsed();
@@ -141,8 +132,7 @@ async fn unpolled_request_is_refunded() {
     assert_eq!(status(&service).await, 200);
     drop(service.ready().await.unwrap().call(get()));
     settle_down().await;
-    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 4);
+    assert_eq!(left(&store, &policy).await, 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,8 +143,7 @@ async fn middle_waiter_is_not_refunded() {
     let tasks = crowd(&service, 4).await;
     tasks[1].abort();
     settle_down().await;
-    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 0, "later requests are already scheduled");
+    assert_eq!(left(&store, &policy).await, 0, "later requests are already scheduled");
     assert_eq!(status(&service).await, 429);
 }
 
@@ -167,8 +156,7 @@ async fn departed_waiter_refunds_other_policies() {
     let tasks = crowd(&service, 1).await;
     tasks[0].abort();
     settle_down().await;
-    let left = store.peek(&hourly, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 99, "only the first request counts");
+    assert_eq!(left(&store, &hourly).await, 99, "only the first request counts");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,8 +183,7 @@ async fn slow_store_still_refunds_departed_waiter() {
     store.release();
     settle_down().await;
     assert_eq!(store.settled(), 1, "although the request is gone");
-    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 3);
+    assert_eq!(left(&store, &policy).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,8 +273,7 @@ async fn request_that_leaves_before_readiness_is_refunded() {
         handle.allow(0);
         advance(Duration::from_secs(1)).await;
         settle_down().await;
-        let left = async || store.peek(&all, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
-        assert_eq!(left().await, 7, "the delay is over, and the service is not ready");
+        assert_eq!(left(&store, &all).await, 7, "the delay is over, and the service is not ready");
         if fails {
             handle.send_error("worn out");
             assert!(second.await.unwrap().is_err());
@@ -295,7 +281,7 @@ async fn request_that_leaves_before_readiness_is_refunded() {
             second.abort();
             assert!(second.await.unwrap_err().is_cancelled());
         }
-        assert_eq!(left().await, 8);
+        assert_eq!(left(&store, &all).await, 8);
     }
 }
 
@@ -318,8 +304,7 @@ async fn failed_readiness_returns_permits() {
         handle.send_error("worn out");
     };
     assert!(tokio::join!(until_error, fail).0.is_err());
-    let left = store.peek(&at_once, &Key::GLOBAL).await.unwrap();
-    assert_eq!(left.decisions()[0].remaining, 1, "although the future is not dropped");
+    assert_eq!(left(&store, &at_once).await, 1, "although the future is not dropped");
     drop(second);
 }
 

@@ -11,9 +11,10 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::body::BodyMode;
 use tollgate::headers::HeaderOptions;
+use tollgate::key::Key;
 use tollgate::layer::{RateLimit, RateLimitLayerBuilder};
 use tollgate::store::{ManualClock, Micros, TokioClock};
-use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store, StoreExt};
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};
 
@@ -104,6 +105,18 @@ pub(crate) async fn status<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
 ) -> u16 {
     ask(service, get()).await.status().as_u16()
+}
+
+/// The units that remain of the global key.
+pub(crate) async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
+    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
+}
+
+/// Runs everything that can run without time passing.
+pub(crate) async fn settle_down() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// The router's response.

@@ -12,7 +12,7 @@ use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
 use tower::{Layer, ServiceExt};
 
-use super::{Slow, at_once, left, limited, settle_down};
+use super::{Slow, at_once, limited};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use tollgate::policy::{Cost, OnStoreError};
 use tollgate::{Limit, Store, StoreExt};
 use tower::{Layer, Service, ServiceExt};
 
-use super::{LEASE, Slow, at_once, left, limited, settle_down};
+use super::{LEASE, Slow, at_once, limited};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 

@@ -14,9 +14,8 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Notify;
 use tollgate::body::AnyBody;
-use tollgate::key::Key;
 use tollgate::layer::RateLimit;
-use tollgate::{Limit, Policy, Store, StoreExt};
+use tollgate::{Limit, Policy, Store};
 use tower::{Layer, Service, service_fn};
 
 use crate::support::*;
@@ -33,17 +32,6 @@ fn limited<St: Store>(
     limits: impl IntoIterator<Item = Limit>,
 ) -> RateLimit<Hello, St, AnyBody> {
     layer(store, limits).any_body().layer(hello())
-}
-
-async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
-    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
-}
-
-/// Runs all tasks that can proceed without time passing.
-async fn settle_down() {
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// A service that responds when `go` is notified, and counts its concurrent requests.

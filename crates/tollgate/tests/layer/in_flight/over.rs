@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tollgate::Limit;
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::{Slow, at_once, left, limited, settle_down};
+use super::{Slow, at_once, limited};
 use crate::stage::Staged;
 use crate::support::*;
 

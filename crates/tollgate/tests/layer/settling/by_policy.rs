@@ -11,7 +11,6 @@ use tollgate::policy::Cost;
 use tollgate::{Limit, Policy};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::left;
 use crate::support::*;
 
 fn policies() -> [Policy; 3] {

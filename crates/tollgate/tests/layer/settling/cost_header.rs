@@ -13,7 +13,6 @@ use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, Policy};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::left;
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 

@@ -11,7 +11,6 @@ use tollgate::policy::Cost;
 use tollgate::{Costs, Limit, Policy, Store};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use super::left;
 use crate::support::*;
 
 fn logins() -> Policy {

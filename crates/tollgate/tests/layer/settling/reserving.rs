@@ -17,7 +17,6 @@ use tollgate::store::{Charge, Receipt, Reply, SentReceipt, Settlement, Verdict};
 use tollgate::{Costs, Limit, Policy, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use super::left;
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 

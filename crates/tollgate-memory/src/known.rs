@@ -9,7 +9,6 @@ use crate::clock::Clock;
 use crate::part::Spot;
 use crate::shard::Shard;
 use crate::store::Inner;
-use crate::table::decide;
 
 /// Requests with more charges take the slow path.
 const MAX_CHARGES: usize = 4;
@@ -45,8 +44,8 @@ impl<C: Clock> Inner<C> {
     /// summed, if a denial may cause a strike, or if a charge is dry.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
-        if charges.len() > MAX_CHARGES || !charges.iter().all(is_plain) || repeats_a_policy(charges)
-        {
+        let are_plain = charges.len() <= MAX_CHARGES && charges.iter().all(is_plain);
+        if !are_plain || may_repeat_a_policy(charges) {
             return None;
         }
         let mut known = SmallVec::<[Known<'_>; MAX_CHARGES]>::new();
@@ -89,23 +88,27 @@ impl<C: Clock> Inner<C> {
 
 /// Makes every allowed charge, or none if an enforced policy denies.
 fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) -> Verdict {
-    let admitted = known.iter().all(|&Known { charge, shard, table, bucket, .. }| {
-        !charge.enforce || shards.of(shard).own.assess(table, bucket, charge.cost, now).allows()
-    });
-    let decisions = known.iter().map(|&Known { charge, shard, table, bucket, .. }| {
+    let mut decisions = SmallVec::<[Decision; MAX_CHARGES]>::new();
+    let mut admitted = true;
+    for &Known { charge, shard, table, bucket, .. } in known {
+        let decision = shards.of(shard).own.assess(table, bucket, charge.cost, now);
+        admitted &= decision.allows() || !charge.enforce;
+        decisions.push(decision);
+    }
+    for (&Known { charge, shard, table, bucket, .. }, decision) in known.iter().zip(&mut decisions)
+    {
         let part = &mut shards.of(shard).own;
-        if admitted {
-            return part.decide(table, bucket, charge.cost, now);
-        }
-        let decision = part.assess(table, bucket, charge.cost, now);
         if decision.denies() {
-            return decision;
+            continue;
         }
-        // A denied request is not charged, so report the units that remain without it.
-        let untouched = part.assess(table, bucket, Cost::ZERO, now);
-        Decision { outcome: Outcome::WouldAllow, ..untouched }
-    });
-    // `Verdict::new` consumes the entire iterator in order, so every charge is made.
+        if !admitted {
+            // A denied request is not charged, so report the units that remain without it.
+            let untouched = part.assess(table, bucket, Cost::ZERO, now);
+            *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
+        } else if charge.cost > Cost::ZERO {
+            part.charge(table, bucket, charge.cost, now);
+        }
+    }
     Verdict::new(admitted, now, decisions)
 }
 
@@ -122,7 +125,11 @@ fn decide_by<R: Kind>(
     // Read the clock under the lock, so time does not step back between decisions, and after the
     // search, which would otherwise wait for the clock.
     let now = clock.now();
-    Some((decide(rule, state, cost, now), now))
+    let decision = rule.assess(rule.refresh(state, now), now, cost);
+    if decision.allows() && cost > Cost::ZERO {
+        rule.charge(state, now, cost);
+    }
+    Some((decision, now))
 }
 
 /// A request's locked shards, with their indices.
@@ -142,9 +149,8 @@ impl Locked<'_> {
     }
 }
 
-fn repeats_a_policy(charges: &[Charge<'_>]) -> bool {
-    let same = |a: &Charge<'_>, b: &Charge<'_>| {
-        a.policy.is_same(b.policy) || a.policy.name() == b.policy.name()
-    };
+/// Whether two charges may have the same policy. Different names rarely have the same hash.
+fn may_repeat_a_policy(charges: &[Charge<'_>]) -> bool {
+    let same = |a: &Charge<'_>, b: &Charge<'_>| a.policy.name_hash() == b.policy.name_hash();
     charges.iter().enumerate().any(|(n, charge)| charges[..n].iter().any(|b| same(charge, b)))
 }

@@ -86,16 +86,10 @@ impl Part {
         with_table!(&self.tables[table], table => table.bucket(hash, key))
     }
 
-    /// Decides on the key in a bucket, and charges it if `cost` is allowed.
+    /// Charges the key in a bucket with a `cost` that was assessed as allowed.
     #[inline]
-    pub(crate) fn decide(
-        &mut self,
-        table: usize,
-        bucket: usize,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Decision {
-        with_table!(&mut self.tables[table], table => table.decide(bucket, cost, now))
+    pub(crate) fn charge(&mut self, table: usize, bucket: usize, cost: Cost, now: Timestamp) {
+        with_table!(&mut self.tables[table], table => table.charge(bucket, cost, now));
     }
 
     /// Returns the decision on `cost` for the key in a bucket, without charging it.

@@ -32,21 +32,6 @@ const SWEEP: usize = 4;
 /// The reason that a bucket cannot be empty.
 const FOUND: &str = "a bucket is used under the lock under which it was found";
 
-/// Decides on a state, and charges it if `cost` is allowed.
-#[inline(always)]
-pub(crate) fn decide<R: Rule>(
-    rule: &R,
-    state: &mut R::State,
-    cost: Cost,
-    now: Timestamp,
-) -> Decision {
-    let decision = rule.assess(rule.refresh(state, now), now, cost);
-    if decision.allows() && cost > Cost::ZERO {
-        rule.charge(state, now, cost);
-    }
-    decision
-}
-
 impl<R: Rule> Table<R> {
     pub(crate) fn new(policy: Policy, rule: R) -> Self {
         Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
@@ -58,11 +43,11 @@ impl<R: Rule> Table<R> {
         self.entries.find_bucket_index(hash, |entry| entry.key == *key)
     }
 
-    /// Decides on the key in a bucket, and charges it if `cost` is allowed.
+    /// Charges the key in a bucket with a `cost` that was assessed as allowed.
     #[inline(always)]
-    pub(crate) fn decide(&mut self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
+    pub(crate) fn charge(&mut self, bucket: usize, cost: Cost, now: Timestamp) {
         let entry = self.entries.get_bucket_mut(bucket).expect(FOUND);
-        decide(&self.rule, &mut entry.state, cost, now)
+        self.rule.charge(&mut entry.state, now, cost);
     }
 
     /// Returns the decision on `cost` for the key in a bucket, without charging it.

@@ -141,17 +141,27 @@ impl<R: axum::response::IntoResponse> IntoDenialResponse<ViaAxum> for R {
     }
 }
 
+/// Reads a body of a few chunks, usually one. `to_bytes` would first buffer them in a queue.
 #[cfg(feature = "axum")]
-fn in_memory(body: axum::body::Body) -> Bytes {
-    use std::pin::pin;
+fn in_memory(mut body: axum::body::Body) -> Bytes {
+    use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
-    let bytes = pin!(axum::body::to_bytes(body, usize::MAX));
-    match bytes.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(bytes)) => bytes,
-        Poll::Ready(Err(_)) | Poll::Pending => {
-            tracing::error!(target: "tollgate", "the body of a denial is not in memory");
-            Bytes::new()
+    use http_body::Body as _;
+
+    let mut read = Bytes::new();
+    loop {
+        match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(None) => return read,
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) if read.is_empty() => read = data,
+                Ok(data) => read = [read, data].concat().into(),
+                Err(_trailers) => {}
+            },
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {
+                tracing::error!(target: "tollgate", "the body of a denial is not in memory");
+                return Bytes::new();
+            }
         }
     }
 }

@@ -164,6 +164,21 @@ async fn custom_denial_keeps_rate_headers() {
 }
 
 #[tokio::test]
+async fn custom_denial_may_have_several_chunks() {
+    let stream = |chunks: [&'static str; 3]| {
+        let chunks = chunks.map(Ok::<_, std::convert::Infallible>);
+        axum::body::Body::from_stream(tokio_stream::iter(chunks))
+    };
+    let (_, store) = memory();
+    let limits = [Limit::global(log("global", 1))];
+    let layer =
+        builder(&store, limits).on_denied(move |_| Response::new(stream(["sl", "ow", "ly"])));
+    let service = layer.build().expect("a valid layer").layer(hello());
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(text(ask(&service, get()).await).await, "slowly");
+}
+
+#[tokio::test]
 async fn hidden_limit_denies_without_headers() {
     let (_, store) = memory();
     let limits = [Limit::global(log("hidden", 1)).hide_headers(), Limit::global(log("shown", 9))];

@@ -33,6 +33,7 @@ mod settled;
 mod shard;
 mod store;
 mod table;
+mod thread_leases;
 mod voided;
 
 pub use self::builder::MemoryStoreBuilder;
@@ -40,3 +41,4 @@ pub use self::clock::{Clock, SystemClock};
 #[cfg(feature = "test-util")]
 pub use self::clock::{ManualClock, TokioClock};
 pub use self::store::{MemoryStats, MemoryStore};
+pub use self::thread_leases::ThreadLeases;

@@ -145,7 +145,7 @@ impl<C: Clock> Inner<C> {
     // Always inlined: returning a verdict moves bytes that were just written, which stalls the
     // processor and takes a quarter of a decision's time.
     #[inline(always)]
-    fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+    pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         if let [charge] = charges {
             if !charge.dry
                 && let Some((decision, now)) = self.decide_one(charge)

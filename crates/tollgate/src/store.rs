@@ -19,7 +19,7 @@ pub use tollgate_core::{
     Receipt, ReceiptId, Reply, Settlement, Source, StoreError, Timestamp, Verdict,
 };
 #[cfg(feature = "memory")]
-pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock};
+pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock, ThreadLeases};
 #[cfg(feature = "test-util")]
 pub use tollgate_memory::{ManualClock, TokioClock};
 #[cfg(feature = "redis")]

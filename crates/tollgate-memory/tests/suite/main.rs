@@ -2,4 +2,5 @@
 
 mod bounds;
 mod conformance;
+mod thread_leases;
 mod time;

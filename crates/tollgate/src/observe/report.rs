@@ -80,6 +80,13 @@ impl<C: tollgate_memory::Clock> Inspect for tollgate_memory::MemoryStore<C> {
     }
 }
 
+#[cfg(feature = "memory")]
+impl<C: tollgate_memory::Clock> Inspect for tollgate_memory::ThreadLeases<C> {
+    fn inspect(&self) -> StoreReport {
+        self.store().inspect()
+    }
+}
+
 #[cfg(feature = "redis")]
 impl Inspect for tollgate_redis::RedisStore {
     fn inspect(&self) -> StoreReport {

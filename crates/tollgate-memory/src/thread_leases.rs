@@ -1,0 +1,253 @@
+//! A memory store with leases for each thread.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt, Reply,
+    Settlement, Source, Store, StoreError, Timestamp, Verdict,
+};
+
+use crate::clock::{Clock, SystemClock};
+use crate::store::MemoryStore;
+
+/// A [`MemoryStore`] from which each thread takes the units of a busy key in blocks, so that
+/// threads rarely need the same lock. Clones share all state.
+///
+/// It applies to policies with a [`Lease`]. The store decides every request that has several
+/// charges, or whose policy has no lease.
+///
+/// # How exact it is
+///
+/// A block's units are charged when a thread takes it, and may be spent until the lease's
+/// [time to live](Lease::time_to_live) is over. So in any span a key may be granted **more** than
+/// its policy allows, at most by the units that threads held when the span started:
+/// [`Lease::units`] for each thread. Units that a thread does not spend in time are lost, and count
+/// as long as any other charge. Then **fewer** requests are allowed, by the same number of units.
+///
+/// A thread holds at most as many units of a key as it has spent recently. Its first block is a
+/// single unit, which is an exact decision. A block that is used up within half of its time doubles
+/// the next block, and a block that expires halves it.
+///
+/// # Numbers
+///
+/// A verdict from a block has [`Source::Lease`]. Its `remaining` and `reset_after` date from when
+/// the thread took the block, and do not include other threads' decisions since then.
+///
+/// # Memory
+///
+/// A thread remembers blocks of up to 4096 keys in addition to the store's memory.
+///
+/// ```
+/// use tollgate_core::{Cost, Key, Lease, Policy, Quota, Source, StoreExt};
+/// use tollgate_memory::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new().with_thread_leases();
+/// // Each thread holds up to 50 units.
+/// let policy = Policy::token_bucket("hot", Quota::per_second(1_000))?.with_lease(Lease::of(1, 20))?;
+/// for source in [Source::Store, Source::Store, Source::Lease] {
+///     let verdict = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await?;
+///     assert_eq!((verdict.is_admitted(), verdict.source()), (true, source));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ThreadLeases<C = SystemClock> {
+    store: MemoryStore<C>,
+    /// A number that no other store has. Blocks with an earlier number must not be spent.
+    generation: Arc<AtomicU64>,
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Lets each thread take units in blocks, for policies with a [`Lease`]. Limits are then less
+    /// exact: see [`ThreadLeases`].
+    pub fn with_thread_leases(self) -> ThreadLeases<C> {
+        ThreadLeases { store: self, generation: Arc::new(AtomicU64::new(next_generation())) }
+    }
+}
+
+fn next_generation() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+thread_local! {
+    /// This thread's blocks, in all stores.
+    static BLOCKS: RefCell<HashTable<Block>> = const { RefCell::new(HashTable::new()) };
+}
+
+/// How many blocks a thread remembers.
+const MAX_BLOCKS: usize = 4096;
+
+/// Units that this thread may spend.
+struct Block {
+    generation: u64,
+    policy: Policy,
+    key: Key,
+    hash: u64,
+    left: u64,
+    /// The units that the next block should have.
+    next: u64,
+    taken_at: Timestamp,
+    until: Timestamp,
+    /// The store's decision when the thread took the block.
+    decision: Decision,
+}
+
+impl Block {
+    fn is_for(&self, generation: u64, charge: &Charge<'_>) -> bool {
+        self.generation == generation
+            && self.key == *charge.key
+            && self.policy.shares_state_with(charge.policy)
+    }
+
+    /// Spends `cost`, if the block has enough units left and has not expired.
+    fn spend(&mut self, cost: u64, now: Timestamp) -> Option<Verdict> {
+        // The clock may step back.
+        if self.left < cost || now > self.until || now < self.taken_at {
+            return None;
+        }
+        self.left -= cost;
+        Some(self.verdict(now).with_source(Source::Lease))
+    }
+
+    fn verdict(&self, now: Timestamp) -> Verdict {
+        let passed = now.since(self.taken_at).get();
+        let decision = Decision {
+            remaining: self.decision.remaining + self.left,
+            reset_after: Micros::new(self.decision.reset_after.get().saturating_sub(passed)),
+            ..self.decision
+        };
+        Verdict::single(true, now, decision)
+    }
+
+    /// Adapts the size of the next block to how fast this block was spent.
+    fn adapt(&mut self, lease: Lease, now: Timestamp) {
+        let half = self.until.since(self.taken_at).get() / 2;
+        if now > self.until {
+            self.next /= 2;
+        } else if now.since(self.taken_at).get() < half {
+            self.next *= 2;
+        }
+        self.next = self.next.clamp(1, lease.units(self.policy.capacity()));
+    }
+}
+
+impl<C: Clock> ThreadLeases<C> {
+    /// Returns the store that decides requests without leases.
+    pub fn store(&self) -> &MemoryStore<C> {
+        &self.store
+    }
+
+    /// Decides a charge by this thread's block, or takes a new block.
+    fn decide_leased(&self, charge: &Charge<'_>, lease: Lease) -> Result<Verdict, StoreError> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let (now, cost) = (self.store.clock().now(), charge.cost.get());
+        let hash = self.store.0.hasher.hash_one(charge.key) ^ charge.policy.name_hash();
+        BLOCKS.with_borrow_mut(|blocks| {
+            let is_for = |block: &Block| block.is_for(generation, charge);
+            if let Some(block) = blocks.find_mut(hash, is_for) {
+                if let Some(verdict) = block.spend(cost, now) {
+                    return Ok(verdict);
+                }
+                block.adapt(lease, now);
+                return self.refill(block, charge, lease);
+            }
+            if blocks.len() >= MAX_BLOCKS {
+                blocks.retain(|block| (block.taken_at..=block.until).contains(&now));
+            }
+            let verdict = self.decide_one(charge, charge.cost)?;
+            if blocks.len() < MAX_BLOCKS
+                && verdict.is_admitted()
+                && let Entry::Vacant(place) = blocks.entry(hash, is_for, |block| block.hash)
+            {
+                place.insert(Block {
+                    generation,
+                    policy: charge.policy.clone(),
+                    key: charge.key.clone(),
+                    hash,
+                    left: 0,
+                    next: 1,
+                    taken_at: verdict.decided_at(),
+                    until: verdict.decided_at() + lease.time_to_live(),
+                    decision: verdict.decisions()[0],
+                });
+            }
+            Ok(verdict)
+        })
+    }
+
+    /// Takes a block, and spends the request's cost from it. Near the limit, the store decides the
+    /// request alone.
+    fn refill(
+        &self,
+        block: &mut Block,
+        charge: &Charge<'_>,
+        lease: Lease,
+    ) -> Result<Verdict, StoreError> {
+        let (cost, units) = (charge.cost.get(), block.next.max(charge.cost.get()));
+        let verdict = self.decide_one(charge, Cost::new(units))?;
+        if !verdict.is_admitted() && units > cost {
+            block.next = 1;
+            return self.decide_one(charge, charge.cost);
+        }
+        if let Outcome::Allow { .. } = verdict.decisions()[0].outcome {
+            (block.left, block.decision) = (units - cost, verdict.decisions()[0]);
+            block.taken_at = verdict.decided_at();
+            block.until = block.taken_at + lease.time_to_live();
+            return Ok(block.verdict(block.taken_at));
+        }
+        Ok(verdict)
+    }
+
+    fn decide_one(&self, charge: &Charge<'_>, cost: Cost) -> Result<Verdict, StoreError> {
+        self.store.0.decide(&[Charge { cost, ..*charge }])
+    }
+}
+
+impl<C: Clock> Store for ThreadLeases<C> {
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        if let [charge] = charges
+            && let Some(lease) = charge.policy.lease()
+            && charge.enforce
+            && charge.cost > Cost::ZERO
+        {
+            return Reply::ready(self.decide_leased(charge, lease));
+        }
+        self.store.decide(charges)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        self.store.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        self.store.renew(receipt)
+    }
+
+    /// Also makes all threads forget their blocks of all keys, because a block may be of this key.
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+        self.generation.store(next_generation(), Ordering::Relaxed);
+        self.store.reset(policy, key)
+    }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+}
+
+impl<C: Clock> fmt::Debug for ThreadLeases<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadLeases").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -97,6 +97,8 @@ pub(crate) enum Fault {
 /// The number of kinds for [`Fault::random`].
 const KINDS: u8 = 23;
 const MOVES: Range<u8> = 19..22;
+/// Clocks that are slewed, and late answers: blocks are then spent until shortly before they end.
+const CLOSE: [u8; 4] = [3, 5, 17, 22];
 /// The fastest slew (chrony's default bound), in parts per million.
 const SLEW: i64 = 83_333;
 
@@ -106,17 +108,19 @@ impl Fault {
     pub(crate) fn several(
         rng: &mut Rng,
         (replicas, shards): (usize, usize),
+        is_leased: bool,
         run: Duration,
     ) -> Vec<(Duration, Self)> {
         // In runs without a fault, no request may fail.
         let count = match rng.u8(..5) {
             0 => 0,
-            1..4 => rng.usize(1..=4),
-            _ => rng.usize(1..=12),
+            1 | 2 => rng.usize(1..=4),
+            _ => rng.usize(4..=12),
         };
         let kinds: Vec<u8> = match rng.u8(..4) {
             0 | 1 => (0..KINDS).collect(),
             2 if shards > 1 => MOVES.collect(),
+            2 if is_leased => CLOSE.to_vec(),
             _ => (0..rng.u8(1..=3)).map(|_| rng.u8(..KINDS)).collect(),
         };
         let faults = (0..count).map(|_| {

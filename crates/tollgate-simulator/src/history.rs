@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate_core::{Key, ReceiptId, Timestamp};
+use tollgate_core::{Key, ReceiptId, Settlement, Timestamp};
 
-use crate::server::{Change, Done};
+use crate::server::{Change, Done, Settled};
 
 /// A policy and a key, by their names.
 pub(crate) type Place = (String, String);
@@ -20,8 +20,8 @@ pub(crate) struct History {
     /// Readable names by Redis key.
     labels: BTreeMap<Vec<u8>, String>,
     charges: BTreeMap<(Place, u64), Charges>,
-    /// The receipts of requests that are settled.
-    receipts: BTreeSet<u128>,
+    /// The receipts of requests that are settled, with the servers' answers.
+    receipts: BTreeMap<u128, Vec<Settlement>>,
     /// Requests with a unique cost, by that cost.
     asked: BTreeMap<u64, Asked>,
     blocks: BTreeMap<(Place, u64), Block>,
@@ -178,7 +178,12 @@ impl History {
 
     /// A replica's request has this receipt.
     pub(crate) fn issued(&mut self, id: ReceiptId) {
-        self.receipts.insert(id.0);
+        self.receipts.insert(id.0, Vec::new());
+    }
+
+    /// Whether a server settled a receipt with this answer.
+    pub(crate) fn has_settled(&self, id: ReceiptId, settlement: Settlement) -> bool {
+        self.receipts.get(&id.0).is_some_and(|settlements| settlements.contains(&settlement))
     }
 
     /// A request with a unique cost was made.
@@ -200,6 +205,10 @@ impl History {
     /// All machines except the servers' are suspended.
     pub(crate) fn sleep(&mut self, lasts: Duration) {
         self.disturb();
+        // A failover's timer stops, too.
+        let now = self.now();
+        let lasting = self.breaks.iter_mut().filter(|it| it.until > now);
+        lasting.for_each(|it| it.until += lasts);
         self.slept += lasts;
     }
 
@@ -306,13 +315,17 @@ impl History {
                 self.admit(place.clone(), at, cost);
                 self.charges.entry((place, cost)).or_default().executed += 1;
             }
-            Change::Freed { refund, .. } => {
+            Change::Freed { settled, .. } => {
                 line.push_str(" corrected");
-                // Requests in several slots have receipts of their own.
-                if let Some((id, cost)) = refund
-                    && !self.receipts.contains(&id.0)
-                {
-                    self.charges.entry((place.clone(), cost)).or_default().refunded += 1;
+                if let Some(Settled { id, settlement, refund }) = settled {
+                    // The store issues its own receipts for requests in several slots.
+                    match (self.receipts.get_mut(&id.0), refund) {
+                        (Some(settlements), _) => settlements.push(settlement),
+                        (None, Some(cost)) => {
+                            self.charges.entry((place.clone(), cost)).or_default().refunded += 1;
+                        }
+                        (None, None) => {}
+                    }
                 }
                 self.corrected.insert(place.clone());
                 self.freed.entry(place).or_default().insert(Some(replica), Instant::now());
@@ -362,7 +375,12 @@ impl History {
 
     /// A replica's request has ended.
     pub(crate) fn told(&mut self, place: Place, cost: u64, told: Told) {
-        let charges = self.charges.entry((place, cost)).or_default();
+        let is_ledger = place.0 == LEDGER;
+        let charges = self.charges.entry((place.clone(), cost)).or_default();
+        // Unlike other costs, this cost belongs to a single request.
+        if is_ledger && told == Told::NotCharged && charges.executed > charges.refunded {
+            return self.fail(place, format!("{cost} units are charged, and no refund is known"));
+        }
         match told {
             Told::Admitted => charges.admitted += 1,
             Told::MaybeCharged => charges.maybe += 1,

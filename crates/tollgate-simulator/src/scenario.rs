@@ -43,22 +43,24 @@ impl Scenario {
         let mut rng = Rng::with_seed(seed);
         let replicas = if rng.u8(..10) == 0 { rng.usize(1..=20) } else { rng.usize(..=4).max(1) };
         let lasts = Duration::from_millis(rng.u64(500..2_500));
-        // A reply is in transit for longer than the microseconds by which calls' times differ.
-        let latency = rng.u64(1..5);
-        let latency = (latency, latency + rng.u64(0..4));
         // Most bugs need no Cluster.
         let shards = if rng.u8(..4) == 0 { rng.usize(2..=3) } else { 1 };
-        let faults = Fault::several(&mut rng, (replicas, shards), lasts);
+        // A reply is in transit for longer than the microseconds by which calls' times differ. In a
+        // Cluster, a moving slot takes a call up to four round trips, within the stores' timeout.
+        let (least, spread) = if shards > 1 { (rng.u64(1..3), 3) } else { (rng.u64(1..5), 4) };
+        let latency = (least, least + rng.u64(0..spread));
         let groups = match rng.u8(..2) {
             0 => vec![Group::Plain, Group::Plain, Group::Leased, Group::Local],
             _ => vec![[Group::Plain, Group::Leased, Group::Local][rng.usize(..3)]],
         };
+        let is_leased = groups == [Group::Leased];
+        let faults = Fault::several(&mut rng, (replicas, shards), is_leased, lasts);
         let limits = (0..rng.usize(2..=4)).map(|index| {
             let group = groups[rng.usize(..groups.len())];
             limit(&mut rng, index, group)
         });
         let limits: Vec<_> = limits.collect();
-        let traffic = Traffic::random(&mut rng, replicas, groups == [Group::Leased]);
+        let traffic = Traffic::random(&mut rng, replicas, is_leased);
         let limits = Arc::new(limits);
         Self { seed, rng, limits, traffic, replicas, shards, latency, faults, lasts }
     }
@@ -178,7 +180,12 @@ fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
             [log, log, greedy, fixed, counter, meter, interval, concurrent][rng.usize(..8)]
         }
     };
-    let units = if group == Group::Leased { rng.u64(50..400) } else { rng.u64(2..30) };
+    let units = match group {
+        Group::Leased => rng.u64(50..400),
+        // Denials are only remembered of keys without units.
+        _ if rng.bool() => rng.u64(1..4),
+        _ => rng.u64(2..30),
+    };
     let name = format!("{group:?}-{index}").to_lowercase();
     let build = |units| {
         let mut units = units;

@@ -84,8 +84,7 @@ pub(crate) enum Change {
     Freed {
         policy: String,
         key: Key,
-        /// A charge that was refunded completely, by its receipt and cost.
-        refund: Option<(ReceiptId, u64)>,
+        settled: Option<Settled>,
     },
     Granted {
         policy: String,
@@ -100,6 +99,15 @@ pub(crate) enum Change {
         id: u64,
         used: u64,
     },
+}
+
+/// A settled receipt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    pub(crate) id: ReceiptId,
+    pub(crate) settlement: Settlement,
+    /// The charge's cost, if it was refunded completely.
+    pub(crate) refund: Option<u64>,
 }
 
 /// The answer to a command, and the changes that it made.
@@ -292,16 +300,17 @@ impl Server {
             }
             Request::Settle { receipt, actual, settled } => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
-                let settled_at = self.data.reference.settle(receipt, *actual, now);
-                reply.settlement(settled_at);
+                let settlement = self.data.reference.settle(receipt, *actual, now);
+                reply.settlement(settlement);
                 self.data.receipts.insert(settled.clone(), receipt.id);
                 self.data.written(&receipt.policy, &receipt.key, now);
                 // After a reset, there are no units to return.
                 let is_full =
-                    *actual == Cost::ZERO && matches!(settled_at, Settlement::Returned { .. });
-                let refund = is_full.then_some((receipt.id, receipt.charged.cost.get()));
+                    *actual == Cost::ZERO && matches!(settlement, Settlement::Returned { .. });
+                let refund = is_full.then_some(receipt.charged.cost.get());
+                let settled = Some(Settled { id: receipt.id, settlement, refund });
                 let (policy, key) = (receipt.policy.name().to_owned(), receipt.key.clone());
-                changes.push(Change::Freed { policy, key, refund });
+                changes.push(Change::Freed { policy, key, settled });
             }
             Request::Renew(receipt) => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
@@ -315,7 +324,7 @@ impl Server {
                 self.data.written(&any, key, now);
                 reply.reset();
                 let (policy, key) = (policy.clone(), key.clone());
-                changes.push(Change::Freed { policy, key, refund: None });
+                changes.push(Change::Freed { policy, key, settled: None });
             }
             Request::Lease { policy, key, units, ttl, tag, spent } => {
                 self.data.expire(policy.name(), key, now);

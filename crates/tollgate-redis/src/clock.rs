@@ -75,6 +75,7 @@ impl Clock {
 
 /// A block's lifetime.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) struct Span {
     pub(crate) start: Moment,
     /// The last moment at which units may be spent.

@@ -393,12 +393,16 @@ mod tests {
     }
 
     fn deny_for(cache: &DenyCache, mut ticket: Ticket, wait: Micros) {
+        ticket.epoch = cache.epoch();
+        learn(cache, &ticket, wait);
+    }
+
+    fn learn(cache: &DenyCache, ticket: &Ticket, wait: Micros) {
         let now = cache.clock.now();
         let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::undecided(9) };
         let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
-        ticket.epoch = cache.epoch();
-        cache.learn(&ticket, &verdict, &[wait], now..now);
+        cache.learn(ticket, &verdict, &[wait], now..now);
     }
 
     fn is_remembered(cache: &DenyCache, n: usize) -> bool {
@@ -409,6 +413,18 @@ mod tests {
         let Request::Decide(charges) = &ticket.request else { return false };
         let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
         cache.find(&charges).is_some()
+    }
+
+    #[test]
+    fn denial_in_flight_during_a_reset_is_not_remembered() {
+        let (cache, _) = cache();
+        let mut ticket = request(1);
+        ticket.epoch = cache.epoch();
+        cache.forget();
+        learn(&cache, &ticket, Micros::new(60_000_000));
+        assert!(!is_remembered(&cache, 1));
+        deny(&cache, 1);
+        assert!(is_remembered(&cache, 1));
     }
 
     #[test]

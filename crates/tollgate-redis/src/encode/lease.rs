@@ -6,7 +6,7 @@ use super::{Asked, Batch, EncodeError, LEASE};
 use crate::bytes::{exact, put};
 
 /// A finished block and its spent units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spent {
     /// The block's name.
     pub id: u64,
@@ -15,7 +15,7 @@ pub struct Spent {
 }
 
 /// A request for a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ask {
     /// The low bits of the block's name.
     pub tag: u32,

@@ -9,6 +9,7 @@ use crate::clock::Moment;
 /// mostly unspent after three quarters of the lease time halves the next, and a block that is
 /// hardly used makes the key exact again, because rare requests to Redis cost little.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Demand {
     /// The lease time, in microseconds.
     ttl: u64,

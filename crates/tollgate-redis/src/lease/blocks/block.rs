@@ -8,6 +8,7 @@ use crate::encode::Spent;
 
 /// Units that this replica may spend before a deadline.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Block {
     pub(super) id: u64,
     pub(super) units: u64,
@@ -23,6 +24,7 @@ pub(super) struct Block {
 
 /// A closed block's spent units, for the report to Redis.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) struct Closed {
     pub(super) spent: Spent,
     pub(super) units: u64,
@@ -31,6 +33,7 @@ pub(super) struct Closed {
 
 /// Blocks on their way back to Redis.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(crate) struct Returned(pub(super) SmallVec<[Closed; 2]>);
 
 impl Block {

@@ -10,6 +10,8 @@ mod plan;
 #[cfg(test)]
 mod regions;
 #[cfg(test)]
+mod search;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
@@ -27,6 +29,7 @@ use crate::encode::Spent;
 /// A key's blocks in order of use: the current block and the next, which is fetched ahead, so
 /// requests do not wait.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Blocks {
     open: VecDeque<Block>,
     /// Closed blocks that Redis does not know about yet.

@@ -35,8 +35,13 @@ pub(crate) fn before(path: &OsStr, name: &str, suites: &str) -> Result<OsString,
 }
 
 /// The tests that run against each server, for `cargo test` and for nextest.
-pub(crate) const TESTS: [&str; 4] =
-    ["--package=tollgate-redis", "--package=tollgate-test-servers", "--test=*", "--all-features"];
+pub(crate) const TESTS: [&str; 5] = [
+    "--package=tollgate-redis",
+    "--package=tollgate-simulator",
+    "--package=tollgate-test-servers",
+    "--test=*",
+    "--all-features",
+];
 
 #[cfg(test)]
 #[cfg(unix)]

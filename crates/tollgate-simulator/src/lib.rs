@@ -11,7 +11,7 @@
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
-//! | `server/` | a server, its clock, and its part in a Cluster |
+//! | `server/` | a server, its clock, its part in a Cluster, and replays of a real server's calls |
 //! | `network.rs` | connections that delay, lose and break |
 //! | `fault.rs` | faults |
 //! | `history.rs` | records both sides and checks the promises |
@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 pub use self::fleet::{Fleet, Worst};
 pub use self::history::{Counts, Violation};
 use self::scenario::Scenario;
+pub use self::server::replay::{Decided, Replay, Replayed};
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]

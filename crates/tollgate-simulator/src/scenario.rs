@@ -31,6 +31,8 @@ pub(crate) struct Scenario {
     lasts: Duration,
 }
 
+/// The time in which all replicas have to start.
+const STARTS: Duration = Duration::from_secs(30);
 /// The time after the last fault in which the fleet has to recover.
 const RECOVERS: Duration = Duration::from_secs(5);
 /// How long replicas have slept before the run, in microseconds. Slewing can reduce it.
@@ -90,13 +92,20 @@ impl Scenario {
             let use_of = (Arc::clone(&self.limits), self.traffic);
             replicas.push(Replica::start(&world, number, use_of, Arc::clone(asleep), rng));
         }
-        for replica in &replicas {
-            replica.connected().await;
-            // The first calls load the script, and take longer than requests may wait.
-            replica.recovers().await;
-        }
-        for replica in &replicas {
-            replica.counts(replicas.len()).await;
+        let started = timeout(STARTS, async {
+            for replica in &replicas {
+                replica.connected().await;
+                // The first calls load the script, and take longer than requests may wait.
+                replica.recovers().await;
+            }
+            for replica in &replicas {
+                replica.counts(replicas.len()).await;
+            }
+        });
+        if started.await.is_err() {
+            let violation = format!("a replica has no decision {STARTS:?} after its start");
+            world.lock().history.fail(everywhere(), violation);
+            return finish(&world, self.seed, &self.limits, replicas.len());
         }
         let start = Instant::now();
         let mut tasks = JoinSet::new();

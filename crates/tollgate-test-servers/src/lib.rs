@@ -6,6 +6,7 @@
 //! | [`Cluster`] | masters and replicas, failovers, and slot migrations step by step |
 //! | [`Sentinels`] | a master, its replicas, and the sentinels that monitor them |
 //! | [`Proxy`] | a TCP proxy that delays, drops or cuts the traffic between client and server |
+//! | [`Recorder`] | a relay that records the commands that a server executed |
 //! | [`Client`] | a client that sends commands to these servers |
 //!
 //! Servers listen on free ports of 127.0.0.1 or on a socket in a temporary folder, by default
@@ -22,6 +23,7 @@ mod cluster;
 pub mod http;
 mod process;
 mod proxy;
+mod recorder;
 mod redis;
 mod sentinel;
 mod wait;
@@ -29,6 +31,7 @@ mod wait;
 pub use client::{Client, Value};
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use proxy::{Flow, Proxy, Tally};
+pub use recorder::{Exchange, Recorder};
 pub use redis::{Redis, RedisBuilder};
 pub use sentinel::{Sentinels, SentinelsBuilder};
 /// Records that a test was skipped, for example because the server lacks a command.

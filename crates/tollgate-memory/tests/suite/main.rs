@@ -2,5 +2,6 @@
 
 mod bounds;
 mod conformance;
+mod histories;
 mod thread_leases;
 mod time;

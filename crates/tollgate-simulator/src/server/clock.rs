@@ -42,6 +42,11 @@ impl Clock {
         }
     }
 
+    /// Stops the clock at an instant, which the next call reads.
+    pub(super) fn set(&mut self, shown: Timestamp) {
+        (self.shown, self.is_frozen, self.last_read) = (shown.as_micros(), true, 0);
+    }
+
     pub(crate) fn slew(&mut self, rate: i64) {
         self.rebase();
         self.rate = rate;

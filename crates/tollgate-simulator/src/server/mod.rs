@@ -3,6 +3,7 @@
 
 mod clock;
 pub(crate) mod cluster;
+pub(crate) mod replay;
 mod reply;
 mod request;
 
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Policy, Quota, ReceiptId, Settlement, Timestamp,
+    Charge, Cost, Decision, Key, Micros, Policy, Quota, ReceiptId, Settlement, Timestamp, Verdict,
 };
 use tollgate_redis::simulation::{self, Answer, Command, CommandError, Value};
 use tollgate_store_tests::reference::Reference;
@@ -42,6 +43,8 @@ pub(crate) struct Server {
     pub(crate) starts: u64,
     /// The number of commands since this start, by name.
     pub(crate) commands: BTreeMap<&'static str, u64>,
+    /// The decided requests, in a replay.
+    decided: Option<Vec<(Vec<Sum>, Verdict)>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +137,7 @@ impl Server {
             is_read_only: false,
             starts: 0,
             commands: BTreeMap::new(),
+            decided: None,
         }
     }
 
@@ -377,6 +381,9 @@ impl Server {
         let verdict = self.data.reference.decide(&charges, now);
         let frozen = self.data.reference.frozen(&charges, &verdict, now);
         reply.verdict(&verdict, &frozen);
+        if let Some(decided) = &mut self.decided {
+            decided.push((sums.to_vec(), verdict.clone()));
+        }
         for sum in sums {
             self.data.written(&sum.policy, &sum.key, now);
         }

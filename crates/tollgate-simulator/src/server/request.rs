@@ -44,7 +44,7 @@ pub(super) enum Request {
 }
 
 /// A request's charges to one key, summed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sum {
     pub(super) policy: Policy,
     pub(super) key: Key,

@@ -1,0 +1,461 @@
+//! Real stores over a real Redis with faults, replayed on the simulated server.
+//!
+//! A relay records what Redis executed, in order of Redis' time. The simulated server repeats these
+//! calls with the core's rules. Then each answer that a client received must equal a decision of the
+//! replay in every field, and each decision that no client knows must belong to a request that may
+//! have been charged. The first call that the replay does not explain ends the test.
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Lease, Micros, Outcome, Policy, Quota, Receipt, ReceiptId,
+    Settlement, Source, Store, StoreError, StoreExt, Timestamp, Verdict,
+};
+use tollgate_redis::RedisStore;
+use tollgate_simulator::{Decided, Replay, Replayed};
+use tollgate_store_tests::{is_long, seed};
+use tollgate_test_servers::{Exchange, Flow, Proxy, Recorder, Redis, Value, until_async};
+
+const REPLICAS: usize = 2;
+/// The number of concurrent requests of a replica.
+const TASKS: usize = 4;
+const KEYS: [&str; 3] = ["ann", "bob", "eve"];
+const SOON: Duration = Duration::from_secs(60);
+
+/// What a client knows about its request.
+#[derive(Debug)]
+enum Answer<T> {
+    Known(T),
+    MaybeDone,
+    NotDone,
+}
+
+/// The clients' side of a history.
+#[derive(Debug, Default)]
+struct Record {
+    /// Each request's charges, and its answer.
+    decided: Vec<(Charges, Answer<Verdict>)>,
+    settled: Vec<(ReceiptId, Answer<Settlement>)>,
+    /// The policies and keys that were reset.
+    reset: Vec<((String, Key), Answer<()>)>,
+}
+
+/// Each charge's policy, the key under which Redis has it, and the cost.
+type Charges = Vec<(Policy, Key, Cost)>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_follow_from_the_calls_of_redis() {
+    let rounds = if is_long() { 40 } else { 2 };
+    let mut rng = Rng::with_seed(seed());
+    let redis = Redis::start();
+    let recorder = Recorder::start(redis.address());
+    let proxies: Vec<_> = (0..REPLICAS).map(|_| Proxy::start(recorder.address())).collect();
+    let run = Arc::new(Run::new(&proxies, &mut rng).await);
+    let mut tasks = JoinSet::new();
+    for replica in 0..REPLICAS {
+        for _ in 0..TASKS {
+            tasks.spawn(Arc::clone(&run).requests(replica, rng.fork()));
+        }
+    }
+    let mut restarts = Vec::new();
+    for round in 0..rounds {
+        let proxy = &proxies[rng.usize(..REPLICAS)];
+        run.goes_on().await;
+        // Redis executes calls, and their replies are lost.
+        let executed = recorder.calls("EVALSHA");
+        proxy.swallow_replies();
+        let lost = || async { (recorder.calls("EVALSHA") > executed + 20).then_some(()) };
+        until_async("Redis executes calls", SOON, lost).await;
+        if round % 2 == 0 {
+            proxy.cut();
+        } else {
+            // The store replaces a silent connection.
+            sleep(Duration::from_millis(700)).await;
+        }
+        proxy.pass();
+        run.goes_on().await;
+        redis.cmd(&["SCRIPT", "FLUSH"]);
+        run.goes_on().await;
+        proxy.flows(Flow::Hold, Flow::Late(Duration::from_millis(20)));
+        sleep(Duration::from_millis(150)).await;
+        proxy.pass();
+        run.goes_on().await;
+        redis.stop();
+        sleep(Duration::from_millis(200)).await;
+        redis.cont();
+        run.goes_on().await;
+        redis.kill();
+        restarts.push(now());
+        redis.restart();
+    }
+    run.goes_on().await;
+    run.is_over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    // Calls whose callers have gone may still be on their way.
+    sleep(Duration::from_millis(500)).await;
+    let record = std::mem::take(&mut *run.record.lock());
+    let calls = calls(recorder.exchanges());
+    println!("{} calls, {} requests", calls.len(), record.decided.len());
+    assert!(record.decided.iter().any(|(_, answer)| matches!(answer, Answer::MaybeDone)));
+    explain(&calls, &restarts, record);
+}
+
+/// Stores under load.
+struct Run {
+    stores: Vec<RedisStore>,
+    policies: Vec<Policy>,
+    record: Mutex<Record>,
+    ids: AtomicU64,
+    /// The number of decisions.
+    decided: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Run {
+    async fn new(proxies: &[Proxy], rng: &mut Rng) -> Self {
+        let mut stores = Vec::new();
+        for proxy in proxies {
+            // A busy machine must not shed most requests.
+            let store = RedisStore::builder(&proxy.url()).expect("a URL").seed(rng.u64(..));
+            let store = store.timeout(Duration::from_millis(250)).connect().expect("a store");
+            store.connected().await;
+            stores.push(store);
+        }
+        let (record, ids, decided, is_over) = Default::default();
+        Self { stores, policies: policies(rng), record, ids, decided, is_over }
+    }
+
+    /// Waits until each replica has had some decisions.
+    async fn goes_on(&self) {
+        let before = self.decided.load(Ordering::Relaxed);
+        let decides =
+            || async { (self.decided.load(Ordering::Relaxed) > before + 200).then_some(()) };
+        until_async("requests are decided", SOON, decides).await;
+        for store in &self.stores {
+            let key = Key::new("probe");
+            let peeks = || async { store.peek(&self.policies[0], &key).await.ok().map(drop) };
+            until_async("the store decides", SOON, peeks).await;
+        }
+    }
+
+    /// Sends requests until the run is over.
+    async fn requests(self: Arc<Self>, replica: usize, mut rng: Rng) {
+        let store = &self.stores[replica];
+        let mut receipts = Vec::new();
+        while !self.is_over.load(Ordering::Relaxed) {
+            match rng.u8(..20) {
+                0..4 if !receipts.is_empty() => {
+                    let receipt = receipts.swap_remove(rng.usize(..receipts.len()));
+                    self.settle(store, &receipt, &mut rng).await;
+                }
+                4 => self.reset(store, &mut rng).await,
+                _ => receipts.extend(self.decide(store, &mut rng).await),
+            }
+            sleep(Duration::from_micros(rng.u64(..4_000))).await;
+        }
+    }
+
+    async fn decide(&self, store: &RedisStore, rng: &mut Rng) -> Vec<Receipt> {
+        let key = Key::new(KEYS[rng.usize(..KEYS.len())]);
+        let first = rng.usize(..self.policies.len());
+        let count = rng.usize(1..=2);
+        let policies = self.policies.iter().cycle().skip(first).take(count);
+        let charges: Vec<_> =
+            policies.map(|policy| Charge::new(policy, &key, Cost::new(rng.u64(1..4)))).collect();
+        let verdict = store.decide(&charges).await;
+        self.decided.fetch_add(u64::from(verdict.is_ok()), Ordering::Relaxed);
+        let ids = || ReceiptId(self.ids.fetch_add(1, Ordering::Relaxed).into());
+        let receipts = match &verdict {
+            Ok(verdict) if verdict.is_admitted() => verdict
+                .receipts(&charges, ids)
+                .filter(|receipt| is_settled(&receipt.policy))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let known = charges.iter().map(|charge| {
+            (charge.policy.clone(), subject(store, charge.policy, charge.key), charge.cost)
+        });
+        self.record.lock().decided.push((known.collect(), Answer::new(verdict)));
+        receipts
+    }
+
+    async fn settle(&self, store: &RedisStore, receipt: &Receipt, rng: &mut Rng) {
+        for _ in 0..rng.u8(1..=2) {
+            let settled = store.settle(receipt, Cost::new(rng.u64(..6))).await;
+            self.record.lock().settled.push((receipt.id, Answer::new(settled)));
+        }
+    }
+
+    async fn reset(&self, store: &RedisStore, rng: &mut Rng) {
+        let policies: Vec<_> = self.policies.iter().filter(|policy| is_settled(policy)).collect();
+        let policy = policies[rng.usize(..policies.len())];
+        let key = Key::new(KEYS[rng.usize(..KEYS.len())]);
+        let reset = store.reset(policy, &key).await;
+        let place = (policy.name().to_owned(), subject(store, policy, &key));
+        self.record.lock().reset.push((place, Answer::new(reset)));
+    }
+}
+
+impl<T> Answer<T> {
+    fn new(result: Result<T, StoreError>) -> Self {
+        match result {
+            Ok(known) => Self::Known(known),
+            Err(error) if error.may_have_charged() => Self::MaybeDone,
+            Err(_) => Self::NotDone,
+        }
+    }
+}
+
+/// Windows are short, so that charges expire during the run.
+fn policies(rng: &mut Rng) -> Vec<Policy> {
+    let mut quota = || Quota::new(rng.u64(5..30), Duration::from_millis(rng.u64(100..1_000)));
+    let leased = Quota::new(200, Duration::from_millis(500));
+    let leased = Policy::sliding_window_log("leased", leased).expect("builds");
+    let policies = [
+        Policy::sliding_window_log("log", quota()),
+        Policy::fixed_window_counter("settled-fixed", quota()),
+        Policy::sliding_window_counter("counter", quota()),
+        Policy::sliding_window_log("settled-log", quota()),
+        Policy::concurrent_requests("settled-permits", 9, Duration::from_millis(400)),
+        leased.with_lease(Lease::of(1, 4).ttl(Duration::from_millis(250))),
+    ];
+    policies.into_iter().map(|policy| policy.expect("builds")).collect()
+}
+
+/// Remembered denials of the other policies are always right, because no unit returns early.
+fn is_settled(policy: &Policy) -> bool {
+    policy.name().starts_with("settled")
+}
+
+/// Returns the part of a state's name that identifies the key.
+fn subject(store: &RedisStore, policy: &Policy, key: &Key) -> Key {
+    let name = store.name_of(policy, key);
+    let end = name.iter().position(|byte| *byte == b'}').expect("a subject in braces");
+    Key::new(&name[..=end])
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set");
+    Timestamp::from_micros(u64::try_from(since.as_micros()).expect("this millennium"))
+}
+
+/// Returns the calls with their times and replies, in order of time.
+fn calls(exchanges: Vec<Exchange>) -> Vec<(Timestamp, Exchange)> {
+    let time = |exchange: &Exchange| match &exchange.reply {
+        // A nonce precedes the time.
+        Value::Text(reply) if exchange.command[0].starts_with(b"EVAL") => {
+            let time = reply.get(8..15)?.iter().fold(0, |time, byte| time << 8 | u64::from(*byte));
+            Some(Timestamp::from_micros(time))
+        }
+        _ => None,
+    };
+    let mut calls: Vec<_> =
+        exchanges.into_iter().filter_map(|it| time(&it).map(|at| (at, it))).collect();
+    calls.sort_by_key(|(at, _)| *at);
+    calls
+}
+
+/// Replays the calls, and compares both sides.
+fn explain(calls: &[(Timestamp, Exchange)], restarts: &[Timestamp], record: Record) {
+    let mut clients = Clients::new(record);
+    let (mut replay, mut restarts) = (Replay::new(), restarts.iter().peekable());
+    for (number, (at, exchange)) in calls.iter().enumerate() {
+        if let Some(restart) = restarts.next_if(|restart| **restart < *at) {
+            clients.compare_remembered(&mut replay, *restart);
+            replay = Replay::new();
+            // Clients remember denials of the lost data for a while.
+            let later = clients.remembered.split_off(&(*restart + REMEMBERED).as_micros());
+            clients.remembered = later;
+        }
+        clients.compare_remembered(&mut replay, *at);
+        let Some(replayed) = replay.call(&exchange.command, *at) else { continue };
+        if let Err(difference) = clients.compare(*at, &replayed, &exchange.reply) {
+            panic!("call {number} at {at:?}: {difference}\n{replayed:#?}");
+        }
+    }
+    clients.finish();
+}
+
+/// What clients know, and the replay has not explained yet.
+struct Clients {
+    /// Requests that Redis decided, by time.
+    decided: BTreeMap<u64, Vec<Decided>>,
+    /// The number of requests that may have been decided, by their charges.
+    maybe_decided: BTreeMap<String, u64>,
+    /// Requests that the deny cache denied, by time.
+    remembered: BTreeMap<u64, Vec<(Charges, Verdict)>>,
+    settled: BTreeMap<u128, Vec<Settlement>>,
+    maybe_settled: BTreeMap<u128, u64>,
+    reset: BTreeMap<(String, Vec<u8>), (u64, u64)>,
+    /// Units that replicas had leased and have not spent.
+    leased: i128,
+}
+
+impl Clients {
+    fn new(record: Record) -> Self {
+        let mut clients = Self {
+            decided: BTreeMap::new(),
+            maybe_decided: BTreeMap::new(),
+            remembered: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            maybe_settled: BTreeMap::new(),
+            reset: BTreeMap::new(),
+            leased: 0,
+        };
+        for (charges, answer) in record.decided {
+            match answer {
+                Answer::Known(verdict) => clients.known(charges, verdict),
+                Answer::MaybeDone => {
+                    let text =
+                        show(charges.iter().map(|(policy, key, cost)| (policy.name(), key, *cost)));
+                    *clients.maybe_decided.entry(text).or_default() += 1;
+                }
+                Answer::NotDone => {}
+            }
+        }
+        for (id, answer) in record.settled {
+            match answer {
+                Answer::Known(settlement) => {
+                    clients.settled.entry(id.0).or_default().push(settlement);
+                }
+                Answer::MaybeDone => *clients.maybe_settled.entry(id.0).or_default() += 1,
+                Answer::NotDone => {}
+            }
+        }
+        for ((policy, key), answer) in record.reset {
+            let key = key.as_bytes().to_vec();
+            let (known, maybe) = clients.reset.entry((policy, key)).or_default();
+            match answer {
+                Answer::Known(()) => *known += 1,
+                Answer::MaybeDone => *maybe += 1,
+                Answer::NotDone => {}
+            }
+        }
+        clients
+    }
+
+    fn known(&mut self, charges: Charges, verdict: Verdict) {
+        let at = verdict.decided_at().as_micros();
+        match verdict.source() {
+            Source::Store => {
+                let decisions = charges.into_iter().zip(verdict.decisions());
+                let charges = decisions.map(|((policy, key, cost), decision)| {
+                    (policy.name().to_owned(), key, cost, *decision)
+                });
+                let is_admitted = verdict.is_admitted();
+                let decided = Decided { is_admitted, charges: charges.collect() };
+                self.decided.entry(at).or_default().push(decided);
+            }
+            Source::Cache => self.remembered.entry(at).or_default().push((charges, verdict)),
+            Source::Lease => {
+                self.leased -=
+                    charges.iter().map(|(_, _, cost)| i128::from(cost.get())).sum::<i128>();
+            }
+            Source::Local => panic!("there is no local store"),
+        }
+    }
+
+    /// Compares remembered denials up to `until` with the server's decisions at the same time.
+    fn compare_remembered(&mut self, replay: &mut Replay, until: Timestamp) {
+        let later = self.remembered.split_off(&until.as_micros());
+        for (at, denied) in std::mem::replace(&mut self.remembered, later) {
+            let at = Timestamp::from_micros(at);
+            for (charges, verdict) in denied {
+                let pairs = charges.iter().zip(verdict.decisions());
+                for ((policy, key, cost), decision) in pairs.filter(|(_, it)| it.denies()) {
+                    let real = replay.ask(policy, key, *cost, at);
+                    let passes = |it: &Decision| match it.outcome {
+                        Outcome::Deny { retry_after } => Some(at + retry_after),
+                        _ => None,
+                    };
+                    // Numbers for leased policies can be old.
+                    let is_same = passes(&real) == passes(decision) || policy.lease().is_some();
+                    assert!(real.denies() && is_same, "at {at:?}: {decision:?}, but {real:?}");
+                }
+            }
+        }
+    }
+
+    fn compare(&mut self, at: Timestamp, replayed: &Replayed, real: &Value) -> Result<(), String> {
+        let Value::Text(real) = real else { return Err(format!("the reply is {real:?}")) };
+        // For simple calls, Redis returns states instead of rows, and the client decides.
+        let has_rows = real.get(15) == Some(&ROWS) || !replayed.is_timely;
+        if has_rows && *real != replayed.reply {
+            return Err(format!("Redis replied {real:?}"));
+        }
+        self.leased += replayed.leased.iter().map(|(_, _, units)| i128::from(*units)).sum::<i128>();
+        let mut told = self.decided.remove(&at.as_micros()).unwrap_or_default();
+        for decided in &replayed.decided {
+            if let Some(index) = told.iter().position(|it| it == decided) {
+                told.swap_remove(index);
+                continue;
+            }
+            let charges = decided.charges.iter();
+            let text = show(charges.map(|(policy, key, cost, _)| (policy.as_str(), key, *cost)));
+            // The stores also test their rights, and the test waits for a recovery by peeking.
+            let is_own = |policy: &str, cost: Cost| policy == "self-check" || cost == Cost::ZERO;
+            let is_own = decided.charges.iter().any(|(policy, _, cost, _)| is_own(policy, *cost));
+            if !is_own && !take(self.maybe_decided.get_mut(&text)) {
+                return Err(format!(
+                    "no client may have sent {decided:#?}; clients know {told:#?}"
+                ));
+            }
+        }
+        if !told.is_empty() {
+            return Err(format!("clients also know {told:#?}"));
+        }
+        for (id, settlement) in &replayed.settled {
+            let known = self.settled.entry(id.0).or_default();
+            if let Some(index) = known.iter().position(|it| it == settlement) {
+                known.remove(index);
+            } else if !take(self.maybe_settled.get_mut(&id.0)) {
+                return Err(format!("no client knows of {settlement:?} for {id:?}: {known:?}"));
+            }
+        }
+        for (policy, key) in replayed.reset.iter().filter(|(policy, _)| policy != "self-check") {
+            let place = (policy.clone(), key.as_bytes().to_vec());
+            let (known, maybe) = self.reset.entry(place).or_default();
+            if !take(Some(&mut *known)) && !take(Some(maybe)) {
+                return Err(format!("no client has reset {policy} for {key:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every answer came from a call.
+    fn finish(self) {
+        assert!(self.decided.is_empty(), "no call decided {:#?}", self.decided);
+        let settled: Vec<_> = self.settled.iter().filter(|(_, known)| !known.is_empty()).collect();
+        assert!(settled.is_empty(), "no call settled {settled:?}");
+        let reset: Vec<_> = self.reset.iter().filter(|(_, (known, _))| *known > 0).collect();
+        assert!(reset.is_empty(), "no call reset {reset:?}");
+        assert!(self.leased >= 0, "{} units were spent, and no block had them", -self.leased);
+    }
+}
+
+/// Takes one, if there is any.
+fn take(count: Option<&mut u64>) -> bool {
+    let Some(count) = count.filter(|count| **count > 0) else { return false };
+    *count -= 1;
+    true
+}
+
+fn show<'a>(charges: impl Iterator<Item = (&'a str, &'a Key, Cost)>) -> String {
+    let charges = charges.map(|(policy, key, cost)| {
+        format!("{policy} {} {}", String::from_utf8_lossy(&key.as_bytes()), cost.get())
+    });
+    charges.collect::<Vec<_>>().join(", ")
+}
+
+/// How long a denial is remembered, also while NTP slews a clock.
+const REMEMBERED: Micros = Micros::new(1_200_000);
+/// Marks a reply with a row for each request.
+const ROWS: u8 = 2;

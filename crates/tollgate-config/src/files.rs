@@ -1,21 +1,27 @@
 //! The files that a configuration names: certificates, keys and lists. `tollgate serve` uses these,
 //! and `tollgate check` only tries to read them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{Error as TlsError, InconsistentKeys, RootCertStore, ServerConfig, crypto};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    ClientConfig, Error as TlsError, InconsistentKeys, RootCertStore, ServerConfig, crypto,
+};
 use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
+use webpki::EndEntityCert;
 
-use crate::plan::{KeyOrigin, TlsFiles};
+use crate::plan::{CertificateFiles, KeyOrigin, TargetTlsFiles, TlsFiles};
 
 /// A file that cannot be used, with the reason and the cure.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -26,26 +32,89 @@ pub struct FileError {
     pub cure: String,
 }
 
-/// Reads a certificate chain and its key.
+/// Reads the certificates of a listener and their keys.
 ///
 /// # Errors
-/// Either file cannot be read or has other contents, or the key does not belong to the certificate.
+/// A file cannot be read or has other contents, or a key does not belong to its certificate.
 pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
-    let TlsFiles { certificate, key, client_ca } = files;
-    let chain = certificates(certificate)?;
-    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-        .map_err(|error| no_pem(key, &error, PRIVATE_KEY))?;
     let provider = Arc::new(crypto::ring::default_provider());
-    let clients = match client_ca {
+    let by_name = ByName::read(files, &provider)?;
+    let clients = match &files.client_ca {
         None => WebPkiClientVerifier::no_client_auth(),
-        Some(file) => clients_of(file, &provider)?,
+        Some(file) => clients_of(file, files.is_client_optional, &provider)?,
     };
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|it| it.with_client_cert_verifier(clients).with_single_cert(chain, secret));
-    let mut config = config.map_err(|error| unfit(files, &error))?;
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| unfit(&files.default, &error))?;
+    let config = config.with_client_cert_verifier(clients);
+    let mut config = config.with_cert_resolver(Arc::new(by_name));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Selects a certificate by the name that the client asks for (SNI).
+///
+/// rustls' own resolver by names knows no wildcards and no default.
+#[derive(Debug)]
+struct ByName {
+    default: Arc<CertifiedKey>,
+    /// By name in lowercase. `.example.com` is the wildcard for one more label.
+    names: HashMap<String, Arc<CertifiedKey>>,
+}
+
+impl ByName {
+    fn read(files: &TlsFiles, provider: &crypto::CryptoProvider) -> Result<Self, FileError> {
+        let (default, names) = named(&files.default, provider)?;
+        let mut by_name: HashMap<_, _> =
+            names.into_iter().map(|name| (name, Arc::clone(&default))).collect();
+        for files in &files.others {
+            let (certificate, names) = named(files, provider)?;
+            if names.is_empty() {
+                return Err(wrong(
+                    &files.certificate,
+                    "its first certificate names no host, so no client could ask for it",
+                    "give a certificate with DNS names in its subject alternative names",
+                ));
+            }
+            for name in names {
+                by_name.entry(name).or_insert_with(|| Arc::clone(&certificate));
+            }
+        }
+        Ok(Self { default, names: by_name })
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let found = hello.server_name().and_then(|name| {
+            let wildcard = || self.names.get(&name[name.find('.')?..]);
+            self.names.get(name).or_else(wildcard)
+        });
+        Some(Arc::clone(found.unwrap_or(&self.default)))
+    }
+}
+
+/// A certificate with its key, and the names of its hosts.
+fn named(
+    files: &CertificateFiles,
+    provider: &crypto::CryptoProvider,
+) -> Result<(Arc<CertifiedKey>, Vec<String>), FileError> {
+    let chain = certificates(&files.certificate)?;
+    let certified = CertifiedKey::from_der(chain, private_key(&files.key)?, provider);
+    let certified = certified.map_err(|error| unfit(files, &error))?;
+    let own = certified.end_entity_cert().map_err(|error| unfit(files, &error))?;
+    let parsed = EndEntityCert::try_from(own).map_err(|error| {
+        let what = format!("its first certificate cannot be used: {error}");
+        wrong(&files.certificate, what, "put the server's own certificate first")
+    })?;
+    let names = parsed.valid_dns_names();
+    let names = names.map(|name| name.trim_start_matches('*').to_ascii_lowercase()).collect();
+    Ok((Arc::new(certified), names))
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    let key = PrivateKeyDer::from_pem_slice(&read(file)?);
+    key.map_err(|error| no_pem(file, &error, PRIVATE_KEY))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
@@ -61,19 +130,79 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
 /// Accepts clients with a certificate from these authorities.
 fn clients_of(
     file: &Path,
+    is_optional: bool,
     provider: &Arc<crypto::CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
-    let unfit = |error: &dyn fmt::Display| {
-        let what = format!("a certificate authority in it cannot be used: {error}");
-        wrong(file, what, "name a file with the certificates that sign client certificates")
-    };
+    let clients = WebPkiClientVerifier::builder_with_provider(
+        Arc::new(authorities(file)?),
+        Arc::clone(provider),
+    );
+    let clients = if is_optional { clients.allow_unauthenticated() } else { clients };
+    clients.build().map_err(|error| unfit_authority(file, &error))
+}
+
+fn authorities(file: &Path) -> Result<RootCertStore, FileError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| unfit(&error))?;
+        roots.add(certificate).map_err(|error| unfit_authority(file, &error))?;
     }
-    let clients =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
-    clients.map_err(|error| unfit(&error))
+    Ok(roots)
+}
+
+fn unfit_authority(file: &Path, error: &dyn fmt::Display) -> FileError {
+    let what = format!("a certificate authority in it cannot be used: {error}");
+    wrong(file, what, "name a file with the certificates that sign the others' certificates")
+}
+
+/// TLS settings for one target. Settings from files with the same contents are equal.
+#[derive(Clone)]
+pub struct TargetTls {
+    pub config: ClientConfig,
+    pub contents: Arc<[Vec<u8>]>,
+}
+
+impl PartialEq for TargetTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.contents == other.contents
+    }
+}
+
+impl Eq for TargetTls {}
+
+impl Hash for TargetTls {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.contents.hash(state);
+    }
+}
+
+/// Hides the private key.
+impl fmt::Debug for TargetTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TargetTls").finish_non_exhaustive()
+    }
+}
+
+/// Reads the authorities for a target's certificate, and the gateway's own certificate.
+///
+/// # Errors
+/// A file cannot be read or has other contents, or the key does not belong to the certificate.
+pub fn target_tls(files: &TargetTlsFiles) -> Result<TargetTls, FileError> {
+    let TargetTlsFiles { ca, client } = files;
+    let mut contents = vec![read(ca)?];
+    let config = ClientConfig::builder_with_provider(crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unfit_authority(ca, &error))?
+        .with_root_certificates(authorities(ca)?);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some(own) => {
+            contents.extend([read(&own.certificate)?, read(&own.key)?]);
+            let config = config
+                .with_client_auth_cert(certificates(&own.certificate)?, private_key(&own.key)?);
+            config.map_err(|error| unfit(own, &error))?
+        }
+    };
+    Ok(TargetTls { config, contents: contents.into() })
 }
 
 /// The token keys in a file. `None` if the keys do not come from a file.
@@ -170,7 +299,7 @@ fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
     wrong(path, what, cure)
 }
 
-fn unfit(files: &TlsFiles, error: &TlsError) -> FileError {
+fn unfit(files: &CertificateFiles, error: &TlsError) -> FileError {
     match error {
         TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => wrong(
             &files.key,

@@ -60,6 +60,7 @@ impl Outcome {
 fn file_problem(named: &NamedFiles) -> Option<Problem> {
     let error = match &named.contents {
         FileContents::Tls(files) => files::tls(files).err(),
+        FileContents::TargetTls(files) => files::target_tls(files).err(),
         FileContents::Keys(origin) => files::keys(origin).err(),
         FileContents::Subjects(file) => files::subjects(file).err(),
         FileContents::RateLimits(file) => read_rate_limit_files([&**file]).err().map(|error| {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::place::Place;
-use crate::plan::{KeyOrigin, TlsFiles};
+use crate::plan::{KeyOrigin, TargetTlsFiles, TlsFiles};
 
 /// Files that belong together, each with its place in the configuration.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct NamedFiles {
 pub enum FileContents {
     /// A certificate chain, its key, and possibly the authorities for client certificates.
     Tls(TlsFiles),
+    /// Authorities for a target's certificate, and possibly a certificate for the gateway.
+    TargetTls(TargetTlsFiles),
     /// Token keys.
     Keys(KeyOrigin),
     /// A blocklist or an allowlist.

@@ -44,9 +44,10 @@ fn jwt(line: &str) -> String {
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    for name in ["good", "other"] {
+    let host = || vec!["gateway.test".to_owned()];
+    for (name, hosts) in [("good", host()), ("other", host()), ("nameless", vec![])] {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["gateway.test".to_owned()]).unwrap();
+        let params = CertificateParams::new(hosts).unwrap();
         write(&format!("{name}.pem"), &params.self_signed(&key).unwrap().pem());
         write(&format!("{name}.key"), &key.serialize_pem());
         write(&format!("{name}.pub"), &key.public_key_pem());
@@ -87,6 +88,19 @@ fn file_problems_are_reported_at_their_name() {
             "9:17: tls.clientCa",
             "a certificate authority in it cannot be used",
         ),
+        (
+            tls("good.pem", "good.key\n      sni: [{certificate: good.pem, key: other.key}]"),
+            "9:42: tls.sni[0].key",
+            "not the key of the first certificate",
+        ),
+        (
+            tls(
+                "good.pem",
+                "good.key\n      sni: [{certificate: nameless.pem, key: nameless.key}]",
+            ),
+            "9:27: tls.sni[0].certificate",
+            "its first certificate names no host",
+        ),
         (jwt("jwksFile: nowhere.json"), "6:15: jwt.jwksFile", "it cannot be read: No such file"),
         (jwt("jwksFile: no-set.json"), "6:15: jwt.jwksFile", "not a JSON Web Key Set"),
         (jwt("jwksFile: empty-set.json"), "6:15: jwt.jwksFile", "no usable key in it"),
@@ -124,7 +138,11 @@ fn valid_files_produce_no_output() {
 fn plan_lists_all_named_files() {
     let yaml = "rateLimiter:
   target: http://localhost
-  listen: {address: '127.0.0.1:0', tls: {certificate: a.pem, key: a.key, clientCa: ca.pem}}
+  listen: {address: '127.0.0.1:0', tls: {certificate: a.pem, key: a.key, clientCa: ca.pem, sni: [{certificate: b.pem, key: b.key}]}}
+  routes:
+    - name: internal
+      path: /internal
+      target: {url: 'https://a', tls: {ca: own.pem, clientCertificate: {certificate: c.pem, key: c.key}}}
   identity: user
   jwt: {jwksFile: keys.json}
   deny: {file: deny.txt}
@@ -133,8 +151,21 @@ fn plan_lists_all_named_files() {
 ";
     let mut files = read(&Source::new("test.yaml", yaml), &|_| None).plan.unwrap().files;
     files.sort();
-    let names =
-        ["a.key", "a.pem", "allow.txt", "ca.pem", "deny.txt", "keys.json", "one.yaml", "two.yaml"];
+    let names = [
+        "a.key",
+        "a.pem",
+        "allow.txt",
+        "b.key",
+        "b.pem",
+        "c.key",
+        "c.pem",
+        "ca.pem",
+        "deny.txt",
+        "keys.json",
+        "one.yaml",
+        "own.pem",
+        "two.yaml",
+    ];
     assert_eq!(files, names.map(PathBuf::from));
 }
 

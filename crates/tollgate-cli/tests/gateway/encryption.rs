@@ -3,18 +3,42 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use crate::support::{Gateway, Upstream, exchange, exchange_bytes};
 
-/// Writes a self-signed certificate for `gateway.test` and `localhost`, and its key.
+/// Writes a self-signed certificate for `gateway.test`, `localhost` and 127.0.0.1, and its key.
 pub(crate) fn certificate(folder: &TempDir, name: &str) {
+    certificate_for(folder, name, &["gateway.test", "localhost", "127.0.0.1"]);
+}
+
+fn certificate_for(folder: &TempDir, name: &str, hosts: &[&str]) {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(["gateway.test", "localhost"].map(str::to_owned)).unwrap();
+    let params =
+        CertificateParams::new(hosts.iter().map(|it| it.to_string()).collect::<Vec<_>>()).unwrap();
     let certificate = params.self_signed(&key).unwrap();
     fs::write(folder.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
     fs::write(folder.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
+}
+
+/// Writes a certificate authority and a certificate that it has signed.
+pub(crate) fn authority(folder: &TempDir, name: &str) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new([format!("{name}.test")]).unwrap();
+    let client = params.signed_by(&key, &issuer).unwrap();
+    for (file, text) in [
+        (format!("{name}-ca.pem"), authority.pem()),
+        (format!("{name}.pem"), client.pem()),
+        (format!("{name}.key"), key.serialize_pem()),
+    ] {
+        fs::write(folder.path().join(file), text).unwrap();
+    }
 }
 
 fn encrypted(upstream: &Upstream) -> (Gateway, String) {
@@ -74,6 +98,130 @@ async fn renewed_certificate_needs_no_restart() {
     gateway.until_config(|config| config["version"] == 2 && config["current"] == true).await;
     // By now, curl trusts only the new certificate.
     text(&curl(&gateway, &[]));
+}
+
+/// Whether a client that trusts only this certificate accepts the gateway's certificate.
+fn is_accepted(gateway: &Gateway, host: &str, certificate: &str) -> bool {
+    let port = gateway.address.port();
+    let output = Command::new("curl")
+        .args(["-sS", "--fail", "--max-time", "20", "--cacert"])
+        .arg(gateway.file(certificate))
+        .args(["--resolve", &format!("{host}:{port}:127.0.0.1")])
+        .arg(format!("https://{host}:{port}/"))
+        .output()
+        .unwrap();
+    output.status.success()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_name_selects_the_certificate() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    certificate_for(&folder, "shop", &["Shop.test", "*.shop.test"]);
+    certificate_for(&folder, "pay", &["pay.shop.test"]);
+    let tls = "{certificate: tls.pem, key: tls.key, sni: \
+               [{certificate: shop.pem, key: shop.key}, {certificate: pay.pem, key: pay.key}]}";
+    let lines = format!("listen: {{address: '127.0.0.1:0', tls: {tls}}}\n{}", upstream.target());
+    let gateway = Gateway::start_in(folder, &lines);
+    for (host, certificate, expected) in [
+        ("gateway.test", "tls.pem", true),
+        ("shop.test", "shop.pem", true),
+        ("SHOP.test", "shop.pem", true),
+        ("a.shop.test", "shop.pem", true),
+        // An exact name precedes a wildcard.
+        ("pay.shop.test", "pay.pem", true),
+        // A wildcard covers one label.
+        ("a.b.shop.test", "shop.pem", false),
+        // Without a server name, the client gets the first certificate.
+        ("127.0.0.1", "tls.pem", true),
+    ] {
+        assert_eq!(is_accepted(&gateway, host, certificate), expected, "{host} {certificate}");
+    }
+    let renewed = TempDir::new().unwrap();
+    certificate_for(&renewed, "shop", &["shop.test"]);
+    for file in ["shop.pem", "shop.key"] {
+        fs::copy(renewed.path().join(file), gateway.file(file)).unwrap();
+    }
+    gateway.until_config(|config| config["version"] == 2 && config["current"] == true).await;
+    assert!(is_accepted(&gateway, "shop.test", "shop.pem"));
+}
+
+/// A request with a client certificate, and its status. `None` if the gateway rejects the
+/// certificate.
+fn with_certificate(gateway: &Gateway, client: Option<&str>) -> Option<String> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"]);
+    curl.arg(gateway.file("tls.pem"));
+    if let Some(name) = client {
+        curl.arg("--cert").arg(gateway.file(&format!("{name}.pem")));
+        curl.arg("--key").arg(gateway.file(&format!("{name}.key")));
+    }
+    let url = format!("https://localhost:{}/", gateway.address.port());
+    let output = curl.arg(url).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificate_identifies_the_client() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    let mut authorities = String::new();
+    for name in ["ann", "bob", "stranger"] {
+        authority(&folder, name);
+        if name != "stranger" {
+            let file = folder.path().join(format!("{name}-ca.pem"));
+            authorities += &fs::read_to_string(file).unwrap();
+        }
+    }
+    fs::write(folder.path().join("ca.pem"), authorities).unwrap();
+    let tls = "{certificate: tls.pem, key: tls.key, clientCa: ca.pem, \
+               clientCertificate: optional}";
+    let gateway = Gateway::start_in(
+        folder,
+        &format!(
+            "listen: {{address: '127.0.0.1:0', tls: {tls}}}
+client: {{limit: 1, windowSeconds: 3600}}
+identity: [certificate, ip]
+{}",
+            upstream.target()
+        ),
+    );
+    for client in [Some("ann"), Some("bob"), None] {
+        for status in ["200", "429"] {
+            assert_eq!(with_certificate(&gateway, client).as_deref(), Some(status), "{client:?}");
+        }
+    }
+    assert_eq!(with_certificate(&gateway, Some("stranger")), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn target_is_verified_by_its_own_authority() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    authority(&folder, "inner");
+    let tls = "{certificate: tls.pem, key: tls.key, clientCa: inner-ca.pem}";
+    let lines = format!("listen: {{address: '127.0.0.1:0', tls: {tls}}}\n{}", upstream.target());
+    let inner = Gateway::start_in(folder, &lines);
+    for (tls, status) in [
+        ("ca: tls.pem, clientCertificate: {certificate: inner.pem, key: inner.key}", "200"),
+        // The target rejects a client without a certificate.
+        ("ca: tls.pem", "502"),
+        // This authority has not signed the target's certificate.
+        ("ca: inner-ca.pem, clientCertificate: {certificate: inner.pem, key: inner.key}", "502"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        for file in ["tls.pem", "inner.pem", "inner.key", "inner-ca.pem"] {
+            fs::copy(inner.file(file), folder.path().join(file)).unwrap();
+        }
+        let port = inner.address.port();
+        let target = format!("target: {{url: 'https://localhost:{port}', tls: {{{tls}}}}}\n");
+        let gateway = Gateway::start_in(folder, &target);
+        let answer = exchange(gateway.address, PLAIN);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{tls}: {answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

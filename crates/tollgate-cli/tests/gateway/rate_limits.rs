@@ -13,7 +13,6 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::Message as _;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 use tonic::transport::Channel;
@@ -22,7 +21,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::encryption::certificate;
+use crate::encryption::{authority, certificate};
 use crate::support::{Client, Gateway, Outcome, RawHttp2, frames};
 
 /// Most units are years, so no window expires during a test.
@@ -473,25 +472,6 @@ async fn unfinished_requests_are_answered() {
     });
     // The gRPC status is in the same frame.
     assert_eq!(outcome.await.unwrap(), Outcome::Status(200));
-}
-
-/// Writes a certificate authority and a certificate that it has signed.
-fn authority(folder: &TempDir, name: &str) {
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = params.self_signed(&key).unwrap();
-    let issuer = Issuer::new(params, key);
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(["envoy.test".to_owned()]).unwrap();
-    let client = params.signed_by(&key, &issuer).unwrap();
-    for (file, text) in [
-        (format!("{name}-ca.pem"), authority.pem()),
-        (format!("{name}.pem"), client.pem()),
-        (format!("{name}.key"), key.serialize_pem()),
-    ] {
-        fs::write(folder.path().join(file), text).unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

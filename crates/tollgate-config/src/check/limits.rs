@@ -219,6 +219,7 @@ fn client(chain: &[IdentitySource]) -> &'static str {
         [IdentitySource::Ip { .. }] => "client IP",
         [IdentitySource::User(_)] => "user",
         [IdentitySource::ApiKey(_)] => "API key",
+        [IdentitySource::Certificate] => "client certificate",
         _ => "client",
     }
 }

@@ -196,6 +196,7 @@ fn source(source: &IdentitySource) -> String {
         IdentitySource::ApiKey(keys) => {
             format!("the holder of one of {} API keys", keys.keys.len())
         }
+        IdentitySource::Certificate => "the owner of the client certificate".to_owned(),
         IdentitySource::Value(ValuePlan { place, proxies: Some(_) }) => {
             format!("the {place} that its trusted proxies send")
         }
@@ -246,8 +247,13 @@ impl fmt::Display for Listener<'_> {
         write!(f, "{addr}")?;
         if let Some(tls) = tls {
             f.write_str(", TLS")?;
-            if tls.client_ca.is_some() {
-                f.write_str(" with client certificates")?;
+            match (&tls.client_ca, tls.is_client_optional) {
+                (None, _) => {}
+                (Some(_), false) => f.write_str(" with client certificates")?,
+                (Some(_), true) => f.write_str(" with optional client certificates")?,
+            }
+            if !tls.others.is_empty() {
+                write!(f, ", {} certificates", 1 + tls.others.len())?;
             }
         }
         if proxy_protocol.is_some() {

@@ -11,6 +11,8 @@ use super::Secret;
 pub enum IdentitySource {
     User(JwtPlan),
     ApiKey(ApiKeysPlan),
+    /// The owner of the client certificate.
+    Certificate,
     Value(ValuePlan),
     Ip {
         trusted_proxies: TrustedProxies,

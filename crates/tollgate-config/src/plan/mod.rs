@@ -14,6 +14,7 @@ mod settling;
 mod store;
 mod subjects;
 mod telemetry;
+mod tls;
 pub mod upstream;
 
 use std::cell::LazyCell;
@@ -45,11 +46,12 @@ pub use self::rate_limits::{
     descriptor_key,
 };
 pub use self::secret::Secret;
-pub use self::server::{Front, Listen, Route, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, Route, Timeouts};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 
 use crate::path::{Ambiguous, PathFault, in_all_readings};
 

@@ -1,9 +1,9 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::key::TrustedProxies;
 
+use super::tls::TlsFiles;
 use super::upstream::{self, Upstream};
 use super::{PathMatch, RouteLimits};
 
@@ -11,7 +11,7 @@ use super::{PathMatch, RouteLimits};
 pub struct Listen {
     pub addr: SocketAddr,
     pub front: Front,
-    /// The certificate, if the listener uses TLS.
+    /// The certificates, if the listener uses TLS.
     pub tls: Option<TlsFiles>,
     /// The balancers that must send a PROXY protocol header. Other peers are rejected.
     pub proxy_protocol: Option<TrustedProxies>,
@@ -38,15 +38,6 @@ impl Front {
             Self::RateLimitService => "rateLimitService",
         }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The chain, starting with the server's own certificate.
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-    /// Certificate authorities, if clients must have a certificate.
-    pub client_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

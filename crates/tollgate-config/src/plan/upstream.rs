@@ -9,6 +9,7 @@ use http::header::{HeaderValue, InvalidHeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 
 use super::edits::Edits;
+use super::tls::TargetTlsFiles;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
@@ -21,6 +22,8 @@ pub struct Upstream {
     pub response_headers: Edits,
     pub max_body: Option<u64>,
     pub timeouts: Timeouts,
+    /// Files for TLS, unless the system's authorities verify the servers.
+    pub tls: Option<TargetTlsFiles>,
 }
 
 impl Upstream {
@@ -33,6 +36,7 @@ impl Upstream {
             response_headers: Edits::default(),
             max_body: None,
             timeouts,
+            tls: None,
         }
     }
 }

@@ -89,6 +89,13 @@ impl Reader<'_> {
                     "add `apiKeys` with the `sha256` of each key",
                 )),
             },
+            ClientKey::Certificate if asks_for_certificates(self.limiter) => {
+                Ok(IdentitySource::Certificate)
+            }
+            ClientKey::Certificate => Err(location.error(
+                "`certificate` needs client certificates, but no listener asks for them",
+                "add `clientCa` to `listen[].tls`",
+            )),
             ClientKey::Header | ClientKey::Cookie | ClientKey::Query => {
                 value(kind, section, location).map(IdentitySource::Value)
             }
@@ -152,6 +159,11 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
         );
     }
     Ok(ValuePlan { place, proxies })
+}
+
+fn asks_for_certificates(limiter: &RateLimiter) -> bool {
+    let listeners = limiter.listen.get().into_iter().flatten().flat_map(Item::get);
+    listeners.filter_map(|listener| listener.tls.there()).any(|tls| tls.client_ca.is_set())
 }
 
 fn forwarding(name: HeaderName) -> ForwardingHeader {

@@ -1,14 +1,16 @@
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use tollgate::key::TrustedProxies;
 
 use super::super::format;
 use super::super::named_files::{FileContents, NamedFiles};
+use super::super::place::Place;
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Item, Key, Location, Setting, Short};
+use super::super::typed::{Item, Key, Location, Setting, Short, all};
 use super::identity::networks;
-use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles, upstream};
+use crate::plan::{CertificateFiles, Front, Listen, RateLimitsPlan, Timeouts, TlsFiles, upstream};
 
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     match limiter.forward_auth.get()? {
@@ -147,19 +149,33 @@ fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
 }
 
 fn tls(section: &tables::Tls) -> Checked<TlsFiles> {
+    let mut named = Vec::new();
+    let default = certificate(&section.certificate, &section.key, &mut named);
+    let others = all(section.sni.items()?, |item| {
+        let section = item.get()?;
+        certificate(&section.certificate, &section.key, &mut named)
+    });
     let files = TlsFiles {
-        certificate: section.certificate.value()?,
-        key: section.key.value()?,
+        default: default?,
+        others: others?,
         client_ca: section.client_ca.value()?,
+        is_client_optional: section.client_certificate.value()?,
     };
-    let place = |key: &Setting| key.location().place;
-    let mut named = vec![
-        (files.certificate.clone(), place(&section.certificate)),
-        (files.key.clone(), place(&section.key)),
-    ];
-    named.extend(files.client_ca.clone().map(|file| (file, place(&section.client_ca))));
+    let client_ca = files.client_ca.clone();
+    named.extend(client_ca.map(|file| (file, section.client_ca.location().place)));
     let contents = FileContents::Tls(files.clone());
     section.info.location.names_all(NamedFiles { files: named, contents });
+    Ok(files)
+}
+
+pub(super) fn certificate(
+    certificate: &Key<PathBuf>,
+    key: &Key<PathBuf>,
+    named: &mut Vec<(PathBuf, Place)>,
+) -> Checked<CertificateFiles> {
+    let files = CertificateFiles { certificate: certificate.value()?, key: key.value()? };
+    named.push((files.certificate.clone(), certificate.location().place));
+    named.push((files.key.clone(), key.location().place));
     Ok(files)
 }
 

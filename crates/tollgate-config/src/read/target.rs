@@ -1,9 +1,15 @@
+use http::uri::Scheme;
+
+use super::super::named_files::{FileContents, NamedFiles};
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
 use super::context::inherited;
-use crate::plan::upstream::{Active, Connections, Host, Passive, Servers, Timeouts, Upstream};
-use crate::plan::{Edits, PathMatch};
+use super::server::certificate;
+use crate::plan::upstream::{
+    Active, Address, Connections, Host, Passive, Servers, Timeouts, Upstream,
+};
+use crate::plan::{Edits, PathMatch, TargetTlsFiles};
 
 pub(super) fn target(
     section: &TargetSection,
@@ -38,8 +44,29 @@ pub(super) fn target(
         request_headers: edits(&section.request_headers)?,
         response_headers: edits(&section.response_headers)?,
         max_body: section.max_body_bytes.value()?,
+        tls: tls(section)?,
         ..Upstream::to(servers(section, connections)?, timeouts)
     })
+}
+
+fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {
+    let Some(tls) = section.tls.get()? else { return Ok(None) };
+    let is_https = |server: &Address| server.endpoint.scheme == Scheme::HTTPS;
+    if !values(section.url.get()?)?.iter().any(is_https) {
+        section.tls.name().warn(
+            "`tls` has no effect: no server has an https URL",
+            "write `https://` in `url`, or remove it",
+        );
+    }
+    let ca = tls.ca.value()?;
+    let mut named = vec![(ca.clone(), tls.ca.location().place)];
+    let client = tls.client_certificate.get()?.as_deref();
+    let client =
+        client.map(|own| certificate(&own.certificate, &own.key, &mut named)).transpose()?;
+    let files = TargetTlsFiles { ca, client };
+    let contents = FileContents::TargetTls(files.clone());
+    tls.info.location.names_all(NamedFiles { files: named, contents });
+    Ok(Some(files))
 }
 
 fn servers(section: &TargetSection, connections: Connections) -> Checked<Servers> {

@@ -8,6 +8,7 @@ pub(crate) enum ClientKey {
     Ip,
     User,
     ApiKey,
+    Certificate,
     Header,
     Cookie,
     Query,
@@ -24,6 +25,7 @@ impl ClientKey {
             Self::Ip => "ip",
             Self::User => "user",
             Self::ApiKey => "apiKey",
+            Self::Certificate => "certificate",
             Self::Header => "header",
             Self::Cookie => "cookie",
             Self::Query => "query",
@@ -153,6 +155,9 @@ words! {
         "user" => ClientKey::User,
         /// A listed API key; see `apiKeys`.
         "apiKey" => ClientKey::ApiKey,
+        /// The owner of the client certificate: its first URI (a SPIFFE ID), its first DNS name, or its
+        /// subject. It requires `listen[].tls.clientCa`.
+        "certificate" => ClientKey::Certificate,
         /// The header `name`. Clients can set any value unless `trustedProxies` set the header.
         "header" => ClientKey::Header,
         /// The cookie `name`. Clients can set any value.

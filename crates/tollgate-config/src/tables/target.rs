@@ -4,7 +4,7 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue};
 
 use super::super::{format, problem, spec, typed};
-use super::server::Timeout;
+use super::server::{Certificate, Timeout};
 use crate::path::{Ambiguous, normalise};
 use crate::plan::Edits;
 use crate::plan::upstream::{Address, Balance, Endpoint, Protocol};
@@ -42,8 +42,18 @@ section! {
         /// The maximum size of a request body. Larger requests get 413, immediately if
         /// `Content-Length` contains the size.
         optional max_body_bytes: Whole<0, { u64::MAX }>,
+        /// The certificate authorities of https servers, and a certificate for the gateway.
+        optional tls: TargetTls,
         /// Timeouts for this target, for example for event streams.
         implied timeouts: TargetTimeouts,
+    }
+
+    /// TLS to a target. The gateway reloads the files when they change.
+    TargetTls = "target.tls" {
+        /// A PEM file with certificate authorities. They replace the system's authorities.
+        required ca: format::File,
+        /// The certificate with which the gateway identifies itself to the target.
+        optional client_certificate: Certificate,
     }
 
     /// Timeouts of a target. Missing keys have the values of `rateLimiter.timeouts`.

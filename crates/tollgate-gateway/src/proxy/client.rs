@@ -7,6 +7,7 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tollgate_config::files::TargetTls;
 use tollgate_config::plan::upstream::{Connections, Endpoint, Protocol, Servers};
 
 use super::addresses;
@@ -29,10 +30,13 @@ struct ClientsInner {
     connectors: Mutex<Connectors>,
     workers: usize,
     /// The pools that routes use. The idle connections of a pool close with its last route.
-    pools: Mutex<HashMap<(Endpoint, Protocol, Connections), Weak<Pool>>>,
+    pools: Mutex<HashMap<PoolKey, Weak<Pool>>>,
     permits: Mutex<Permits>,
-    groups: Mutex<Vec<(Servers, Weak<Group>)>>,
+    groups: Mutex<Vec<KnownGroup>>,
 }
+
+type PoolKey = (Endpoint, Protocol, Connections, Option<TargetTls>);
+type KnownGroup = (Servers, Option<TargetTls>, Weak<Group>);
 
 #[derive(Debug)]
 struct Permits {
@@ -88,11 +92,12 @@ impl Clients {
         endpoint: &Endpoint,
         protocol: Protocol,
         settings: Connections,
+        tls: Option<&TargetTls>,
     ) -> Result<Arc<Pool>, http::Error> {
         let inner = &*self.0;
         let mut pools = inner.pools.lock();
         pools.retain(|_, pool| pool.strong_count() > 0);
-        let key = (endpoint.clone(), protocol, settings);
+        let key = (endpoint.clone(), protocol, settings, tls.cloned());
         if let Some(pool) = pools.get(&key).and_then(Weak::upgrade) {
             return Ok(pool);
         }
@@ -100,7 +105,7 @@ impl Clients {
         let connector = match (socket, protocol) {
             (Some(socket), _) => Connector::Unix(Arc::clone(socket)),
             (None, protocol) => {
-                inner.connectors.lock().tcp(protocol, scheme, authority, &settings)?
+                inner.connectors.lock().tcp(protocol, scheme, authority, &settings, tls)?
             }
         };
         let mut permits = inner.permits.lock();
@@ -118,23 +123,24 @@ impl Clients {
     pub(super) fn group(
         &self,
         servers: &Servers,
+        tls: Option<&TargetTls>,
         failures: &Failures,
     ) -> Result<Arc<Group>, http::Error> {
         let mut groups = self.0.groups.lock();
-        groups.retain(|(_, group)| group.strong_count() > 0);
-        let known = groups.iter().filter(|(known, _)| known == servers);
-        if let Some(group) = known.filter_map(|(_, group)| group.upgrade()).next() {
+        groups.retain(|(.., group)| group.strong_count() > 0);
+        let known = groups.iter().filter(|(known, own, _)| known == servers && own.as_ref() == tls);
+        if let Some(group) = known.filter_map(|(.., group)| group.upgrade()).next() {
             return Ok(group);
         }
         let group = Arc::new(Group::new(
             servers,
-            |endpoint, protocol| self.pool(endpoint, protocol, servers.connections),
+            |endpoint, protocol| self.pool(endpoint, protocol, servers.connections, tls),
             failures,
         )?);
         if let Some(active) = &servers.active {
             group.check(active);
         }
-        groups.push((servers.clone(), Arc::downgrade(&group)));
+        groups.push((servers.clone(), tls.cloned(), Arc::downgrade(&group)));
         Ok(group)
     }
 
@@ -152,7 +158,8 @@ impl Clients {
         request.headers_mut().entry(http::header::HOST).or_insert(endpoint.host_header()?);
         *request.uri_mut() = parts.path_and_query.map_or_else(Uri::default, Uri::from);
         let settings = Connections::of(limit);
-        let mut checkout = self.pool(&endpoint, Protocol::Http1, settings)?.checkout_new().await?;
+        let mut checkout =
+            self.pool(&endpoint, Protocol::Http1, settings, None)?.checkout_new().await?;
         let sent = checkout.send(request.map(|()| Sent::default()), None, limit).await;
         Ok((sent.map_err(|unanswered: Unanswered| unanswered.error)?, checkout))
     }

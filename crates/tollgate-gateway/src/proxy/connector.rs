@@ -10,6 +10,7 @@ use http::uri::{Authority, Scheme};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio_rustls::rustls::{self, ClientConfig};
+use tollgate_config::files::TargetTls;
 use tollgate_config::plan::upstream::{Connections, Protocol};
 use tower_service::Service;
 
@@ -84,9 +85,11 @@ impl Connectors {
         scheme: &Scheme,
         authority: &Authority,
         settings: &Connections,
+        tls: Option<&TargetTls>,
     ) -> Result<Connector, http::Error> {
         let addresses = Addresses::of(authority.host(), &self.lookup, settings.lookup_interval);
-        let connector = HttpsConnectorBuilder::new().with_tls_config(self.tls.clone());
+        let tls = tls.map_or(&self.tls, |own| &own.config).clone();
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls);
         let connector = connector.https_or_http();
         let resolver = Resolver(Arc::clone(&addresses));
         let connector = match protocol {
@@ -159,7 +162,8 @@ mod tests {
             [(Protocol::Http1, None), (Protocol::Http2, Some(UNACKNOWLEDGED))]
         {
             let settings = Connections::of(Duration::from_secs(60));
-            let connector = connectors.tcp(protocol, &Scheme::HTTP, &authority, &settings).unwrap();
+            let connector =
+                connectors.tcp(protocol, &Scheme::HTTP, &authority, &settings, None).unwrap();
             let Connector::Tcp(tcp, server, addresses) = connector else { panic!("Unix") };
             let stream = connect(&tcp, &server, &addresses).await.unwrap();
             let hyper_rustls::MaybeHttpsStream::Http(stream) = stream else { panic!("TLS") };

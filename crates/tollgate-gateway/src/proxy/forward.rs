@@ -15,6 +15,7 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
+use tollgate_config::files::TargetTls;
 use tollgate_config::path::{PathFault, ambiguity};
 use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::{Host, Protocol, Timeouts, Upstream};
@@ -56,8 +57,12 @@ pub(crate) type Answering<'a> =
     Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send + 'a>>;
 
 impl Forward {
-    pub fn new(upstream: Upstream, common: Common) -> Result<Self, http::Error> {
-        let group = common.clients.group(&upstream.servers, &common.failures)?;
+    pub fn new(
+        upstream: Upstream,
+        tls: Option<&TargetTls>,
+        common: Common,
+    ) -> Result<Self, http::Error> {
+        let group = common.clients.group(&upstream.servers, tls, &common.failures)?;
         let prefix = |prefix: String| {
             let header = HeaderValue::try_from(&prefix)?;
             Ok::<_, http::Error>(Prefix(prefix, header))

@@ -99,7 +99,9 @@ impl<St: Inspect> App<St> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(persistent.files)?;
         let timeouts = plan.timeouts.upstream;
-        let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
+        // The system's authorities may be missing if no target needs them.
+        let targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
+        let mut targets = targets.filter(|target| target.tls.is_none());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
         let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
         let clients = match before.map(|app| app.clients.clone()) {

@@ -22,7 +22,7 @@ fn group(count: u16, balance: Balance) -> Arc<Group> {
         active: None,
     };
     let clients = Clients::new(false, 1, 1).unwrap();
-    clients.group(&servers, &Failures::default()).unwrap()
+    clients.group(&servers, None, &Failures::default()).unwrap()
 }
 
 /// The member for a new request.
@@ -119,8 +119,8 @@ async fn routes_share_their_servers_health() {
         active: None,
     };
     let (clients, failures) = (Clients::new(false, 1, 1).unwrap(), Failures::default());
-    let first = clients.group(&servers, &failures).unwrap();
-    assert!(Arc::ptr_eq(&first, &clients.group(&servers, &failures).unwrap()));
+    let first = clients.group(&servers, None, &failures).unwrap();
+    assert!(Arc::ptr_eq(&first, &clients.group(&servers, None, &failures).unwrap()));
     let other = Servers { balance: Balance::LeastBusy, ..servers };
-    assert!(!Arc::ptr_eq(&first, &clients.group(&other, &failures).unwrap()));
+    assert!(!Arc::ptr_eq(&first, &clients.group(&other, None, &failures).unwrap()));
 }

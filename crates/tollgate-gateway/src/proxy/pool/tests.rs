@@ -57,7 +57,7 @@ async fn pool(
     let (endpoint, seen) = server().await;
     let settings = Connections { idle, ..Connections::of(LONG) };
     let clients = Clients::new(false, most, workers).unwrap();
-    (clients.pool(&endpoint, Protocol::Http1, settings).unwrap(), seen)
+    (clients.pool(&endpoint, Protocol::Http1, settings, None).unwrap(), seen)
 }
 
 /// A pool for HTTP/2 with at most two connections and two streams per connection. Also counts
@@ -80,7 +80,7 @@ async fn http2_pool(settings: Connections) -> (Arc<Pool>, Arc<AtomicUsize>) {
         }
     });
     let clients = Clients::new(false, 2, 1).unwrap();
-    (clients.pool(&endpoint, Protocol::Http2, settings).unwrap(), connections)
+    (clients.pool(&endpoint, Protocol::Http2, settings, None).unwrap(), connections)
 }
 
 /// A stream after its response head.
@@ -169,7 +169,7 @@ async fn idle_connection_is_closed() {
 async fn bound_changes_with_open_connections() {
     let (endpoint, mut seen) = server().await;
     let clients = Clients::new(false, 2, 1).unwrap();
-    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG)).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG), None).unwrap();
     let open = [pool.checkout().await.unwrap(), pool.checkout().await.unwrap()];
     clients.bound(1);
     drop(open);
@@ -223,7 +223,7 @@ async fn unanswered_ping_ends_a_request() {
     let clients = Clients::new(false, 1, 1).unwrap();
     let authority = http::uri::Authority::from_static("a");
     let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
-    let pool = clients.pool(&endpoint, Protocol::Http2, Connections::of(LONG)).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http2, Connections::of(LONG), None).unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(async move {
         let mut connection = h2::server::handshake(theirs).await.unwrap();
@@ -265,7 +265,7 @@ async fn old_connection_is_replaced() {
     let (endpoint, mut seen) = server().await;
     let settings = Connections { max_age: MAX_AGE, ..Connections::of(LONG) };
     let clients = Clients::new(false, 2, 1).unwrap();
-    let pool = clients.pool(&endpoint, Protocol::Http1, settings).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, settings, None).unwrap();
     use_once(pool.checkout().await.unwrap()).await;
     pass(MAX_AGE * 7 / 10).await;
     use_once(pool.checkout().await.unwrap()).await;
@@ -332,7 +332,8 @@ async fn scaled_server_gets_requests() {
     let authority = format!("app.test:{port}").parse().unwrap();
     let settings = Connections { max_age: MAX_AGE, ..Connections::of(LONG) };
     let connectors = Connectors::new(false, lookup).unwrap();
-    let connector = connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings).unwrap();
+    let connector =
+        connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings, None).unwrap();
     let permits = Arc::new(Semaphore::new(10));
     let pool = Arc::new(Pool::new(Protocol::Http1, connector, settings, permits, 1));
     assert_eq!(server_of(&pool).await, "127.0.0.1");
@@ -363,7 +364,8 @@ async fn failed_connection_looks_the_name_up_again() {
     let authority = format!("app.test:{port}").parse().unwrap();
     let settings = Connections::of(LONG);
     let connectors = Connectors::new(false, lookup).unwrap();
-    let connector = connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings).unwrap();
+    let connector =
+        connectors.tcp(Protocol::Http1, &Scheme::HTTP, &authority, &settings, None).unwrap();
     let permits = Arc::new(Semaphore::new(10));
     let pool = Arc::new(Pool::new(Protocol::Http1, connector, settings, permits, 1));
     assert!(pool.checkout().await.is_err());
@@ -384,7 +386,7 @@ async fn reused_connection_has_the_timeout_of_its_request() {
         std::future::pending::<()>().await;
     });
     let clients = Clients::new(false, 1, 1).unwrap();
-    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG)).unwrap();
+    let pool = clients.pool(&endpoint, Protocol::Http1, Connections::of(LONG), None).unwrap();
     use_once(pool.checkout().await.unwrap()).await;
     let mut checkout = pool.checkout().await.unwrap();
     let started = Instant::now();

@@ -12,6 +12,7 @@ use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
+use tollgate_config::files;
 use tollgate_config::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
     Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
@@ -97,7 +98,11 @@ impl<St: Inspect> Parts<'_, St> {
                 None => Arc::new(self.limiters(route)?),
             };
             let forward = route.target.as_ref();
-            let forward = forward.map(|target| Forward::new(target.clone(), self.common.clone()));
+            // Read at every reload, like the listeners' certificates.
+            let tls = forward.and_then(|target| target.tls.as_ref()).map(files::target_tls);
+            let tls = tls.transpose()?;
+            let forward = forward
+                .map(|target| Forward::new(target.clone(), tls.as_ref(), self.common.clone()));
             let forward = forward
                 .transpose()
                 .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;

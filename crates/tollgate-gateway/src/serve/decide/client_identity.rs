@@ -14,6 +14,7 @@ use super::key_sources::{addresses, client_ip, place};
 use super::keys::{KeySet, KeySets};
 use super::token_limit::{Addresses, TokenLimit, TokenUser, TooManyRefused};
 use super::values::value;
+use crate::serve::edge::client_certificate::client_certificate;
 use crate::serve::error::BuildError;
 
 /// The request's client, stored in its extensions. All of a route's limits read it, so `identity`
@@ -121,6 +122,7 @@ impl Identity {
                     links.push(Link { claim, ..Link::of(user, None) });
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
+                IdentitySource::Certificate => links.push(Link::of(client_certificate(), None)),
                 IdentitySource::Value(plan) => links.push(Link::of(value(plan), None)),
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
                     let source =

@@ -72,7 +72,7 @@ fn challenge(plan: &Plan) -> HeaderValue {
             ApiKeyPlace::Header(name) => name.as_str(),
             ApiKeyPlace::Authorization(scheme) => scheme,
         }),
-        IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
+        IdentitySource::Certificate | IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });
     let schemes = schemes.collect::<Vec<_>>().join(", ");
     // Header and scheme names are tokens, so they are valid header values.

@@ -25,6 +25,7 @@ use tollgate::observe::Inspect;
 use tollgate_config::plan::Front;
 
 use super::activity::{Activity, LoggedBody, Patience, Watched, Working};
+use super::client_certificate::ClientCertificate;
 use super::lifetime::{LAST_CALL, Lifetime};
 use super::slots::Slot;
 use super::streams::Streams;
@@ -48,7 +49,8 @@ pub(crate) async fn serve<St: Inspect>(
         let stream = TcpStream::from_std(stream)?;
         // Answers are written in a few large pieces, so waiting for more only adds delay.
         stream.set_nodelay(true)?;
-        let mut client = Accepted { peer, slot, is_tls: settings.tls.is_some(), is_http1: false };
+        let is_tls = settings.tls.is_some();
+        let mut client = Accepted { peer, slot, is_tls, is_http1: false, certificate: None };
         match &settings.proxy_protocol {
             None => {
                 if !client.has_room(&gateway, &settings) {
@@ -100,7 +102,10 @@ where
     Box::pin(async move {
         let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
         let stream = timeout(lifetime.patience.head, stream).await??;
-        client.is_http1 = stream.get_ref().1.alpn_protocol() == Some(b"http/1.1");
+        let session = stream.get_ref().1;
+        client.is_http1 = session.alpn_protocol() == Some(b"http/1.1");
+        let certificate = session.peer_certificates().and_then(<[_]>::first);
+        client.certificate = certificate.and_then(ClientCertificate::of);
         http(gateway, stream, client, settings.front, lifetime).await
     })
     .await
@@ -109,14 +114,17 @@ where
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
-    Accepted { peer, slot, is_tls, is_http1 }: Accepted,
+    Accepted { peer, slot, is_tls, is_http1, certificate }: Accepted,
     front: Front,
     lifetime: &Lifetime<'_>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = Connection::new(peer, is_tls).map_err(io::Error::other)?;
+    let mut connection = Connection::new(peer, is_tls).map_err(io::Error::other)?;
+    if let Some(certificate) = certificate {
+        connection.extensions.insert(certificate);
+    }
     let served = Arc::new((Arc::clone(gateway), Arc::new(connection)));
     let activity = Activity::new();
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
@@ -264,6 +272,7 @@ struct Accepted {
     slot: Slot,
     is_tls: bool,
     is_http1: bool,
+    certificate: Option<ClientCertificate>,
 }
 
 impl Accepted {

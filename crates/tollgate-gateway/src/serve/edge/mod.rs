@@ -1,6 +1,7 @@
 //! Connections of clients: listeners, their bounds, and the life of a connection.
 
 pub(super) mod activity;
+pub(super) mod client_certificate;
 pub(super) mod connection;
 pub(super) mod lifetime;
 pub(super) mod linger;

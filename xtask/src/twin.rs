@@ -11,7 +11,7 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
     /// The seed that a failed run printed, to repeat it; each run has another seed by default
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long)]
     seed: Option<u64>,
 }
 

@@ -40,29 +40,3 @@ fn tests_in(root: &Path) -> Result<String, Failure> {
         output.map_err(|error| Failure::Unready(format!("could not run grep: {error}")))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn tests_are_found_per_target() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            let file = folder.path().join(name);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, text).unwrap();
-            file
-        };
-        let lib = write("lib.rs", "mod deep;");
-        let deep = write("deep/a.rs", "    #[tokio::test(flavor = \"multi_thread\")]\n");
-        let main = write("main.rs", "fn main() {}");
-        let program = write("bin/one/main.rs", "#[test]");
-        let found = |root: &Path| tests_in(root).unwrap();
-        assert_eq!(found(&lib).trim(), deep.to_str().unwrap());
-        assert_eq!(found(&main), "");
-        assert_eq!(found(&program).trim(), program.to_str().unwrap());
-    }
-}

@@ -10,20 +10,20 @@ pub(crate) use running::run;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// nginx's port; 0 takes a free port
-    #[arg(long, default_value_t = 8080, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 8080)]
     port: u16,
 
     /// The first replica's port; the other replicas take the next ports. 0 takes free ports
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0)]
     replica_port: u16,
 
     /// Redis' port; 0 takes a free port
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0)]
     redis_port: u16,
 
     /// The first replica's admin port, with the live page; the other replicas take the next ports.
     /// 0 takes free ports
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0)]
     admin_port: u16,
 
     /// Flags for each replica, for example `cargo xtask up -- --window 10s`; see

@@ -1,7 +1,6 @@
 //! The workspace's packages, read from `cargo metadata`.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -16,10 +15,6 @@ pub(crate) struct Metadata {
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    manifest_path: PathBuf,
-    /// The registries that may publish it; `None` allows all.
-    publish: Option<Vec<String>>,
-    pub(crate) features: BTreeMap<String, Vec<String>>,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
 }
@@ -45,18 +40,6 @@ impl Metadata {
         serde_json::from_str(&json).map_err(|error| {
             Failure::Broken(format!("`cargo metadata` printed what xtask cannot read: {error}"))
         })
-    }
-
-    pub(crate) fn published(&self) -> impl Iterator<Item = &Package> {
-        self.packages
-            .iter()
-            .filter(|package| package.publish.as_ref().is_none_or(|it| !it.is_empty()))
-    }
-}
-
-impl Package {
-    pub(crate) fn folder(&self) -> &Path {
-        self.manifest_path.parent().unwrap_or(&self.manifest_path)
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 
 /// Records that the calling test cannot check its subject, or a part of it.
 ///
-/// Prints the reason and appends a line `test name<TAB>reason` to the file that the environment
+/// Prints the reason and appends a line `test | reason` to the file that the environment
 /// variable `TOLLGATE_SKIPS` names, if it is set. `cargo xtask test` sets it, prints the number
 /// of skips at the end, and fails in CI on a skip that `.config/skips.txt` does not list.
 ///
@@ -26,7 +26,7 @@ pub fn skip(reason: &str) {
 }
 
 fn append(record: &Path, test: &str, reason: &str) {
-    let line = format!("{test}\t{}\n", reason.replace(['\t', '\n'], " "));
+    let line = format!("{test} | {}\n", reason.replace('\n', " "));
     // A single write in append mode, because parallel tests append to the same file.
     let written = OpenOptions::new()
         .create(true)
@@ -56,10 +56,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("skips");
         append(&record, "moving::a_slot", "no such server");
-        append(&record, &test_name(), "two\tparts\nand lines");
+        append(&record, &test_name(), "two\nlines");
         let lines = fs::read_to_string(record).unwrap();
-        let expected = "moving::a_slot\tno such server\n\
-            skip::tests::each_skip_adds_a_line\ttwo parts and lines\n";
+        let expected = "moving::a_slot | no such server\n\
+            skip::tests::each_skip_adds_a_line | two lines\n";
         assert_eq!(lines, expected);
     }
 

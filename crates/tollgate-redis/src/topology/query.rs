@@ -12,14 +12,20 @@ use super::member::Member;
 use super::slots::{Part, parse};
 use crate::random::Random;
 
-/// The minimum pause between queries, so many failures cause a single query. It doubles while no
-/// node answers.
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The pause after a query that found another map, so many failures cause a single query.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+/// The pause doubles up to this limit while the nodes report the same map although calls fail. A
+/// failover takes many seconds, and all processes query the remaining nodes meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The pause doubles up to this limit while no node answers.
+const LONGEST_PAUSE_UNANSWERED: Duration = Duration::from_secs(2);
+/// After this time without a reason to query, the next failure is a new one.
+const QUIET: Duration = Duration::from_secs(3);
 /// How long to wait for two nodes before querying the next two.
 const LONGEST_ANSWER: Duration = Duration::from_millis(500);
 /// How long to wait for the second node after the first answer, because it may have a later epoch.
 const SECOND_ANSWER: Duration = Duration::from_millis(50);
+
 impl Topology {
     /// Starts the task that queries nodes.
     pub(super) fn discover(self: &Arc<Self>) {
@@ -33,7 +39,7 @@ impl Topology {
 impl Discovery {
     /// Queries nodes for the slot map, two at a time, until one answers. If both answer, the later
     /// epoch wins. If no node answers, returns the reason.
-    async fn ask(&self, topology: &Topology, with_all: bool) -> Result<(), String> {
+    async fn ask(&self, topology: &Topology, with_all: bool) -> Result<Vec<Part>, String> {
         let mut error = "there is no node".to_owned();
         for pair in self.in_turn(topology, with_all).chunks(2) {
             let mut asked = JoinSet::new();
@@ -55,7 +61,7 @@ impl Discovery {
             }
             if let Some((_, parts)) = latest {
                 topology.adopt(&self.connect, &parts);
-                return Ok(());
+                return Ok(parts);
             }
         }
         Err(error)
@@ -95,7 +101,8 @@ impl Member {
 async fn run(topology: Arc<Topology>) {
     let Some(discovery) = &topology.discovery else { return };
     let random = &discovery.connect.about.random;
-    let mut pause = BETWEEN_QUESTIONS;
+    let mut pause = SHORTEST_PAUSE;
+    let mut known = Vec::new();
     let mut was_told = false;
     let mut is_answered = true;
     loop {
@@ -103,26 +110,36 @@ async fn run(topology: Arc<Topology>) {
         let answer = discovery.ask(&topology, !is_answered).await;
         is_answered = answer.is_ok();
         match answer {
-            Ok(()) => (pause, was_told) = (BETWEEN_QUESTIONS, false),
-            Err(said) if !was_told => {
-                was_told = true;
-                tracing::warn!(
-                    target: "tollgate",
-                    said,
-                    "no node of the redis cluster reports the slots, retrying",
-                );
+            Ok(parts) => {
+                was_told = false;
+                // Compared with the last answer and not with the topology, which redirections
+                // change too. Otherwise nodes that disagree would be queried without a pause.
+                let is_same = std::mem::replace(&mut known, parts) == known;
+                pause = if is_same { LONGEST_PAUSE.min(pause * 2) } else { SHORTEST_PAUSE };
             }
-            Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
+            Err(said) => {
+                if !std::mem::replace(&mut was_told, true) {
+                    tracing::warn!(
+                        target: "tollgate",
+                        said,
+                        "no node of the redis cluster reports the slots, retrying",
+                    );
+                }
+                pause = LONGEST_PAUSE_UNANSWERED.min(pause * 2);
+            }
         }
         sleep_until(began + with_jitter(pause, random)).await;
         if is_answered {
             // Query again when there is a reason, or after the period.
             let _ = timeout(with_jitter(PERIOD, random), discovery.doubt.notified()).await;
+            if began.elapsed() >= QUIET {
+                pause = SHORTEST_PAUSE;
+            }
         }
     }
 }
 
-/// Adds up to a fifth, so processes that noticed the same failure do not query together.
+/// Adds up to a half, so processes that noticed the same failure do not query together.
 fn with_jitter(pause: Duration, random: &Random) -> Duration {
-    pause + random.up_to(pause / 5)
+    pause + random.up_to(pause / 2)
 }

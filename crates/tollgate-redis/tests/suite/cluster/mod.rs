@@ -5,6 +5,7 @@ mod failing;
 mod joining;
 pub(crate) mod load;
 mod moving;
+mod queries;
 mod sentinel;
 mod several;
 

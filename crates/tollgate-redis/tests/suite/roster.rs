@@ -1,14 +1,17 @@
 //! Processes count each other, so that together they stay within the quota while Redis is down.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 use tollgate::MemoryStore;
-use tollgate_core::{Cost, Fallback, Key, Policy, Quota, Store, StoreExt};
+use tollgate_core::{Cost, Fallback, Key, Policy, Quota, Source, Store, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Cluster, Redis, until_async};
+use tollgate_test_servers::{Cluster, Redis, Sentinels, until_async};
 
+use crate::cluster::MINUTE;
 use crate::support::{Client, Server, Value};
 
 type Process = Fallback<RedisStore, MemoryStore>;
@@ -97,6 +100,98 @@ async fn cluster_counts_processes() {
         cluster.node(node).kill();
     }
     assert_eq!(admitted(&processes, &policy("p")).await, QUOTA);
+}
+
+/// A client of each process, which charges one unit after the other.
+struct Load {
+    /// The units that the processes' local stores admitted.
+    locally: Arc<AtomicU64>,
+    /// The requests that Redis decided, for each process.
+    by_redis: Vec<Arc<AtomicU64>>,
+    tasks: JoinSet<()>,
+}
+
+impl Load {
+    fn start(processes: impl Iterator<Item = Process>, policy: &Policy, key: &Key) -> Self {
+        let mut load = Self { locally: Arc::default(), by_redis: vec![], tasks: JoinSet::new() };
+        for process in processes {
+            let (locally, by_redis) = (Arc::clone(&load.locally), Arc::<AtomicU64>::default());
+            load.by_redis.push(Arc::clone(&by_redis));
+            let (policy, key) = (policy.clone(), key.clone());
+            load.tasks.spawn(async move {
+                loop {
+                    let verdict = process.charge(&policy, &key, Cost::ONE).await.unwrap();
+                    if verdict.source() == Source::Store {
+                        by_redis.fetch_add(1, Ordering::SeqCst);
+                    } else if verdict.source() == Source::Local && verdict.is_admitted() {
+                        locally.fetch_add(1, Ordering::SeqCst);
+                    }
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+        load
+    }
+
+    /// Waits until Redis decides for each process again.
+    async fn until_redis_decides(&self) {
+        let counts = || self.by_redis.iter().map(|it| it.load(Ordering::SeqCst));
+        let before: Vec<_> = counts().collect();
+        until_async("decisions by Redis", MINUTE, async || {
+            counts().zip(&before).all(|(now, before)| now > *before).then_some(())
+        })
+        .await;
+    }
+
+    async fn until_admitted_locally(&self, units: u64) {
+        until_async("the local shares", MINUTE, async || {
+            (self.locally.load(Ordering::SeqCst) >= units).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Replaces a master under load, and compares counted shares with fixed halves.
+async fn replace_master(url: &str, key: &Key, kill: impl FnOnce(), wait: impl FnOnce()) {
+    let processes: Vec<_> = (0..5).map(|_| process(url)).collect();
+    until_counted(&processes, 5).await;
+    let counted = Load::start(processes.iter().cloned(), &policy("counted"), key);
+    let halves = processes.iter().map(|it| it.clone().with_share(1, 2).unwrap());
+    let halves = Load::start(halves, &policy("halves"), key);
+    counted.until_redis_decides().await;
+    block_in_place(kill);
+    halves.until_admitted_locally(5 * QUOTA / 2).await;
+    counted.until_admitted_locally(QUOTA).await;
+    block_in_place(wait);
+    for load in [&counted, &halves] {
+        load.until_redis_decides().await;
+    }
+    assert_eq!(counted.locally.load(Ordering::SeqCst), QUOTA);
+    assert_eq!(halves.locally.load(Ordering::SeqCst), 5 * QUOTA / 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinel_failover_grants_one_local_quota() {
+    let sentinels = Sentinels::start();
+    let old = sentinels.master();
+    let kill = || sentinels.node(old).kill();
+    let wait = || assert_ne!(sentinels.wait_for_failover(old), old);
+    replace_master(&sentinels.url(), &Key::GLOBAL, kill, wait).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_failover_grants_one_local_quota() {
+    let cluster = Cluster::start();
+    let store = RedisStore::connect(&cluster.url()).unwrap();
+    // The master that counts the processes must be down too.
+    let slot = cluster.slot_of("tollgate:{roster}");
+    let old = cluster.master_of(slot);
+    let is_there = |key: &Key| {
+        cluster.master_of(cluster.slot_of(store.name_of(&policy("counted"), key))) == old
+    };
+    let key = (0_u32..).map(|n| Key::new(n.to_be_bytes())).find(is_there).unwrap();
+    let wait = || assert_ne!(cluster.wait_for_failover(slot, old), old);
+    replace_master(&cluster.url(), &key, || cluster.node(old).kill(), wait).await;
 }
 
 /// Calls the script with a member's number, at a second of the server's time.

@@ -1,5 +1,6 @@
--- The batch: read all keys, decide the requests one after the other, then write the changed keys.
--- Writes are last because Redis does not undo them if the script fails.
+-- The end of the general path: read all keys, execute the requests one after the other, write each
+-- changed key, and return a row per request. Writes are last because Redis does not undo them if
+-- the script fails. If the server has no memory, requests that changed a key get the row UNMADE.
 
 local steps = {
   [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew,

@@ -1,4 +1,6 @@
--- Decisions: a request makes all its charges or none.
+-- Decisions: a request makes all its charges or none. Each charge is assessed against its key's
+-- state. If an enforced policy denies, only strikes are written, and otherwise each allowing policy
+-- is charged. The row contains every policy's outcome, remaining units and waits.
 
 local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 

@@ -1,4 +1,8 @@
--- Keys: each is read before the first decision, and written after the last if it changed.
+-- Keys. Each key is read before the first request and, if it changed, written after the last, with
+-- an expiry shortly after its state is fresh. A value consists of a header, the instant `since`,
+-- leased blocks if there are any, and the state. A state that was stored under another version of
+-- the policy is converted when a request charges it. A value that cannot be read is a fault, which
+-- only fails the requests that name the key.
 
 local VERSION = 1
 -- Bytes of `since`, the instant from which on the key is held under its form.

@@ -1,6 +1,7 @@
--- Blocks of units that replicas may spend without calling the store; lease.lua counts them.
+-- A replica's request about its blocks of units, which it spends without calling Redis. It reports
+-- the units spent from finished blocks, and may request another block. Most requests do both, so a
+-- block costs one call. `lease.lua` counts a key's blocks.
 
--- Settles blocks and grants another. Most calls do both, so each block costs one call.
 local function lease_block(op)
   local entry, rule = op.entry, op.rule
   if entry.fault then return fault_row(entry, op.key) end

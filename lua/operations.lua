@@ -1,4 +1,6 @@
--- Operations: the decoded requests, with their keys and rules. Equal requests are one operation.
+-- Operations: the decoded requests, with their keys and rules. Equal requests are one operation
+-- with a count. The call contains each policy's form (a header, and for a calendar its periods) one
+-- time, and requests name it by its offset. README.md describes the bytes.
 
 -- Rules by their form's offset.
 local rule_at = {}

@@ -1,4 +1,6 @@
--- Rules: a header, decoded into an algorithm and its numbers. The general path starts here.
+-- The general path starts here. Rules: a header, decoded into an algorithm and its numbers. Stored
+-- values and requests both contain headers, which shows whether a key is held under the policy that
+-- charges it.
 
 -- Kinds of rows: the first byte of each row.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'

@@ -1,4 +1,6 @@
--- Corrections of earlier charges: settling, renewing a permit, resetting a key.
+-- Corrections of earlier charges. `settle` refunds units or charges more, `renew` restarts a
+-- concurrency permit, and `reset` forgets a key. A settled receipt has its own key, so a repeated
+-- correction changes no state. Units are only refunded while the state still contains their charge.
 
 -- The rule under which a key is held, unless its state is fresh.
 local function held_of(entry)

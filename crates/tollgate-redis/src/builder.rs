@@ -12,7 +12,6 @@ use crate::check::{self, About};
 use crate::clock::Clock;
 use crate::combiner::Combiner;
 use crate::connection::Network;
-use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
 use crate::ids::Ids;
@@ -295,7 +294,6 @@ impl RedisStoreBuilder {
             bounds,
             runtime,
             deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
-            deniers: Deniers::default(),
             clock: self.clock,
             counters,
             ids,

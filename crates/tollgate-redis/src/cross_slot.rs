@@ -18,7 +18,7 @@ use tollgate_core::{
     Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
-use crate::deniers::Deniers;
+use crate::deny_cache::RecentDenials;
 use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::ids::Ids;
@@ -79,7 +79,7 @@ fn groups(store: &RedisStore, charges: SmallVec<[OwnedCharge; 2]>) -> Vec<Arc<Gr
         group.charges.push(charge);
         group.indices.push(index);
     }
-    groups.sort_by_cached_key(|group| group.rank(&store.0.combiner.deniers));
+    groups.sort_by_cached_key(|group| group.rank(&store.0.combiner.deny_cache.recent));
     groups.into_iter().map(Arc::new).collect()
 }
 
@@ -90,10 +90,10 @@ impl Group {
     /// comes just before them, because not every queued charge can be refunded. Otherwise, a key
     /// that denied recently comes first, because it probably denies again. The narrowest quota is
     /// next, because its denial has charged no other key, and then the key that all requests share.
-    fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
+    fn rank(&self, recent: &RecentDenials) -> (bool, bool, bool, bool, u64) {
         // A penalty must see its own key's denials.
         let is_first =
-            |it: &OwnedCharge| it.policy.counts_denials() || it.enforce && deniers.has(it);
+            |it: &OwnedCharge| it.policy.counts_denials() || it.enforce && recent.has(it);
         let is_first = self.charges.iter().any(is_first);
         let is_shared = self.charges.iter().any(|charge| charge.key == Key::GLOBAL);
         let enforced = self.charges.iter().filter(|charge| charge.enforce);
@@ -197,7 +197,7 @@ impl CrossSlot {
         let denier = &self.groups[before.len()];
         for (charge, decision) in denier.charges.iter().zip(denial.decisions()) {
             if charge.enforce && decision.denies() {
-                self.store.0.combiner.deniers.add(charge);
+                self.store.0.combiner.deny_cache.recent.add(charge);
             }
         }
         self.refund(before).await;

@@ -31,17 +31,19 @@ impl Combiner {
     pub(super) async fn call(
         self: &Arc<Self>,
         target: &Target,
-        mut tickets: Vec<Arc<Ticket>>,
+        tickets: Vec<Arc<Ticket>>,
         lane: Lane,
     ) -> Ended {
+        let mut unanswered = Unanswered(tickets);
+        let tickets = &mut unanswered.0;
         if target.member.node.breaker().is_open() {
-            self.refuse(&target.member, &tickets);
+            self.refuse(&target.member, tickets);
             return Ended::Refused;
         }
         if lane == Lane::Task {
-            self.hand_over_others(target, &mut tickets);
+            self.hand_over_others(target, tickets);
         }
-        if !self.ensure_clock_known(target, &tickets).await {
+        if !self.ensure_clock_known(target, tickets).await {
             return Ended::Lost;
         }
         let mut ended = None;
@@ -49,7 +51,7 @@ impl Combiner {
         // Some requests are resent immediately: those rejected as late although their deadline has
         // not passed, and those with keys on another node, so the next reply names the node.
         while !tickets.is_empty() {
-            let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
+            let now = self.send(target, tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));
             allows_cross_slot = false;
         }
@@ -114,7 +116,6 @@ impl Combiner {
         let Some(last) = tickets.iter().map(|ticket| ticket.deadline).max() else {
             return Ended::Refused;
         };
-        let unanswered = Unanswered(tickets);
         let call = node.call(&batches, time, last, target.is_asking);
         let outcomes = match &tickets[..] {
             // The call finishes at its only deadline, so it needs no timer. Another call watches
@@ -122,7 +123,6 @@ impl Combiner {
             [_] if lane == Lane::Direct => call.await,
             _ => self.until_deadlines(call, Some(&target.member), tickets).await,
         };
-        std::mem::forget(unanswered);
         let took = sent.instant.elapsed();
         let mut ended = Ended::Refused;
         let mut again = Vec::new();
@@ -176,10 +176,8 @@ impl Combiner {
         let Some(last) = last.filter(|_| self.time.is_none() && !node.knows_time()) else {
             return true;
         };
-        let unanswered = Unanswered(tickets);
         let learn = node.learn_time(last);
         let outcome = self.until_deadlines(learn, Some(&target.member), tickets).await;
-        std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
         // A time query charges no key, with or without an answer.
         let reason = match failure {

@@ -63,12 +63,10 @@ impl Combiner {
 }
 
 /// A call's requests, which fail if the call is dropped with its runtime.
-pub(super) struct Unanswered<'a>(pub(super) &'a [Arc<Ticket>]);
+pub(super) struct Unanswered(pub(super) Vec<Arc<Ticket>>);
 
-impl Drop for Unanswered<'_> {
+impl Drop for Unanswered {
     fn drop(&mut self) {
-        for ticket in self.0 {
-            ticket.fail_pending();
-        }
+        self.0.iter().for_each(|ticket| ticket.fail_pending());
     }
 }

@@ -1,4 +1,4 @@
-//! Who sends calls: a task, or a request that found the server idle.
+//! The task that sends calls for requests that wait.
 
 use std::sync::Arc;
 
@@ -11,16 +11,7 @@ use crate::pace::{Call, Ended, Fit, Next};
 use crate::ticket::Ticket;
 use crate::topology::Member;
 
-/// The lane for a request that found the server idle.
-pub(super) struct DirectLane(pub(super) Arc<Member>);
-
-impl Drop for DirectLane {
-    fn drop(&mut self) {
-        self.0.lanes.lock().is_direct = false;
-    }
-}
-
-/// The lane for all other requests: one call after another while its slot is needed.
+/// The lane for requests that wait: one call after another while its slot is needed.
 pub(super) struct TaskLane {
     combiner: Arc<Combiner>,
     member: Arc<Member>,

@@ -32,7 +32,6 @@ use tokio::time::Instant;
 
 pub(crate) use self::lanes::Lanes;
 use crate::clock::Clock;
-use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::ids::Ids;
 use crate::pace::Bounds;
@@ -51,7 +50,6 @@ pub(crate) struct Combiner {
     pub(crate) bounds: Bounds,
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
-    pub(crate) deniers: Deniers,
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     pub(crate) ids: Ids,

@@ -7,7 +7,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
-use super::deadlines::Unanswered;
 use super::{Combiner, Drive, Lane, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::future::Detached;
@@ -116,10 +115,8 @@ impl Combiner {
             let room = Arc::clone(&member.room).acquire_owned().await.ok();
             Target { member, is_asking, redirects, _room: room }
         };
-        let unanswered = Unanswered(tickets);
         let find = timeout_at(self.last_call(tickets), find);
         let target = self.until_deadlines(find, None, tickets).await;
-        std::mem::forget(unanswered);
         if target.is_err() {
             for ticket in tickets {
                 ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER)));

@@ -3,10 +3,11 @@
 use std::slice;
 use std::sync::Arc;
 
+use scopeguard::guard;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::StoreError;
 
-use super::lane::{DirectLane, TaskLane};
+use super::lane::TaskLane;
 use super::redirect::Target;
 use super::{Combiner, Drive, Lane, NO_SERVER};
 use crate::failure::STORE;
@@ -48,13 +49,13 @@ impl Combiner {
         if lanes.pace.is_idle() && !lanes.is_direct {
             lanes.is_direct = true;
             drop(lanes);
-            let lane = DirectLane(Arc::clone(member));
+            let member = guard(Arc::clone(member), |it| it.lanes.lock().is_direct = false);
             let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
             return Some(Box::pin(async move {
                 let begun = Instant::now();
-                let target = Target::first(&lane.0);
+                let target = Target::first(&member);
                 if combiner.call(&target, vec![ticket], Lane::Direct).await == Ended::Answered {
-                    lane.0.lanes.lock().pace.answered_beside(begun, Instant::now());
+                    member.lanes.lock().pace.answered_beside(begun, Instant::now());
                 }
             }));
         }

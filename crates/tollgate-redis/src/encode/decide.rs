@@ -48,7 +48,7 @@ impl Batch {
         let mut keys: SmallVec<[u64; 4]> = SmallVec::new();
         let mut asked: SmallVec<[Sum; 2]> = SmallVec::new();
         for (sum, subject) in sums.iter().zip(&subjects) {
-            let key = self.keys.number(sum.key);
+            let key = self.number(sum.key);
             let (form, place) = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, place);

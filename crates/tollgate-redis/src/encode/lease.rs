@@ -44,7 +44,7 @@ impl Batch {
     ) -> Result<(), EncodeError> {
         self.make_room(1)?;
         let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
-        let (key, (_, form)) = (self.keys.number(key), self.form(policy));
+        let (key, (_, form)) = (self.number(key), self.form(policy));
         self.scratch.clear();
         self.scratch.extend([LEASE, 0, 1]);
         put::<2>(&mut self.scratch, key);

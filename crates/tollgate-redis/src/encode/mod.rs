@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use indexmap::IndexSet;
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Policy, Timestamp};
 
@@ -23,7 +24,7 @@ pub use self::decide::Line;
 pub use self::lease::{Ask, Spent};
 use crate::bytes::put;
 use crate::header::{is_plain, put_header, put_periods};
-use crate::interned::Interned;
+use crate::names::Name;
 
 /// Why a request cannot be added to a call. The call does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +59,7 @@ pub struct Batch {
     is_cross_slot: bool,
     /// Whether a request needs the script's general path, which all requests then take.
     is_general: bool,
-    keys: Interned,
+    keys: IndexSet<Name, RandomState>,
     /// The last run that names each key.
     named_by: Vec<u32>,
     /// One policy per form, and the offset of its header.
@@ -165,12 +166,12 @@ impl Batch {
 
     /// Returns the distinct keys.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.keys.iter()
+        self.keys.iter().map(Name::as_slice)
     }
 
     /// Returns the keys that the call declares, which must share a slot.
     pub fn declared_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.keys.iter().take(if self.is_cross_slot { 0 } else { usize::MAX })
+        self.keys().take(if self.is_cross_slot { 0 } else { usize::MAX })
     }
 
     /// Returns the arguments in order. Only tests pass a time; Redis has its own.
@@ -189,6 +190,11 @@ impl Batch {
             args.extend(time);
         }
         args
+    }
+
+    /// Returns a key's number in the call, counted from 1.
+    fn number(&mut self, key: &[u8]) -> u64 {
+        self.keys.insert_full(Name::from_slice(key)).0 as u64 + 1
     }
 
     fn make_room(&self, keys: usize) -> Result<(), EncodeError> {

@@ -57,7 +57,7 @@ impl Batch {
     ) -> Result<(), EncodeError> {
         self.make_room(2)?;
         let charged = receipt.charged;
-        let (state, settled) = (self.keys.number(key), self.keys.number(receipt_key));
+        let (state, settled) = (self.number(key), self.number(receipt_key));
         let (_, form) = self.form(&receipt.policy);
         self.scratch.clear();
         self.scratch.extend([kind, 0, 1]);
@@ -76,7 +76,7 @@ impl Batch {
     /// Adds a request to reset a key.
     pub fn reset(&mut self, key: &[u8]) -> Result<(), EncodeError> {
         self.make_room(1)?;
-        let key = self.keys.number(key);
+        let key = self.number(key);
         self.scratch.clear();
         self.scratch.extend([RESET, 0, 1]);
         put::<2>(&mut self.scratch, key);

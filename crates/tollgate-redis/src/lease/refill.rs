@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use scopeguard::{ScopeGuard, guard};
 use tokio::time::Instant;
 use tollgate_core::Charge;
 
@@ -63,7 +64,8 @@ impl RedisStore {
 
 /// Refills a key until it is no longer busy, or the store is dropped.
 async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
-    let leaving = Leaving(&key);
+    // The task may be dropped with its runtime.
+    let leaving = guard(&*key, |key| key.blocks.lock().has_refill = false);
     loop {
         let Some(inner) = store.upgrade() else { return };
         let store = RedisStore(inner);
@@ -83,7 +85,7 @@ async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
             }
             Plan::Leave => {
                 // `plan` has already cleared `has_refill`, under the lock.
-                std::mem::forget(leaving);
+                ScopeGuard::into_inner(leaving);
                 return;
             }
         }
@@ -106,14 +108,5 @@ async fn wait(key: &LeasedKey, at: Option<Instant>) {
         // Whichever is first: the timer or the bell.
         Some(at) => drop(tokio::time::timeout_at(at, bell).await),
         None => bell.await,
-    }
-}
-
-/// Clears `has_refill` if the task is dropped, for example with its runtime.
-struct Leaving<'a>(&'a LeasedKey);
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.0.blocks.lock().has_refill = false;
     }
 }

@@ -1,4 +1,4 @@
-//! Which keys denied requests recently.
+//! Which keys denied a request with charges in several slots.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::ticket::OwnedCharge;
 ///
 /// This is only an ordering hint. A wrong hint costs a refund, but no units.
 #[derive(Debug, Default)]
-pub(crate) struct Deniers {
+pub(crate) struct RecentDenials {
     /// When each hint expires, by the key's hash.
     until: Mutex<HashMap<u64, Instant, RandomState>>,
     hasher: RandomState,
@@ -24,7 +24,8 @@ pub(crate) struct Deniers {
 const LASTS: Duration = Duration::from_secs(1);
 const MOST: usize = 4096;
 
-impl Deniers {
+impl RecentDenials {
+    /// Whether a charge's key denied a request within the last second.
     pub(crate) fn has(&self, charge: &OwnedCharge) -> bool {
         let hash = self.hasher.hash_one(&charge.state);
         let until = self.until.lock();

@@ -14,6 +14,7 @@ use crate::combiner::Combiner;
 use crate::connection::Network;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::host_port::HostPort;
 use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
@@ -24,7 +25,7 @@ use crate::random::Random;
 use crate::stats::Counters;
 use crate::store::{Inner, RedisStore};
 use crate::tls::{self, TlsError};
-use crate::topology::{Connect, Place, Topology};
+use crate::topology::{Connect, Topology};
 
 /// The settings of a [`RedisStore`]. All replicas that share limits must use the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
@@ -270,23 +271,23 @@ impl RedisStoreBuilder {
         let random = Arc::new(self.seed.map_or_else(Random::default, Random::new));
         let ids = Ids::new(random.next());
         let names = Names::new(&self.namespace, &self.secret);
-        let is_member = matches!(address.servers, Servers::Cluster(_));
+        let is_cluster_node = matches!(address.servers, Servers::Cluster(_));
         let about = About {
             names: names.clone(),
-            is_member,
+            is_cluster_node,
             counters: Arc::clone(&counters),
             random: Arc::clone(&random),
         };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
-            let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
+            let seeds = nodes.iter().cloned().map(|(host, port)| HostPort { host, port }).collect();
             Topology::cluster(seeds, Connect { network, bounds, has_breaker, about })
         } else {
             let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
-            let node = Node::new(connection, bounds.timeout, breaker, random);
+            let host_port = HostPort { host: address.to_string(), port: 0 };
+            let node = Node::new(connection, host_port, bounds, breaker, random);
             check::watch(&node, about);
-            let place = Place { host: address.to_string(), port: 0 };
-            Topology::single(place, node, bounds)
+            Topology::single(node)
         };
         let leases = Leases::new(self.clock.clone());
         let combiner = Arc::new(Combiner {

@@ -24,7 +24,7 @@ pub(crate) struct About {
     /// The names under which the check may write.
     pub(crate) names: Names,
     /// Whether the server should be a Cluster node.
-    pub(crate) is_member: bool,
+    pub(crate) is_cluster_node: bool,
     pub(crate) counters: Arc<Counters>,
     pub(crate) random: Arc<Random>,
 }
@@ -83,7 +83,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     if let Some(version) = version.filter(|_| major.is_some_and(|major| major < 6)) {
         report.warnings.push(RedisWarning::Version(version.to_owned()));
     }
-    if report.is_cluster == Some(true) && !about.is_member {
+    if report.is_cluster == Some(true) && !about.is_cluster_node {
         report.warnings.push(RedisWarning::Cluster);
     }
     match maxmemory_policy(memory) {
@@ -95,7 +95,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         }
         Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
     }
-    let is_able = major.is_some_and(|major| major >= 7) && about.is_member;
+    let is_able = major.is_some_and(|major| major >= 7) && about.is_cluster_node;
     node.set_cross_slot(is_able && takes_cross_slot(node, about).await);
     match rehearse(node, about).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),

@@ -80,6 +80,7 @@ mod encode;
 mod failure;
 mod future;
 mod header;
+mod host_port;
 mod ids;
 mod lease;
 mod names;

@@ -8,22 +8,34 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 
+use crate::combiner::Lanes;
 use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
 use crate::connection::{Connection, Reconnects};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
+use crate::host_port::HostPort;
 use crate::node_breaker::NodeBreaker;
+use crate::pace::Bounds;
 use crate::random::Random;
 use crate::report::RedisReport;
 use crate::script;
 use crate::server_clock::ServerClock;
 
-/// A server's connection, clock estimate, breaker and warnings.
+/// A server: the only one, or a Cluster node.
 #[derive(Debug)]
 pub(crate) struct Node {
+    pub(crate) address: HostPort,
+    /// The requests for its keys.
+    pub(crate) lanes: Mutex<Lanes>,
+    /// Permits for calls that other nodes redirected here.
+    pub(crate) room: Arc<Semaphore>,
+    /// When a redirection last named this node. If slots are moving to it, it may not have any slot
+    /// yet.
+    pub(crate) named_at: Mutex<Instant>,
     connection: Connection,
     runtime: Handle,
     clock: ServerClock,
@@ -50,6 +62,8 @@ struct Health {
 const SILENCE: Duration = Duration::from_millis(500);
 /// The minimum time between forced reconnections, because each drops the calls in flight.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
+/// The maximum number of concurrent calls that other nodes redirected here.
+const MOST_REDIRECTED: usize = 64;
 /// The longest wait for another process that loads the script.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
@@ -57,18 +71,23 @@ impl Node {
     /// Creates a node. Must be called in a tokio runtime.
     pub(crate) fn new(
         connection: Connection,
-        timeout: Duration,
+        address: HostPort,
+        bounds: Bounds,
         breaker: NodeBreaker,
         random: Arc<Random>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            address,
+            lanes: Mutex::new(Lanes::new(bounds)),
+            room: Arc::new(Semaphore::new(MOST_REDIRECTED)),
+            named_at: Mutex::new(Instant::now()),
             connection,
             runtime: Handle::current(),
             clock: ServerClock::new(),
             asking: tokio::sync::Mutex::default(),
             health: Mutex::default(),
             breaker,
-            timeout,
+            timeout: bounds.timeout,
             random,
             report: Mutex::default(),
             allows_cross_slot: AtomicBool::new(false),

@@ -19,12 +19,12 @@ pub(crate) struct NodeBreaker {
     is_open: AtomicBool,
     /// Time zero of the breaker.
     origin: Instant,
-    lines: Mutex<Lines>,
+    lines: Mutex<LogLines>,
 }
 
 /// The number of log lines written and omitted since an instant.
 #[derive(Debug, Default)]
-struct Lines {
+struct LogLines {
     since: Option<Instant>,
     written: u32,
     left_out: u32,
@@ -46,7 +46,7 @@ impl NodeBreaker {
         let mut lines = self.lines.lock();
         if lines.since.is_none_or(|since| since.elapsed() >= INTERVAL) {
             let left_out = lines.left_out;
-            *lines = Lines { since: Some(Instant::now()), written: 0, left_out };
+            *lines = LogLines { since: Some(Instant::now()), written: 0, left_out };
         }
         if lines.written == MOST_LINES {
             lines.left_out += 1;

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::command::{Answer, CommandError};
 use crate::names::Name;
+use crate::node::Node;
 use crate::random::Random;
 use crate::script;
-use crate::topology::{Member, Topology};
+use crate::topology::Topology;
 
 /// Keeps this process in the roster until it is dropped.
 #[derive(Debug)]
@@ -96,8 +97,8 @@ impl Process {
     async fn heartbeat(&self) -> Option<u32> {
         let leader = self.topology.leader(self.slot).await;
         // Another server may become the leader meanwhile.
-        timeout(HEARTBEAT, leader.node.connected()).await.ok()?;
-        if leader.node.breaker().is_open() {
+        timeout(HEARTBEAT, leader.connected()).await.ok()?;
+        if leader.breaker().is_open() {
             return None;
         }
         let mut answer = self.call(&leader, "EVALSHA", script::ROSTER_SHA1).await;
@@ -108,10 +109,10 @@ impl Process {
         u32::try_from(answer.as_u64()?).ok()
     }
 
-    async fn call(&self, to: &Member, name: &'static str, script: &'static str) -> Answer {
+    async fn call(&self, to: &Node, name: &'static str, script: &'static str) -> Answer {
         let script = [Bytes::from_static(script.as_bytes())];
         let arguments = script.into_iter().chain(self.arguments.iter().cloned());
-        to.node.command(name, arguments.collect()).await
+        to.command(name, arguments.collect()).await
     }
 }
 

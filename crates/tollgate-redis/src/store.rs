@@ -17,11 +17,11 @@ use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::lease::Leases;
 use crate::names::{Name, Names};
+use crate::node::Node;
 use crate::report::RedisReport;
 use crate::roster::Roster;
 use crate::stats::RedisStats;
 use crate::ticket::{CallAnswer, OwnedCharge, Request, Ticket};
-use crate::topology::Member;
 
 /// The store that processes share: all processes that use the same Redis share their quotas. Clones
 /// share one connection.
@@ -67,7 +67,7 @@ impl RedisStore {
     /// answer within the timeout. In a Cluster this is the worst state among its masters; requests
     /// for keys on other masters are still sent.
     pub fn breaker(&self) -> BreakerState {
-        let states = self.leaders().map(|leader| leader.node.breaker().state());
+        let states = self.leaders().map(|leader| leader.breaker().state());
         states.max().unwrap_or(BreakerState::Closed)
     }
 
@@ -75,16 +75,16 @@ impl RedisStore {
     /// immediately while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
         let mut leaders = self.leaders().peekable();
-        leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
+        leaders.peek().is_some() && leaders.all(|leader| leader.is_connected())
     }
 
     /// Returns the server's version and warnings as of the last connection, which are also logged.
     /// A Cluster has one report per master.
     pub fn reports(&self) -> Vec<RedisReport> {
-        self.leaders().map(|leader| leader.node.report()).collect()
+        self.leaders().map(|leader| leader.report()).collect()
     }
 
-    fn leaders(&self) -> impl Iterator<Item = Arc<Member>> {
+    fn leaders(&self) -> impl Iterator<Item = Arc<Node>> {
         self.0.combiner.topology.leaders().into_iter()
     }
 

@@ -12,7 +12,6 @@ use crate::failure::{Failure, STORE};
 use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::ticket::{CallAnswer, Leased, Request, Ticket};
-use crate::topology::Member;
 
 impl Combiner {
     /// Answers the requests, and returns those to resend immediately. Their keys are on another
@@ -101,10 +100,10 @@ impl Combiner {
     }
 
     /// Fails requests without sending them, because the server's breaker is open.
-    pub(super) fn refuse(&self, member: &Member, tickets: &[Arc<Ticket>]) {
+    pub(super) fn refuse(&self, node: &Node, tickets: &[Arc<Ticket>]) {
         self.topology.suspect();
         for ticket in tickets {
-            let refusal = member.node.breaker().refusal();
+            let refusal = node.breaker().refusal();
             let closed = || StoreError::not_charged(STORE, "the breaker closed meanwhile");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {
@@ -114,8 +113,8 @@ impl Combiner {
         }
     }
 
-    pub(super) fn fail(&self, member: &Member, failure: &Failure, tickets: &[Arc<Ticket>]) {
-        if failure.may_have_moved() || member.node.is_silent() {
+    pub(super) fn fail(&self, node: &Node, failure: &Failure, tickets: &[Arc<Ticket>]) {
+        if failure.may_have_moved() || node.is_silent() {
             self.topology.suspect();
         }
         for ticket in tickets {
@@ -135,13 +134,13 @@ mod tests {
     use crate::names::Name;
 
     /// A store and its server's node. The node believes that the server's clock is a minute ahead.
-    fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Member>, Instant) {
+    fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Node>, Instant) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
-        let member = store.0.combiner.topology.leader_now(0).unwrap();
+        let node = store.0.combiner.topology.leader_now(0).unwrap();
         let start = Instant::now();
-        member.node.learn(Timestamp::from_micros(60_000_000), start);
-        (runtime, store, member, start)
+        node.learn(Timestamp::from_micros(60_000_000), start);
+        (runtime, store, node, start)
     }
 
     fn request(deadline: Instant) -> Arc<Ticket> {
@@ -152,7 +151,7 @@ mod tests {
     /// Returns whether the new request is resent.
     fn refuse(
         store: &RedisStore,
-        member: &Member,
+        node: &Node,
         sent: Instant,
         now: Timestamp,
         new: &Arc<Ticket>,
@@ -162,7 +161,7 @@ mod tests {
         let reply = Reply { now, rows: vec![Row::Stale, Row::Stale] };
         let sent = Sent { instant: sent, moment: 0 };
         let combiner = &store.0.combiner;
-        let again = combiner.distribute(&Batch::new(0), reply, &tickets, sent, &member.node);
+        let again = combiner.distribute(&Batch::new(0), reply, &tickets, sent, node);
         assert!(again.iter().all(|ticket| Arc::ptr_eq(ticket, new)));
         !again.is_empty()
     }
@@ -172,29 +171,29 @@ mod tests {
     /// If the clock were taken to be ahead, later deadlines would be too late.
     #[test]
     fn slow_transit_does_not_move_clock() {
-        let (_runtime, store, member, start) = known();
+        let (_runtime, store, node, start) = known();
         // The call was in transit for as long as the test took to get here.
-        let now = member.node.at_server(Instant::now()).unwrap();
-        assert!(refuse(&store, &member, start, now, &request(start + MINUTE)));
-        assert_eq!(member.node.at_server(start), Some(Timestamp::from_micros(60_000_000)));
+        let now = node.at_server(Instant::now()).unwrap();
+        assert!(refuse(&store, &node, start, now, &request(start + MINUTE)));
+        assert_eq!(node.at_server(start), Some(Timestamp::from_micros(60_000_000)));
     }
 
     #[test]
     fn late_rejection_reveals_clock_step() {
-        let (_runtime, store, member, start) = known();
+        let (_runtime, store, node, start) = known();
         let stepped = Timestamp::from_micros(90_000_000);
-        assert!(refuse(&store, &member, start, stepped, &request(start + MINUTE)));
-        assert_eq!(member.node.at_server(start), Some(stepped));
+        assert!(refuse(&store, &node, start, stepped, &request(start + MINUTE)));
+        assert_eq!(node.at_server(start), Some(stepped));
     }
 
     /// Their deadlines differ, so the second call can be too late for the next old request.
     #[test]
     fn several_old_requests_delay_new_request() {
-        let (_runtime, store, member, start) = known();
+        let (_runtime, store, node, start) = known();
         let new = request(start + MINUTE);
         for _ in 0..2 {
-            let now = member.node.at_server(Instant::now()).unwrap();
-            assert!(refuse(&store, &member, start, now, &new));
+            let now = node.at_server(Instant::now()).unwrap();
+            assert!(refuse(&store, &node, start, now, &new));
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tollgate_core::{StoreError, Timestamp};
 
 use super::deadlines::Unanswered;
-use super::redirect::Target;
+use super::redirect::Route;
 use super::{Combiner, Lane};
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
@@ -30,28 +30,28 @@ impl Combiner {
     /// has their key are redirected separately.
     pub(super) async fn call(
         self: &Arc<Self>,
-        target: &Target,
+        route: &Route,
         tickets: Vec<Arc<Ticket>>,
         lane: Lane,
     ) -> Ended {
         let mut unanswered = Unanswered(tickets);
         let tickets = &mut unanswered.0;
-        if target.member.node.breaker().is_open() {
-            self.refuse(&target.member, tickets);
+        if route.node.breaker().is_open() {
+            self.refuse(&route.node, tickets);
             return Ended::Refused;
         }
         if lane == Lane::Task {
-            self.hand_over_others(target, tickets);
+            self.hand_over_others(route, tickets);
         }
-        if !self.ensure_clock_known(target, tickets).await {
+        if !self.ensure_clock_known(route, tickets).await {
             return Ended::Lost;
         }
         let mut ended = None;
-        let mut allows_cross_slot = target.member.node.allows_cross_slot();
+        let mut allows_cross_slot = route.node.allows_cross_slot();
         // Some requests are resent immediately: those rejected as late although their deadline has
         // not passed, and those with keys on another node, so the next reply names the node.
         while !tickets.is_empty() {
-            let now = self.send(target, tickets, lane, allows_cross_slot).await;
+            let now = self.send(route, tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));
             allows_cross_slot = false;
         }
@@ -59,12 +59,12 @@ impl Combiner {
     }
 
     /// Requeues requests with a slot that has moved to another leader.
-    fn hand_over_others(self: &Arc<Self>, target: &Target, tickets: &mut Vec<Arc<Ticket>>) {
+    fn hand_over_others(self: &Arc<Self>, route: &Route, tickets: &mut Vec<Arc<Ticket>>) {
         let slots = tickets.iter().map(|ticket| ticket.slot);
-        let mut others = self.topology.others(&target.member, slots).into_iter();
+        let mut others = self.topology.others(&route.node, slots).into_iter();
         tickets.retain(|ticket| match others.next().flatten() {
-            Some(member) => {
-                self.hand_over(&member, ticket);
+            Some(node) => {
+                self.hand_over(&node, ticket);
                 false
             }
             None => true,
@@ -75,12 +75,12 @@ impl Combiner {
     /// requests that must be resent.
     async fn send(
         self: &Arc<Self>,
-        target: &Target,
+        route: &Route,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
         mut allows_cross_slot: bool,
     ) -> Ended {
-        let node = &target.member.node;
+        let node = &route.node;
         // For a single slot, the cross-slot script is slower.
         allows_cross_slot &= tickets.iter().any(|ticket| ticket.slot != tickets[0].slot);
         let separate_slot = |ticket: &Arc<Ticket>| ticket.separate_slot(allows_cross_slot);
@@ -116,12 +116,12 @@ impl Combiner {
         let Some(last) = tickets.iter().map(|ticket| ticket.deadline).max() else {
             return Ended::Refused;
         };
-        let call = node.call(&batches, time, last, target.is_asking);
+        let call = node.call(&batches, time, last, route.is_asking);
         let outcomes = match &tickets[..] {
             // The call finishes at its only deadline, so it needs no timer. Another call watches
             // the queue.
             [_] if lane == Lane::Direct => call.await,
-            _ => self.until_deadlines(call, Some(&target.member), tickets).await,
+            _ => self.until_deadlines(call, Some(&route.node), tickets).await,
         };
         let took = sent.instant.elapsed();
         let mut ended = Ended::Refused;
@@ -152,12 +152,12 @@ impl Combiner {
                     Ended::Refused
                 }
                 Err(Failure::Refused(refusal)) => {
-                    self.redirect(refusal, target, tickets);
+                    self.redirect(refusal, route, tickets);
                     Ended::Refused
                 }
                 Err(failure) => {
                     self.forget_denials(tickets);
-                    self.fail(&target.member, &failure, tickets);
+                    self.fail(&route.node, &failure, tickets);
                     Ended::Lost
                 }
             };
@@ -170,21 +170,21 @@ impl Combiner {
     /// Queries the server's time if it is unknown, because Redis may execute a call without a
     /// deadline after its callers have given up. If the query fails, all requests fail with its
     /// error.
-    async fn ensure_clock_known(&self, target: &Target, tickets: &[Arc<Ticket>]) -> bool {
-        let node = &target.member.node;
+    async fn ensure_clock_known(&self, route: &Route, tickets: &[Arc<Ticket>]) -> bool {
+        let node = &route.node;
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
         let Some(last) = last.filter(|_| self.time.is_none() && !node.knows_time()) else {
             return true;
         };
         let learn = node.learn_time(last);
-        let outcome = self.until_deadlines(learn, Some(&target.member), tickets).await;
+        let outcome = self.until_deadlines(learn, Some(&route.node), tickets).await;
         let Err(failure) = outcome else { return true };
         // A time query charges no key, with or without an answer.
         let reason = match failure {
             Failure::Lost(reason) => reason,
             Failure::Refused(refusal) => refusal.to_string(),
         };
-        self.fail(&target.member, &Failure::Refused(Refusal::Other(reason)), tickets);
+        self.fail(&route.node, &Failure::Refused(Refusal::Other(reason)), tickets);
         false
     }
 }

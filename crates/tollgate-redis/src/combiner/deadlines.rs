@@ -8,26 +8,26 @@ use std::task::Poll;
 use tokio::time::{Instant, sleep_until};
 
 use super::Combiner;
+use crate::node::Node;
 use crate::ticket::Ticket;
-use crate::topology::Member;
 
 impl Combiner {
-    /// Waits for a call, and meanwhile expires requests in the call and in its member's queue. The
+    /// Waits for a call, and meanwhile expires requests in the call and in its node's queue. The
     /// call may finish before some deadlines and after others.
     pub(super) async fn until_deadlines<C: Future>(
         &self,
         call: C,
-        member: Option<&Arc<Member>>,
+        node: Option<&Arc<Node>>,
         tickets: &[Arc<Ticket>],
     ) -> C::Output {
         let mut call = pin!(call);
-        let mut timer = pin!(sleep_until(self.look(member, tickets)));
+        let mut timer = pin!(sleep_until(self.look(node, tickets)));
         poll_fn(|cx| {
             if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
                 return Poll::Ready(outcome);
             }
             while timer.as_mut().poll(cx).is_ready() {
-                let next = self.look(member, tickets);
+                let next = self.look(node, tickets);
                 timer.as_mut().reset(next);
             }
             Poll::Pending
@@ -36,9 +36,9 @@ impl Combiner {
     }
 
     /// Expires late requests, and returns when to check next.
-    fn look(&self, member: Option<&Arc<Member>>, sent: &[Arc<Ticket>]) -> Instant {
+    fn look(&self, node: Option<&Arc<Node>>, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
-        let queued = member.map(|member| member.lanes.lock().pace.expire(now));
+        let queued = node.map(|node| node.lanes.lock().pace.expire(now));
         let (mut late, first) = queued.unwrap_or_default();
         let mut next = first.unwrap_or(now + self.bounds.timeout);
         for ticket in sent {

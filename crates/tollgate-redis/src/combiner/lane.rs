@@ -4,34 +4,34 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::redirect::Target;
+use super::redirect::Route;
 use super::work::Work;
 use super::{Combiner, Lane};
+use crate::node::Node;
 use crate::pace::{Call, Ended, Fit, Next};
 use crate::ticket::Ticket;
-use crate::topology::Member;
 
 /// The lane for requests that wait: one call after another while its slot is needed.
 pub(super) struct TaskLane {
     combiner: Arc<Combiner>,
-    member: Arc<Member>,
+    node: Arc<Node>,
     is_open: bool,
     call: Option<Call>,
 }
 
 impl TaskLane {
     /// Spawns a lane, which takes over a slot that was reserved for it.
-    pub(super) fn open(combiner: &Arc<Combiner>, member: &Arc<Member>) {
-        let (run_by, member) = (Arc::clone(combiner), Arc::clone(member));
-        let lane = Self { combiner: run_by, member, is_open: true, call: None };
+    pub(super) fn open(combiner: &Arc<Combiner>, node: &Arc<Node>) {
+        let (run_by, node) = (Arc::clone(combiner), Arc::clone(node));
+        let lane = Self { combiner: run_by, node, is_open: true, call: None };
         combiner.runtime.spawn(lane.run());
     }
 
     async fn run(mut self) {
-        let target = Target::first(&self.member);
+        let route = Route::first(&self.node);
         let mut ended = None;
         while let Some(tickets) = self.next(ended) {
-            ended = Some(self.combiner.call(&target, tickets, Lane::Task).await);
+            ended = Some(self.combiner.call(&route, tickets, Lane::Task).await);
         }
     }
 
@@ -39,15 +39,15 @@ impl TaskLane {
     /// that no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
         // The breaker has already handled lost calls.
-        let is_silent = self.member.node.breaker().is_open();
+        let is_silent = self.node.breaker().is_open();
         let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
-        let mut lanes = self.member.lanes.lock();
+        let mut lanes = self.node.lanes.lock();
         if let Some((call, ended)) = self.call.take().zip(ended) {
             lanes.pace.end(call, ended, now);
         }
         let mut work = Work::default();
-        let shares = self.member.node.allows_cross_slot();
+        let shares = self.node.allows_cross_slot();
         let fit = |ticket: &Arc<Ticket>| match ticket.is_waited_for() {
             false => Fit::Gone,
             true if work.admits(&ticket.request, ticket.separate_slot(shares)) => Fit::Fits,
@@ -59,7 +59,7 @@ impl TaskLane {
         self.call = call;
         self.is_open = tickets.is_some();
         if another {
-            Self::open(&self.combiner, &self.member);
+            Self::open(&self.combiner, &self.node);
         }
         self.combiner.expire(&shed);
         tickets
@@ -72,7 +72,7 @@ impl Drop for TaskLane {
         if !self.is_open {
             return;
         }
-        let mut lanes = self.member.lanes.lock();
+        let mut lanes = self.node.lanes.lock();
         lanes.pace.abort(self.call.take()).for_each(|ticket| ticket.fail_pending());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A request's path:
 //!
-//! 1. `submit.rs` finds the [`Member`](crate::topology::Member) that has its key. If no call is in
+//! 1. `submit.rs` finds the [`Node`](crate::node::Node) that has its key. If no call is in
 //!    flight there, the request is sent immediately, and its caller drives the call. Otherwise it
 //!    is queued in [`Pace`](crate::pace::Pace), which may shed it.
 //! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, as many as Redis

@@ -10,13 +10,14 @@ use tollgate_core::StoreError;
 use super::{Combiner, Drive, Lane, NO_SERVER};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::future::Detached;
+use crate::host_port::HostPort;
+use crate::node::Node;
 use crate::ticket::Ticket;
-use crate::topology::{Member, Place};
 
-/// The server for a call.
+/// Where to send a call.
 #[derive(Debug)]
-pub(super) struct Target {
-    pub(super) member: Arc<Member>,
+pub(super) struct Route {
+    pub(super) node: Arc<Node>,
     /// The node does not have the slot yet, only these keys.
     pub(super) is_asking: bool,
     redirects: Redirects,
@@ -34,7 +35,7 @@ struct Redirects {
     /// The pause before the next attempt.
     pause: Duration,
     /// The node to try next, and whether to send `ASKING` first. `None` for the slot's leader.
-    next: Option<(Arc<Member>, bool)>,
+    next: Option<(Arc<Node>, bool)>,
 }
 
 /// Nodes that redirect a call more often disagree about the slot.
@@ -45,17 +46,17 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How many times the pause doubles while keys are still moving.
 const LONGEST: u32 = 3;
 
-impl Target {
-    pub(super) fn first(member: &Arc<Member>) -> Self {
-        let (member, redirects) = (Arc::clone(member), Redirects::default());
-        Self { member, is_asking: false, redirects, _room: None }
+impl Route {
+    pub(super) fn first(node: &Arc<Node>) -> Self {
+        let (node, redirects) = (Arc::clone(node), Redirects::default());
+        Self { node, is_asking: false, redirects, _room: None }
     }
 }
 
 impl Combiner {
-    /// Queues a request at the member that has its key now.
-    pub(super) fn hand_over(self: &Arc<Self>, member: &Arc<Member>, ticket: &Arc<Ticket>) {
-        if let Some(call) = self.queue(member, ticket) {
+    /// Queues a request at the node that has its key now.
+    pub(super) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, ticket: &Arc<Ticket>) {
+        if let Some(call) = self.queue(node, ticket) {
             self.runtime.spawn(Detached { call, tickets: vec![Arc::clone(ticket)] });
         }
     }
@@ -65,11 +66,11 @@ impl Combiner {
     pub(super) fn redirect(
         self: &Arc<Self>,
         refusal: Refusal,
-        from: &Target,
+        from: &Route,
         tickets: &[Arc<Ticket>],
     ) {
         let Some(redirects) = self.follow(&refusal, from, tickets[0].slot) else {
-            return self.fail(&from.member, &Failure::Refused(refusal), tickets);
+            return self.fail(&from.node, &Failure::Refused(refusal), tickets);
         };
         let tickets = tickets.iter().filter(|ticket| ticket.unsend()).cloned();
         if refusal != Refusal::TryAgain {
@@ -96,44 +97,44 @@ impl Combiner {
         }
         let (combiner, sent) = (Arc::clone(self), tickets.clone());
         let call: Drive = Box::pin(async move {
-            if let Some(target) = combiner.target(redirects, &sent).await {
-                combiner.call(&target, sent, Lane::Aside).await;
+            if let Some(route) = combiner.route(redirects, &sent).await {
+                combiner.call(&route, sent, Lane::Aside).await;
             }
         });
         self.runtime.spawn(Detached { call, tickets });
     }
 
     /// Waits for a server with room for a call. `None` if the requests' last deadline is too close.
-    async fn target(&self, redirects: Redirects, tickets: &[Arc<Ticket>]) -> Option<Target> {
+    async fn route(&self, redirects: Redirects, tickets: &[Arc<Ticket>]) -> Option<Route> {
         let find = async {
             tokio::time::sleep(redirects.pause).await;
-            let (member, is_asking) = match redirects.next.clone() {
+            let (node, is_asking) = match redirects.next.clone() {
                 Some(next) => next,
                 None => (self.topology.leader(tickets[0].slot).await, false),
             };
             // The semaphore is never closed.
-            let room = Arc::clone(&member.room).acquire_owned().await.ok();
-            Target { member, is_asking, redirects, _room: room }
+            let room = Arc::clone(&node.room).acquire_owned().await.ok();
+            Route { node, is_asking, redirects, _room: room }
         };
         let find = timeout_at(self.last_call(tickets), find);
-        let target = self.until_deadlines(find, None, tickets).await;
-        if target.is_err() {
+        let route = self.until_deadlines(find, None, tickets).await;
+        if route.is_err() {
             for ticket in tickets {
                 ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER)));
             }
         }
-        target.ok()
+        route.ok()
     }
 
     /// Returns where to send requests after a rejection. `None` if they fail.
-    fn follow(&self, refusal: &Refusal, from: &Target, slot: u16) -> Option<Redirects> {
-        let (asked, topology) = (&*from.member.place.host, &self.topology);
+    fn follow(&self, refusal: &Refusal, from: &Route, slot: u16) -> Option<Redirects> {
+        let (asked, topology) = (&*from.node.address.host, &self.topology);
         let mut redirects = Redirects { pause: Duration::ZERO, ..from.redirects.clone() };
-        let (member, is_asking) = match refusal {
+        let (node, is_asking) = match refusal {
             Refusal::Moved { to, .. } => {
-                (topology.moved(slot, &Place::of_redirection(to, asked)?)?, false)
+                (topology.moved(slot, &HostPort::of_redirection(to, asked)?)?, false)
             }
-            Refusal::Ask { to } => (topology.named(&Place::of_redirection(to, asked)?)?, true),
+            Refusal::Ask { to } => (topology.named(&HostPort::of_redirection(to, asked)?)?, true),
             Refusal::TryAgain => {
                 redirects.pause = PAUSE * (1 << redirects.halves.min(LONGEST));
                 redirects.halves += 1;
@@ -144,7 +145,7 @@ impl Combiner {
             }
             _ => return None,
         };
-        redirects.next = Some((member, is_asking));
+        redirects.next = Some((node, is_asking));
         redirects.count += 1;
         if redirects.count > 2 {
             redirects.pause = PAUSE;

@@ -8,12 +8,12 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::StoreError;
 
 use super::lane::TaskLane;
-use super::redirect::Target;
+use super::redirect::Route;
 use super::{Combiner, Drive, Lane, NO_SERVER};
 use crate::failure::STORE;
+use crate::node::Node;
 use crate::pace::Ended;
 use crate::ticket::Ticket;
-use crate::topology::Member;
 
 impl Combiner {
     /// Submits a request. If it is sent alone, the caller must poll the returned call to completion
@@ -22,40 +22,36 @@ impl Combiner {
     ///
     /// An unpolled call does not delay other requests, because only tasks' calls are counted.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
-        if let Some(member) = self.topology.leader_now(ticket.slot) {
-            return self.queue(&member, ticket);
+        if let Some(node) = self.topology.leader_now(ticket.slot) {
+            return self.queue(&node, ticket);
         }
         let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
         Some(Box::pin(async move {
             let leader = combiner.topology.leader(ticket.slot);
             match timeout_at(combiner.last_call(slice::from_ref(&ticket)), leader).await {
-                Ok(member) => combiner.hand_over(&member, &ticket),
+                Ok(node) => combiner.hand_over(&node, &ticket),
                 Err(_) => ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER))),
             }
         }))
     }
 
-    pub(super) fn queue(
-        self: &Arc<Self>,
-        member: &Arc<Member>,
-        ticket: &Arc<Ticket>,
-    ) -> Option<Drive> {
-        if member.node.breaker().is_open() {
-            member.lanes.lock().pace.forget();
-            self.refuse(member, slice::from_ref(ticket));
+    pub(super) fn queue(self: &Arc<Self>, node: &Arc<Node>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        if node.breaker().is_open() {
+            node.lanes.lock().pace.forget();
+            self.refuse(node, slice::from_ref(ticket));
             return None;
         }
-        let mut lanes = member.lanes.lock();
+        let mut lanes = node.lanes.lock();
         if lanes.pace.is_idle() && !lanes.is_direct {
             lanes.is_direct = true;
             drop(lanes);
-            let member = guard(Arc::clone(member), |it| it.lanes.lock().is_direct = false);
+            let node = guard(Arc::clone(node), |it| it.lanes.lock().is_direct = false);
             let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
             return Some(Box::pin(async move {
                 let begun = Instant::now();
-                let target = Target::first(&member);
-                if combiner.call(&target, vec![ticket], Lane::Direct).await == Ended::Answered {
-                    member.lanes.lock().pace.answered_beside(begun, Instant::now());
+                let route = Route::first(&node);
+                if combiner.call(&route, vec![ticket], Lane::Direct).await == Ended::Answered {
+                    node.lanes.lock().pace.answered_beside(begun, Instant::now());
                 }
             }));
         }
@@ -64,7 +60,7 @@ impl Combiner {
         let opens = lanes.pace.another_slot(now);
         drop(lanes);
         if opens {
-            TaskLane::open(self, member);
+            TaskLane::open(self, node);
         }
         if let Some(ticket) = shed {
             self.expire(&[ticket]);

@@ -14,9 +14,9 @@ use tokio::sync::broadcast::error::RecvError;
 use self::command::{Answers, Command};
 use self::fred::FredConnection;
 use crate::address::Address;
+use crate::host_port::HostPort;
 #[cfg(feature = "test-util")]
 use crate::simulation;
-use crate::topology::Place;
 
 /// A connection to a server, which reconnects when it breaks.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Network {
     /// called in a tokio runtime.
     pub(crate) fn connect(
         &self,
-        node: Option<&Place>,
+        node: Option<&HostPort>,
         timeout: Duration,
     ) -> Result<Connection, String> {
         match self {

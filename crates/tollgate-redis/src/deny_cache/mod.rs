@@ -39,7 +39,7 @@ use crate::ticket::{OwnedCharge, Request, Ticket};
 /// A request with several charges is answered from here if all its keys are known: at least one
 /// denies, and each other key is frozen too or had room for its charge in Redis' last answer. Other
 /// replicas may have charged the keys with room since then, so the answer omits their policies
-/// ([`Outcome::Undecided`]).
+/// ([`Undecided`](tollgate_core::Outcome::Undecided)).
 ///
 /// A frozen key does change if another process settles, resets it or raises the quota, if leased
 /// units are returned, or if Redis loses data or its clock steps. This process learns of these

@@ -7,10 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::member::Member;
-use super::place::Place;
 use crate::check::{self, About};
 use crate::connection::Network;
+use crate::host_port::HostPort;
 use crate::node::Node;
 use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
@@ -20,7 +19,7 @@ use crate::pace::Bounds;
 /// requests, and its successor is found as soon as another node knows it.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    pub(super) seeds: Vec<Place>,
+    pub(super) seeds: Vec<HostPort>,
     pub(super) connect: Connect,
     /// Notified when there is a reason to query.
     pub(super) doubt: Notify,
@@ -40,7 +39,7 @@ pub(crate) struct Connect {
 pub(super) const PERIOD: Duration = Duration::from_secs(30);
 
 impl Discovery {
-    pub(super) fn new(seeds: Vec<Place>, connect: Connect) -> Self {
+    pub(super) fn new(seeds: Vec<HostPort>, connect: Connect) -> Self {
         Self { seeds, connect, doubt: Notify::new(), task: Mutex::default() }
     }
 
@@ -56,14 +55,16 @@ impl Discovery {
 }
 
 impl Connect {
-    pub(super) fn member(&self, place: &Place) -> Option<Arc<Member>> {
-        let timeout = self.bounds.timeout;
-        let breaker = NodeBreaker::new(timeout, self.has_breaker);
-        let connection = self.network.connect(Some(place), timeout).inspect_err(|error| {
-            tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
+    /// Starts to connect to a node.
+    pub(super) fn node(&self, address: &HostPort) -> Option<Arc<Node>> {
+        let Self { network, bounds, has_breaker, about } = self;
+        let breaker = NodeBreaker::new(bounds.timeout, *has_breaker);
+        let connection = network.connect(Some(address), bounds.timeout).inspect_err(|error| {
+            tracing::warn!(target: "tollgate", node = %address, %error, "a node cannot be used");
         });
-        let node = Node::new(connection.ok()?, timeout, breaker, Arc::clone(&self.about.random));
-        check::watch(&node, self.about.clone());
-        Some(Member::new(place.clone(), node, self.bounds))
+        let random = Arc::clone(&about.random);
+        let node = Node::new(connection.ok()?, address.clone(), *bounds, breaker, random);
+        check::watch(&node, about.clone());
+        Some(node)
     }
 }

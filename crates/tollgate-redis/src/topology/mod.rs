@@ -1,8 +1,6 @@
 //! Which server has which keys.
 
 mod discovery;
-mod member;
-mod place;
 mod query;
 mod slots;
 
@@ -19,13 +17,11 @@ use tokio::time::Instant;
 
 pub(crate) use self::discovery::Connect;
 use self::discovery::{Discovery, PERIOD};
-pub(crate) use self::member::Member;
-pub(crate) use self::place::Place;
 use self::slots::{Part, SLOTS};
+use crate::host_port::HostPort;
 use crate::node::Node;
-use crate::pace::Bounds;
 
-/// A store's servers. A single server is a topology with a single member and slot.
+/// A store's servers. A single server is a topology with a single node and slot.
 ///
 /// fred has its own Cluster mode, which is not used: it blocks while any master is down, and pairs
 /// replies with the wrong calls while a slot moves.
@@ -41,23 +37,22 @@ pub(crate) struct Topology {
 #[derive(Debug, Default)]
 struct Map {
     /// Masters, and nodes that a redirection or the URL names.
-    members: HashMap<Place, Arc<Member>>,
+    nodes: HashMap<HostPort, Arc<Node>>,
     /// Connected to only when they become masters, or when no other node answers.
-    replicas: HashSet<Place>,
-    /// The member that has each slot.
-    slots: Vec<Option<Arc<Member>>>,
-    /// The members that have slots.
-    masters: Vec<Arc<Member>>,
+    replicas: HashSet<HostPort>,
+    /// The node that has each slot.
+    slots: Vec<Option<Arc<Node>>>,
+    /// The nodes that have slots.
+    masters: Vec<Arc<Node>>,
 }
 
 impl Topology {
     /// Creates a topology with a single server, which has all keys.
-    pub(crate) fn single(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
-        let member = Member::new(place.clone(), node, bounds);
+    pub(crate) fn single(node: Arc<Node>) -> Arc<Self> {
         let map = Map {
-            members: HashMap::from([(place, Arc::clone(&member))]),
-            slots: vec![Some(Arc::clone(&member))],
-            masters: vec![member],
+            nodes: HashMap::from([(node.address.clone(), Arc::clone(&node))]),
+            slots: vec![Some(Arc::clone(&node))],
+            masters: vec![node],
             replicas: HashSet::new(),
         };
         Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery: None })
@@ -65,7 +60,7 @@ impl Topology {
 
     /// Starts to discover a Cluster's nodes from those `seeds` that answer. Must be called in a
     /// tokio runtime.
-    pub(crate) fn cluster(seeds: Vec<Place>, connect: Connect) -> Arc<Self> {
+    pub(crate) fn cluster(seeds: Vec<HostPort>, connect: Connect) -> Arc<Self> {
         let map = Map { slots: vec![None; SLOTS], ..Map::default() };
         let discovery = Some(Discovery::new(seeds, connect));
         let topology = Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery });
@@ -90,37 +85,37 @@ impl Topology {
         if self.is_single() { 0 } else { redis_keyslot(name) }
     }
 
-    /// Returns the member that has a slot, if known.
-    pub(crate) fn leader_now(&self, slot: u16) -> Option<Arc<Member>> {
+    /// Returns the node that has a slot, if known.
+    pub(crate) fn leader_now(&self, slot: u16) -> Option<Arc<Node>> {
         self.map.read().slots.get(usize::from(slot))?.clone()
     }
 
-    /// Waits until a member is known to have the slot.
-    pub(crate) async fn leader(&self, slot: u16) -> Arc<Member> {
+    /// Waits until a node is known to have the slot.
+    pub(crate) async fn leader(&self, slot: u16) -> Arc<Node> {
         loop {
             let mut news = pin!(self.news.notified());
             // Enable before reading the map, to avoid missing a change.
             news.as_mut().enable();
-            if let Some(member) = self.leader_now(slot) {
-                return member;
+            if let Some(node) = self.leader_now(slot) {
+                return node;
             }
             self.suspect();
             news.await;
         }
     }
 
-    /// Returns for each slot the member that has it, if that is not `member`.
+    /// Returns for each slot the node that has it, if that is not `node`.
     pub(crate) fn others(
         &self,
-        member: &Arc<Member>,
+        node: &Arc<Node>,
         slots: impl Iterator<Item = u16>,
-    ) -> Vec<Option<Arc<Member>>> {
+    ) -> Vec<Option<Arc<Node>>> {
         if self.is_single() {
             return Vec::new();
         }
         let map = self.map.read();
         let leader = |slot: u16| map.slots.get(usize::from(slot))?.as_ref();
-        let other = |slot| leader(slot).filter(|leader| !Arc::ptr_eq(leader, member)).cloned();
+        let other = |slot| leader(slot).filter(|leader| !Arc::ptr_eq(leader, node)).cloned();
         slots.map(other).collect()
     }
 
@@ -132,42 +127,42 @@ impl Topology {
     }
 
     /// Records a node's `MOVED` redirection.
-    pub(crate) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Member>> {
-        let member = self.named(to)?;
+    pub(crate) fn moved(&self, slot: u16, to: &HostPort) -> Option<Arc<Node>> {
+        let node = self.named(to)?;
         let mut map = self.map.write();
         if let Some(leader) = map.slots.get_mut(usize::from(slot)) {
-            *leader = Some(Arc::clone(&member));
+            *leader = Some(Arc::clone(&node));
         }
-        if !map.masters.iter().any(|master| Arc::ptr_eq(master, &member)) {
-            map.masters.push(Arc::clone(&member));
+        if !map.masters.iter().any(|master| Arc::ptr_eq(master, &node)) {
+            map.masters.push(Arc::clone(&node));
         }
         drop(map);
         self.suspect();
         self.news.notify_waiters();
-        Some(member)
+        Some(node)
     }
 
     /// Returns the node that a redirection names. `None` if it cannot be connected to at all, or if
     /// this is not a Cluster.
-    pub(crate) fn named(&self, place: &Place) -> Option<Arc<Member>> {
+    pub(crate) fn named(&self, address: &HostPort) -> Option<Arc<Node>> {
         let connect = &self.discovery.as_ref()?.connect;
-        let known = self.map.read().members.get(place).cloned();
-        let member = match known {
-            Some(member) => member,
+        let known = self.map.read().nodes.get(address).cloned();
+        let node = match known {
+            Some(node) => node,
             None => {
                 let mut map = self.map.write();
-                match map.members.get(place) {
-                    Some(member) => Arc::clone(member),
+                match map.nodes.get(address) {
+                    Some(node) => Arc::clone(node),
                     None => {
-                        let member = connect.member(place)?;
-                        map.members.insert(place.clone(), Arc::clone(&member));
-                        member
+                        let node = connect.node(address)?;
+                        map.nodes.insert(address.clone(), Arc::clone(&node));
+                        node
                     }
                 }
             }
         };
-        *member.named.lock() = Instant::now();
-        Some(member)
+        *node.named_at.lock() = Instant::now();
+        Some(node)
     }
 
     /// Waits until all masters are connected.
@@ -176,12 +171,12 @@ impl Topology {
             let mut news = pin!(self.news.notified());
             news.as_mut().enable();
             let leaders = self.leaders();
-            let absent = leaders.iter().find(|leader| !leader.node.is_connected());
+            let absent = leaders.iter().find(|leader| !leader.is_connected());
             match absent {
                 // The master may never return, but then another node takes over its slots.
                 Some(absent) => {
                     self.suspect();
-                    first(absent.node.connected(), news).await;
+                    first(absent.connected(), news).await;
                 }
                 None if leaders.is_empty() => news.await,
                 None => return,
@@ -189,41 +184,41 @@ impl Topology {
         }
     }
 
-    /// Returns all members that have slots.
-    pub(crate) fn leaders(&self) -> Vec<Arc<Member>> {
+    /// Returns all nodes that have slots.
+    pub(crate) fn leaders(&self) -> Vec<Arc<Node>> {
         self.map.read().masters.clone()
     }
 
     /// Returns the number of requests that wait for a call.
     pub(crate) fn queued(&self) -> usize {
-        self.map.read().members.values().map(|member| member.lanes.lock().queued()).sum()
+        self.map.read().nodes.values().map(|node| node.lanes.lock().queued()).sum()
     }
 
     /// Adopts the Cluster's slot map, and drops nodes that have left.
     fn adopt(&self, connect: &Connect, parts: &[Part]) {
         let now = Instant::now();
         let mut map = self.map.write();
-        let mut members = HashMap::new();
-        for place in parts.iter().map(|part| &part.master) {
-            let known = map.members.get(place).cloned();
-            if let Some(member) = known.or_else(|| connect.member(place)) {
-                members.insert(place.clone(), member);
+        let mut nodes = HashMap::new();
+        for address in parts.iter().map(|part| &part.master) {
+            let known = map.nodes.get(address).cloned();
+            if let Some(node) = known.or_else(|| connect.node(address)) {
+                nodes.insert(address.clone(), node);
             }
         }
-        let masters = members.values().cloned().collect();
+        let masters = nodes.values().cloned().collect();
         let mut slots = vec![None; SLOTS];
         for part in parts {
             for slot in part.slots.clone() {
-                slots[usize::from(slot)] = members.get(&part.master).cloned();
+                slots[usize::from(slot)] = nodes.get(&part.master).cloned();
             }
         }
-        for (place, member) in &map.members {
-            if now.saturating_duration_since(*member.named.lock()) < PERIOD {
-                members.entry(place.clone()).or_insert_with(|| Arc::clone(member));
+        for (address, node) in &map.nodes {
+            if now.saturating_duration_since(*node.named_at.lock()) < PERIOD {
+                nodes.entry(address.clone()).or_insert_with(|| Arc::clone(node));
             }
         }
         let replicas = parts.iter().flat_map(|part| part.replicas.iter().cloned()).collect();
-        let before = std::mem::replace(&mut *map, Map { members, replicas, slots, masters });
+        let before = std::mem::replace(&mut *map, Map { nodes, replicas, slots, masters });
         drop(map);
         // Dropped after unlocking, because this may close connections.
         drop(before);

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Topology;
 use super::discovery::{Discovery, PERIOD};
-use super::member::Member;
 use super::slots::{Part, parse};
+use crate::node::Node;
 use crate::random::Random;
 
 /// The pause after a query that found another map, so many failures cause a single query.
@@ -43,9 +43,9 @@ impl Discovery {
         let mut error = "there is no node".to_owned();
         for pair in self.in_turn(topology, with_all).chunks(2) {
             let mut asked = JoinSet::new();
-            for member in pair {
-                let member = Arc::clone(member);
-                asked.spawn(async move { member.map().await });
+            for node in pair {
+                let node = Arc::clone(node);
+                asked.spawn(async move { node.map().await });
             }
             let mut until = Instant::now() + LONGEST_ANSWER;
             let mut latest: Option<(u64, Vec<Part>)> = None;
@@ -69,31 +69,31 @@ impl Discovery {
 
     /// Returns the nodes in query order: connected nodes first, and otherwise random, so a fleet's
     /// processes do not all query the same node.
-    fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
-        if with_all || topology.map.read().members.is_empty() {
-            // Seeds and replicas remain members until a node answers with a map that omits them.
+    fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Node>> {
+        if with_all || topology.map.read().nodes.is_empty() {
+            // Seeds and replicas remain in the map until a node answers with a map that omits them.
             let replicas = topology.map.read().replicas.clone();
-            for place in self.seeds.iter().chain(&replicas) {
-                topology.named(place);
+            for address in self.seeds.iter().chain(&replicas) {
+                topology.named(address);
             }
         }
-        let mut members: Vec<_> = topology.map.read().members.values().cloned().collect();
+        let mut nodes: Vec<_> = topology.map.read().nodes.values().cloned().collect();
         // Sorted first, because the map's order would make a seeded shuffle irreproducible.
-        members.sort_unstable_by(|one, other| one.place.cmp(&other.place));
+        nodes.sort_unstable_by(|one, other| one.address.cmp(&other.address));
         let random = &self.connect.about.random;
-        members.sort_by_cached_key(|member| (!member.node.is_connected(), random.next()));
-        members
+        nodes.sort_by_cached_key(|node| (!node.is_connected(), random.next()));
+        nodes
     }
 }
 
-impl Member {
+impl Node {
     /// Returns this node's slot map and its epoch, which is zero if the user may not query it.
     async fn map(&self) -> Result<(u64, Vec<Part>), String> {
-        let answer = self.node.cluster_slots().await;
-        let answer = answer.map_err(|error| format!("{}: {error}", self.place))?;
-        let parts = parse(answer, &self.place.host);
-        let parts = parts.ok_or_else(|| format!("{} knows of no slots", self.place))?;
-        let epoch = self.node.cluster_epoch().await.unwrap_or_default();
+        let answer = self.cluster_slots().await;
+        let answer = answer.map_err(|error| format!("{}: {error}", self.address))?;
+        let parts = parse(answer, &self.address.host);
+        let parts = parts.ok_or_else(|| format!("{} knows of no slots", self.address))?;
+        let epoch = self.cluster_epoch().await.unwrap_or_default();
         Ok((epoch, parts))
     }
 }

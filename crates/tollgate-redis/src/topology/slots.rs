@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::place::Place;
 use crate::connection::command::Value;
+use crate::host_port::HostPort;
 
 /// The number of slots in every Cluster.
 pub(super) const SLOTS: usize = 16_384;
@@ -12,8 +12,8 @@ pub(super) const SLOTS: usize = 16_384;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) slots: RangeInclusive<u16>,
-    pub(super) master: Place,
-    pub(super) replicas: Vec<Place>,
+    pub(super) master: HostPort,
+    pub(super) replicas: Vec<HostPort>,
 }
 
 /// Parses the answer of the node at host `asked`. `None` if it is malformed or contains no slots,
@@ -30,7 +30,7 @@ fn part(part: Value, asked: &str) -> Option<Part> {
     let mut fields = fields.into_iter();
     let mut slot = || slot(&fields.next()?);
     let slots = slot()?..=slot()?;
-    let mut nodes = fields.map(|node| place(&node, asked));
+    let mut nodes = fields.map(|node| address(&node, asked));
     let master = nodes.next()??;
     Some(Part { slots, master, replicas: nodes.flatten().collect() })
 }
@@ -42,11 +42,11 @@ fn slot(value: &Value) -> Option<u16> {
 
 /// Parses `host, port, id, …`. The host is an address or a name, as the Cluster is configured to
 /// announce it, or null if unknown.
-fn place(node: &Value, asked: &str) -> Option<Place> {
+fn address(node: &Value, asked: &str) -> Option<HostPort> {
     let Value::List(fields) = node else { return None };
     let [host, port, ..] = &fields[..] else { return None };
     let host = if *host == Value::Null { "" } else { host.as_str()? };
-    Some(Place::announced(host, u16::try_from(port.as_u64()?).ok()?, asked))
+    Some(HostPort::announced(host, u16::try_from(port.as_u64()?).ok()?, asked))
 }
 
 #[cfg(test)]
@@ -71,8 +71,8 @@ mod tests {
         list([Value::Number(first), Value::Number(last)].into_iter().chain(nodes))
     }
 
-    fn at(host: &str, port: u16) -> Place {
-        Place { host: host.to_owned(), port }
+    fn at(host: &str, port: u16) -> HostPort {
+        HostPort { host: host.to_owned(), port }
     }
 
     #[test]

@@ -246,7 +246,9 @@ async fn huge_request_is_answered() {
     let (many, one) = (store.decide(&charges), store.charge(&policy, &key, Cost::ONE));
     let answers = async { (many.await, one.await) };
     let (many, one) = tokio::time::timeout(Duration::from_secs(8), answers).await.unwrap();
-    assert_eq!(many.unwrap().decisions()[0].remaining, 30_000);
     assert!(one.unwrap().is_admitted());
+    // It is encoded while the other request is sent, so that may be decided first.
+    let remaining = many.unwrap().decisions()[0].remaining;
+    assert!((29_999..=30_000).contains(&remaining), "{remaining}");
     drop(held);
 }

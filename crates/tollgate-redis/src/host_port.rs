@@ -1,18 +1,18 @@
-//! A Cluster node's address.
+//! A node's address.
 
 use std::fmt;
 
 /// A host (name or address) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct HostPort {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-impl Place {
-    /// Creates a place from a node's announcement. The host is empty if it equals the host at which
+impl HostPort {
+    /// Creates an address from a node's announcement. The host is empty if it equals the host at which
     /// the announcing node was reached, and a question mark if the name is unknown.
-    pub(super) fn announced(host: &str, port: u16, asked: &str) -> Self {
+    pub(crate) fn announced(host: &str, port: u16, asked: &str) -> Self {
         let host = if matches!(host, "" | "?") { asked } else { host };
         Self { host: host.to_owned(), port }
     }
@@ -25,7 +25,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -48,8 +48,8 @@ mod tests {
             ("host:port", None),
         ];
         for (to, expected) in cases {
-            let expected = expected.map(|(host, port)| Place { host: host.to_owned(), port });
-            assert_eq!(Place::of_redirection(to, "asked"), expected, "{to}");
+            let expected = expected.map(|(host, port)| HostPort { host: host.to_owned(), port });
+            assert_eq!(HostPort::of_redirection(to, "asked"), expected, "{to}");
         }
     }
 }

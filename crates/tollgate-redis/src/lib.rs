@@ -82,6 +82,7 @@ mod future;
 mod header;
 mod host_port;
 mod ids;
+mod lanes;
 mod lease;
 mod names;
 mod node;

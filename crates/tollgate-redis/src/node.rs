@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::Timestamp;
 
-use crate::combiner::Lanes;
 use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
 use crate::connection::{Connection, Reconnects};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
 use crate::host_port::HostPort;
+use crate::lanes::Lanes;
 use crate::node_breaker::NodeBreaker;
 use crate::pace::Bounds;
 use crate::random::Random;

@@ -18,7 +18,6 @@ mod answers;
 mod call;
 mod deadlines;
 mod lane;
-mod lanes;
 mod redirect;
 mod submit;
 mod work;
@@ -30,7 +29,6 @@ use std::sync::atomic::AtomicU64;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-pub(crate) use self::lanes::Lanes;
 use crate::clock::Clock;
 use crate::deny_cache::DenyCache;
 use crate::ids::Ids;

@@ -9,9 +9,9 @@ use crate::ticket::Ticket;
 #[derive(Debug)]
 pub(crate) struct Lanes {
     /// Each slot is held by a task, so a future that is not polled cannot block other requests.
-    pub(super) pace: Pace<Arc<Ticket>>,
+    pub(crate) pace: Pace<Arc<Ticket>>,
     /// Whether a direct call is in flight: a request that found the server idle.
-    pub(super) is_direct: bool,
+    pub(crate) is_direct: bool,
 }
 
 impl Lanes {

@@ -7,10 +7,10 @@ pub(crate) mod sides;
 
 use std::time::Duration;
 
-use tollgate::policy::{Algorithm, Refill};
+use tollgate::policy::{Algorithm, Lease, Refill};
 
 use self::side::{Expect, Keys, peer};
-use self::sides::{Bucket, Governor, Ready, Tollgate, Two, TwoGovernors};
+use self::sides::{Bucket, Direct, Global, Governor, Leased, Ready, Tollgate, Two, TwoGovernors};
 use crate::Failure;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, interleave};
@@ -30,7 +30,7 @@ const SPAN: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 40;
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let tables = [keys()?, algorithms::table()?, two()?, bytes::table()?];
+    let tables = [keys()?, hot()?, algorithms::table()?, two()?, bytes::table()?];
     report::write("memory", METHOD, &tables)
 }
 
@@ -55,7 +55,7 @@ fn keys() -> Result<Table, Failure> {
         ],
     );
     for (count, bucket, targets) in [
-        (1, Bucket::ENDLESS, [0.6, 0.8]),
+        (1, Bucket::ENDLESS, [0.7, 0.7]),
         (100_000, Bucket::LASTING, [0.6, 0.6]),
         (1_000_000, Bucket::LASTING, [0.7, 0.7]),
     ] {
@@ -92,11 +92,58 @@ fn keys() -> Result<Table, Failure> {
     Ok(table)
 }
 
+/// A policy without a key, and leases per thread.
+fn hot() -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "One quota without a key, and a hot key with leases of 1 % for each thread",
+        &[
+            "Tollgate",
+            "threads",
+            "ns",
+            "governor, `String`",
+            "governor, no key",
+            "× `String`",
+            "target",
+            "met",
+            "× no key",
+        ],
+    );
+    let keys = Keys::new(1);
+    let global = Global::new(BUCKET, Bucket::ENDLESS.ours())?;
+    let leased = Leased::new(Bucket::ENDLESS.ours(), Lease::of(1, 100))?;
+    let strings = Governor::<String>::new(Bucket::ENDLESS.theirs()?);
+    let direct = Direct::new(Bucket::ENDLESS.theirs()?);
+    for (threads, targets) in (1..).zip([[Some(0.5), None], [None, Some(0.15)]]) {
+        let measured = interleave(
+            &mut [
+                peer(&global, &keys, threads, SPAN, Expect::Allowed),
+                peer(&leased, &keys, threads, SPAN, Expect::Allowed),
+                peer(&strings, &keys, threads, SPAN, Expect::Allowed),
+                peer(&direct, &keys, threads, SPAN, Expect::Allowed),
+            ],
+            ROUNDS,
+        );
+        let [ours @ .., strings, direct] = &measured[..] else { continue };
+        let names = ["a policy without a key", "leases for each thread"];
+        for ((name, ours), target) in names.into_iter().zip(ours).zip(targets) {
+            let ratio = Spread::of_ratios(ours, strings);
+            let mut cells = vec![name.to_owned(), threads.to_string()];
+            let ns = [ours, strings, direct];
+            cells.extend(ns.map(|ns| Spread::of(ns.iter().copied()).to_string()));
+            cells.push(format!("{ratio:.2}"));
+            cells.extend(target.map_or(Target::None, Target::AtMost).cells(ratio));
+            cells.push(format!("{:.2}", Spread::of_ratios(ours, direct)));
+            table.row(cells);
+        }
+    }
+    Ok(table)
+}
+
 /// A global policy and a policy per key.
 fn two() -> Result<Table, Failure> {
     let mut table = Table::new(
         "Two policies per request, global and per key, one thread",
-        &["keys", "Tollgate, all or none", "governor, in sequence", "ratio"],
+        &["keys", "Tollgate, all or none", "governor, in sequence", "ratio", "target", "met"],
     );
     for (count, bucket) in [(1, Bucket::ENDLESS), (100_000, Bucket::LASTING)] {
         let keys = Keys::new(count);
@@ -112,7 +159,8 @@ fn two() -> Result<Table, Failure> {
         let [ours, theirs] = &measured[..] else { continue };
         let ratio = Spread::of_ratios(ours, theirs);
         let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
-        table.row([count.to_string()].into_iter().chain(ns).chain([format!("{ratio:.2}")]));
+        let cells = [count.to_string()].into_iter().chain(ns).chain([format!("{ratio:.2}")]);
+        table.row(cells.chain(Target::AtMost(1.0).cells(ratio)));
     }
     Ok(table)
 }

@@ -9,8 +9,8 @@ use governor::clock::DefaultClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
 use tollgate::key::Key;
-use tollgate::policy::{Algorithm, Cost};
-use tollgate::store::{Charge, Clock, Micros, SystemClock, Verdict};
+use tollgate::policy::{Algorithm, Cost, Lease};
+use tollgate::store::{Charge, Clock, Micros, SystemClock, ThreadLeases, Verdict};
 use tollgate::{MemoryStore, Policy, Quota, Store};
 
 use super::side::{Side, Text};
@@ -39,6 +39,48 @@ impl Tollgate<Ticking> {
 }
 
 impl<C: Clock> Side for Tollgate<C> {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
+        let key = Key::new(text);
+        used(self.store.decide(&[Charge::new(&self.policy, &key, Cost::ONE)]).into_inner())
+    }
+}
+
+/// A policy without a key.
+pub(crate) struct Global(Tollgate);
+
+impl Global {
+    pub(crate) fn new(algorithm: Algorithm, quota: Quota) -> Result<Self, Failure> {
+        Ok(Self(Tollgate::new(algorithm, quota, 1)?))
+    }
+}
+
+impl Side for Global {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, _: &Text, (): &mut ()) -> bool {
+        let charge = Charge::new(&self.0.policy, &Key::GLOBAL, Cost::ONE);
+        used(self.0.store.decide(&[charge]).into_inner())
+    }
+}
+
+/// A policy whose units each thread takes in blocks.
+pub(crate) struct Leased {
+    store: ThreadLeases,
+    policy: Policy,
+}
+
+impl Leased {
+    pub(crate) fn new(quota: Quota, lease: Lease) -> Result<Self, Failure> {
+        let policy = Policy::token_bucket("bench", quota)?.with_lease(lease)?;
+        Ok(Self { store: MemoryStore::new().with_thread_leases(), policy })
+    }
+}
+
+impl Side for Leased {
     type Buffer = ();
 
     #[inline]
@@ -122,6 +164,24 @@ impl Side for Governor<[u8; 13]> {
     }
 }
 
+/// governor without a key.
+pub(crate) struct Direct(DefaultDirectRateLimiter);
+
+impl Direct {
+    pub(crate) fn new(quota: governor::Quota) -> Self {
+        Self(RateLimiter::direct(quota))
+    }
+}
+
+impl Side for Direct {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, _: &Text, (): &mut ()) -> bool {
+        black_box(self.0.check()).is_ok()
+    }
+}
+
 /// governor with keys that the service already has as strings.
 pub(crate) struct Ready(Governor<String>);
 
@@ -143,13 +203,13 @@ impl Side for Ready {
 /// Two governor limiters in sequence. If the second denies, the first has still charged the
 /// request.
 pub(crate) struct TwoGovernors {
-    global: DefaultDirectRateLimiter,
+    global: Direct,
     each: Governor<String>,
 }
 
 impl TwoGovernors {
     pub(crate) fn new(global: governor::Quota, each: governor::Quota) -> Self {
-        Self { global: RateLimiter::direct(global), each: Governor::new(each) }
+        Self { global: Direct::new(global), each: Governor::new(each) }
     }
 }
 
@@ -158,7 +218,7 @@ impl Side for TwoGovernors {
 
     #[inline]
     fn decide(&self, text: &Text, key: &mut String) -> bool {
-        black_box(self.global.check()).is_ok() && self.each.decide(text, key)
+        self.global.decide(text, &mut ()) && self.each.decide(text, key)
     }
 }
 

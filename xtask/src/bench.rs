@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: builds and runs the benchmarks in the `bench` profile.
 
+use std::env;
+
 use crate::process::{self, Failure};
+use crate::tools;
 
 /// Command-line arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
@@ -27,8 +30,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let gateway = ["--profile", "bench", "--package", "tollgate-cli"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    if is_meant("gateway") {
+        path = tools::with_envoy(&path)?;
+    }
     let run = |name: Option<&String>| {
-        process::run(process::cargo(&["run"]).args(package).arg("--").args(name).args(&args.rest))
+        let mut run = process::cargo(&["run"]);
+        process::run(run.env("PATH", &path).args(package).arg("--").args(name).args(&args.rest))
     };
     if args.names.is_empty() {
         return run(None);

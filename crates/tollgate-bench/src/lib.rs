@@ -9,7 +9,7 @@
 //! | `http.rs` | the layer in a server, over sockets |
 //! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
-//! | `gateway.rs` | the gateway in front of a server, compared with nginx |
+//! | `gateway/` | the gateway in front of a server, and its decisions for other proxies, compared with nginx and Envoy |
 //! | `replay.rs` | `tollgate replay` over a log, compared with GoAccess |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds, and the
@@ -19,6 +19,7 @@ mod apps;
 mod clock;
 mod flood;
 mod gateway;
+mod h2load;
 mod http;
 mod layer;
 mod machine;

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::Command;
 
 use crate::{Failure, process};
@@ -25,12 +24,17 @@ pub(crate) fn find() -> Result<(), Failure> {
 
 /// Runs wrk for one second with this number of connections.
 pub(crate) fn load(address: SocketAddr, connections: u32) -> Load {
-    run(address, connections, None).unwrap_or_else(Load::failed)
+    load_url(&format!("http://{address}/"), connections, &[])
+}
+
+/// The same for a URL and further arguments of wrk.
+pub(crate) fn load_url(url: &str, connections: u32, arguments: &[String]) -> Load {
+    run(url, connections, arguments).unwrap_or_else(Load::failed)
 }
 
 impl Load {
     #[expect(clippy::needless_pass_by_value, reason = "the failure ends here")]
-    fn failed(failure: Failure) -> Self {
+    pub(crate) fn failed(failure: Failure) -> Self {
         eprintln!("{failure}");
         Self { requests: f64::NAN, rate: f64::NAN, median: f64::NAN, p99: f64::NAN }
     }
@@ -42,7 +46,8 @@ pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
     let measured = tempfile::NamedTempFile::new().map_err(Failure::from).and_then(|mut file| {
         file.write_all(script.as_bytes())?;
         let connections = (rate * f64::from(PAUSE) / 1e3).round().max(1.0) as u32;
-        run(address, connections, Some(file.path()))
+        let script = format!("--script={}", file.path().display());
+        run(&format!("http://{address}/"), connections, &[script])
     });
     measured.unwrap_or_else(Load::failed)
 }
@@ -50,15 +55,12 @@ pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
 /// The mean pause before a request on a connection in [`paced`], in milliseconds.
 const PAUSE: u32 = 3;
 
-fn run(address: SocketAddr, connections: u32, script: Option<&Path>) -> Result<Load, Failure> {
+fn run(url: &str, connections: u32, arguments: &[String]) -> Result<Load, Failure> {
     let mut wrk = Command::new("wrk");
     wrk.args(["--threads=1", "--latency", &format!("--connections={connections}")]);
     // The shortest duration that wrk supports.
     wrk.arg("--duration=1s");
-    if let Some(script) = script {
-        wrk.arg("--script").arg(script);
-    }
-    let output = wrk.arg(format!("http://{address}/")).output()?;
+    let output = wrk.args(arguments).arg(url).output()?;
     read(&String::from_utf8(output.stdout)?)
 }
 

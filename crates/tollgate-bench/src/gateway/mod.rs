@@ -1,21 +1,18 @@
-//! The gateway in front of a server, compared with nginx.
+//! The gateway in front of a server, compared with nginx and Envoy.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+mod fronts;
+mod programs;
+mod traffic;
 
-use tempfile::TempDir;
+use std::net::{Ipv4Addr, SocketAddr};
 
+use self::programs::{PORT, Program, proxy_pass, upstream};
 use crate::apps::Wrapping;
 use crate::redis::Server;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
 use crate::wrk::{self, Load};
-use crate::{Failure, http, process};
+use crate::{Failure, h2load, http, process};
 
 const METHOD: &str = "\
 A server returns a short text. In front of it runs the gateway without limits, the gateway with a
@@ -25,7 +22,12 @@ processes and the gateway has two worker threads; both reuse their connections t
 requests come from one address and are allowed. Processor time is the user and kernel time of all
 gateway or nginx processes. `× nginx` compares with nginx without limits in the same round, and `×
 gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests per second
-that nginx can answer.";
+that nginx can answer.
+
+The rows of other requests have headers of 256 bytes, TLS between the client and the program in
+front, or HTTP/2 on both sides. nginx forwards over HTTP/2 with `grpc_pass`. Envoy has two worker
+threads. In the rows of decisions for other proxies, the processor time of the proxy and of Tollgate
+are added; all limits are per address.";
 
 /// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;
@@ -36,6 +38,12 @@ const CONNECTIONS: u32 = 64;
 /// Idle connections while their memory is measured. The gateway needs twice as many open files, and
 /// many systems allow 20 000.
 const WAITING: usize = 9_500;
+
+/// A token bucket per address in the gateway, which allows all requests.
+const LIMIT: &str = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
+
+/// nginx's limit per address, which allows all requests.
+const LIMIT_REQ: &str = "limit_req zone=clients burst=100000 nodelay;";
 
 /// The row that `× gateway` refers to.
 const GATEWAY: usize = 1;
@@ -80,27 +88,36 @@ const SIDES: [Side; 6] = [
 /// With fewer rounds than [`ROUNDS`], which show that the benchmark works, it writes no page.
 pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     wrk::find()?;
+    h2load::find()?;
     process::find("nginx", "nginx-light")?;
     let server = http::start(Wrapping::Bare)?;
     let port = server.address().port();
-    let free = Running::gateway(port, "")?;
-    let limit = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
-    let limited = Running::gateway(port, limit)?;
+    let target = format!("http://127.0.0.1:{port}");
+    let free = Program::gateway(&target, "")?;
+    let limited = Program::gateway(&target, LIMIT)?;
     let redis = Server::start()?;
     // Fail closed, because otherwise a failed decision would count as a fast decision.
     let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
-    let shared = Running::gateway(port, &format!("{limit}{store}  onStoreError: closed\n"))?;
-    let nginx = Running::nginx(port)?;
-    let sides = [
-        (port, server.id()),
-        free.side(0),
-        limited.side(0),
-        shared.side(0),
-        nginx.side(0),
-        nginx.side(1),
+    let shared = Program::gateway(&target, &format!("{LIMIT}{store}  onStoreError: closed\n"))?;
+    let listen = format!("listen 127.0.0.1:{PORT};");
+    let pass = proxy_pass("server");
+    let nginx = Program::nginx(
+        &[
+            format!("{listen} location / {{ {pass} }}"),
+            format!("{listen} location / {{ {LIMIT_REQ} {pass} }}"),
+        ],
+        &upstream("server", port),
+    )?;
+    let places = [
+        Place { port, processes: vec![server.id()] },
+        free.place(0),
+        limited.place(0),
+        shared.place(0),
+        nginx.place(0),
+        nginx.place(1),
     ];
 
-    let full = measure(sides, rounds, |address| wrk::load(address, CONNECTIONS));
+    let full = measure(&places, rounds, |port| wrk::load(local(port), CONNECTIONS));
     let mut throughput = Table::new(
         "64 connections, as fast as they can",
         &[
@@ -131,7 +148,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     }
 
     let half = Spread::of(full[NGINX].rates.iter().copied()).median / 2.0;
-    let paced = measure(sides, rounds, |address| wrk::paced(address, half));
+    let paced = measure(&places, rounds, |port| wrk::paced(local(port), half));
     let mut steady = Table::new(
         "Half of the requests per second that nginx can answer",
         &[
@@ -158,7 +175,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         steady.row(cells.chain(compared(side.p99, to_nginx)));
     }
 
-    let alone = measure(sides, rounds, |address| wrk::load(address, 1));
+    let alone = measure(&places, rounds, |port| wrk::load(local(port), 1));
     let mut latency = Table::new(
         "Microseconds of a request, one connection",
         &["in front", "half take at most", "added", "99 in 100 take at most", "added"],
@@ -178,11 +195,14 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         "Memory of connections that wait for their next request",
         &["gateway", "KiB a connection, of 9500", "MiB for 10 000", "target", "met"],
     );
-    let kib = limited.waiting()?;
+    let kib = limited.waiting(WAITING)?;
     let mib = Spread::of([kib * 10_000.0 / 1024.0]);
     let cells = ["with a policy".to_owned(), format!("{kib:.1}"), format!("{:.0}", mib.median)];
     memory.row(cells.into_iter().chain(Target::AtMost(150.0).cells(mib)));
-    let tables = [throughput, steady, latency, memory];
+    drop((free, limited, shared, nginx));
+    let others = traffic::table(port, rounds)?;
+    let [proxies, calls] = fronts::tables(port, rounds)?;
+    let tables = [throughput, steady, latency, memory, others, proxies, calls];
     if rounds < ROUNDS { report::show(&tables) } else { report::write("gateway", METHOD, &tables) }
 }
 
@@ -210,20 +230,26 @@ struct Measured {
     p99s: Vec<f64>,
 }
 
-/// Measures each side, a port and a process, with one kind of load.
-fn measure(
-    sides: [(u16, u32); 6],
-    rounds: usize,
-    load: impl Fn(SocketAddr) -> Load,
-) -> [Measured; 6] {
-    let mut measured: [Measured; 6] = Default::default();
+/// A port that is measured, and the processes whose processor time counts.
+#[derive(Clone)]
+struct Place {
+    port: u16,
+    processes: Vec<u32>,
+}
+
+/// Measures each place with one kind of load, which gets the port.
+fn measure(places: &[Place], rounds: usize, load: impl Fn(u16) -> Load) -> Vec<Measured> {
+    let mut measured: Vec<_> = places.iter().map(|_| Measured::default()).collect();
     let mut peers: Vec<Peer<'_>> = Vec::new();
-    for ((port, process), measured) in sides.into_iter().zip(&mut measured) {
+    for (place, measured) in places.iter().zip(&mut measured) {
         let load = &load;
         peers.push(Box::new(move || {
-            let time = || process::family_time(process).unwrap_or(f64::NAN);
+            let time = || {
+                let times = place.processes.iter().map(|process| process::family_time(*process));
+                times.sum::<Result<f64, _>>().unwrap_or(f64::NAN)
+            };
             let before = time();
-            let load = load(local(port));
+            let load = load(place.port);
             measured.micros.push((time() - before) * 1e6 / load.requests);
             measured.medians.push(load.median * 1e3);
             measured.p99s.push(load.p99 * 1e3);
@@ -244,117 +270,4 @@ fn measure(
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
-}
-
-/// The gateway or nginx, stopped on drop.
-struct Running {
-    process: Child,
-    ports: Vec<u16>,
-    folder: TempDir,
-}
-
-impl Running {
-    fn gateway(target: u16, limits: &str) -> Result<Self, Failure> {
-        let program = std::env::current_exe()?.with_file_name("tollgate");
-        if !program.exists() {
-            return Err(format!("no {}: use `cargo xtask bench gateway`", program.display()).into());
-        }
-        let folder = TempDir::new()?;
-        let file = folder.path().join("limits.yaml");
-        let lines = format!(
-            "rateLimiter:\n  listen: {{address: '127.0.0.1:0', maxConnectionsPerAddress: 10000}}\n  \
-             admin: 127.0.0.1:0\n  target: http://127.0.0.1:{target}\n{limits}"
-        );
-        fs::write(&file, lines)?;
-        let mut process = Command::new(program)
-            .args(["serve", "--config"])
-            .arg(&file)
-            .env("TOKIO_WORKER_THREADS", "2")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut banner = String::new();
-        let stdout = process.stdout.take().ok_or("the gateway has no output")?;
-        BufReader::new(stdout).read_line(&mut banner)?;
-        let port = banner.trim().rsplit(':').next().and_then(|port| port.parse().ok());
-        let port = port.ok_or("the gateway does not listen")?;
-        Ok(Self { process, ports: vec![port], folder })
-    }
-
-    fn nginx(target: u16) -> Result<Self, Failure> {
-        let folder = TempDir::new()?;
-        let free = || -> Result<u16, Failure> {
-            Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-        };
-        let ports = vec![free()?, free()?];
-        let file = folder.path().join("nginx.conf");
-        fs::write(&file, nginx_conf(folder.path(), target, &ports))?;
-        let mut command = Command::new("nginx");
-        command.arg("-p").arg(folder.path()).arg("-c").arg(&file).stderr(Stdio::null());
-        let process = command.spawn()?;
-        let running = Self { process, ports, folder };
-        for port in &running.ports {
-            let started = Instant::now();
-            while TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_err() {
-                if started.elapsed() > Duration::from_secs(10) {
-                    return Err("nginx does not listen".into());
-                }
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        Ok(running)
-    }
-
-    /// A port and the process.
-    fn side(&self, port: usize) -> (u16, u32) {
-        (self.ports[port], self.process.id())
-    }
-
-    /// KiB per idle connection that has sent one request.
-    fn waiting(&self) -> Result<f64, Failure> {
-        let memory = || process::memory_of(&self.process.id().to_string(), "VmRSS");
-        let before = memory()?;
-        let mut waiting = Vec::new();
-        for _ in 0..WAITING {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[0]))?;
-            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
-            if stream.read(&mut [0; 4096])? == 0 {
-                return Err("the gateway closed a connection".into());
-            }
-            waiting.push(stream);
-        }
-        Ok((memory()? - before) / 1024.0 / waiting.len() as f64)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // SIGTERM, because with SIGKILL nginx would leave its workers running.
-        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(self.folder.path());
-    }
-}
-
-fn nginx_conf(folder: &Path, target: u16, ports: &[u16]) -> String {
-    let (folder, free, limited) = (folder.display(), ports[0], ports[1]);
-    let proxy = "proxy_pass http://server; proxy_http_version 1.1; \
-                 proxy_set_header Connection ''; proxy_set_header Host $host; \
-                 proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; \
-                 proxy_set_header X-Forwarded-Proto $scheme;";
-    format!(
-        "worker_processes 2; daemon off; pid {folder}/pid; error_log /dev/null;\n\
-         events {{ worker_connections 4096; }}\n\
-         http {{\n\
-         access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;\n\
-         fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;\n\
-         keepalive_requests 1000000000;\n\
-         limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
-         upstream server {{ server 127.0.0.1:{target}; keepalive 128;\n\
-         keepalive_requests 1000000000; }}\n\
-         server {{ listen 127.0.0.1:{free}; location / {{ {proxy} }} }}\n\
-         server {{ listen 127.0.0.1:{limited}; location / {{\n\
-         limit_req zone=clients burst=100000 nodelay; {proxy} }} }}\n\
-         }}\n"
-    )
 }

@@ -1,0 +1,225 @@
+//! Decisions for other proxies.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::programs::{PORT, Program, TYPES, envoy_cluster, envoy_listener, proxy_pass, upstream};
+use super::{CONNECTIONS, LIMIT, LIMIT_REQ, Place, local, measure};
+use crate::Failure;
+use crate::h2load::{self, Calls};
+use crate::report::Table;
+use crate::rounds::Spread;
+use crate::wrk;
+
+/// Measures nginx and Envoy with their own limits and with Tollgate's decisions, and the decisions
+/// alone.
+pub(super) fn tables(port: u16, rounds: usize) -> Result<[Table; 2], Failure> {
+    let rules = Rules::new()?;
+    let auth = "  forwardAuth: {listen: '127.0.0.1:0', trustedProxies: [loopback]}\n";
+    let auth = Program::tollgate(&format!("{auth}{LIMIT}"))?;
+    let service = "  rateLimitService: {listen: '127.0.0.1:0', config: FILE}\n";
+    let service = service.replace("FILE", &rules.file.display().to_string());
+    let service = Program::tollgate(&service)?;
+
+    let proxies = proxies(port, rounds, &auth, &service)?;
+    let calls = calls(rounds, &auth, &service, &rules)?;
+    Ok([proxies, calls])
+}
+
+fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Result<Table, Failure> {
+    let (listen, pass) = (format!("listen 127.0.0.1:{PORT};"), proxy_pass("server"));
+    let check = "location = /check { internal; proxy_pass http://tollgate/auth-request; \
+                 proxy_http_version 1.1; proxy_set_header Connection ''; \
+                 proxy_pass_request_body off; proxy_set_header Content-Length ''; \
+                 proxy_set_header Host $host; proxy_set_header X-Original-Method $request_method; \
+                 proxy_set_header X-Original-URI $request_uri; \
+                 proxy_set_header X-Forwarded-For $remote_addr; }";
+    let nginx = Program::nginx(
+        &[
+            format!("{listen} location / {{ {pass} }}"),
+            format!("{listen} location / {{ {LIMIT_REQ} {pass} }}"),
+            format!("{listen} location / {{ auth_request /check; {pass} }} {check}"),
+        ],
+        &(upstream("server", port) + &upstream("tollgate", auth.port())),
+    )?;
+    let mut names =
+        vec!["nginx, no limits", "nginx, `limit_req`", "nginx, `auth_request` to Tollgate"];
+    let mut places = vec![nginx.place(0), nginx.place(1), with(nginx.place(2), auth)];
+    let envoy = Program::envoy(
+        &[
+            envoy_listener("server", "", None),
+            envoy_listener("server", LOCAL, None),
+            envoy_listener("server", &ext_authz(auth.port()), None),
+            envoy_listener("server", &rate_limit_service(), None),
+        ],
+        &(envoy_cluster("server", port, false)
+            + &envoy_cluster("auth", auth.port(), false)
+            + &envoy_cluster("service", service.port(), true)),
+    )?;
+    if let Some(envoy) = &envoy {
+        names.extend([
+            "Envoy, no limits",
+            "Envoy, `local_ratelimit`",
+            "Envoy, `ext_authz` to Tollgate",
+            "Envoy, rate limit service of Tollgate",
+        ]);
+        places.extend([envoy.place(0), envoy.place(1)]);
+        places.extend([with(envoy.place(2), auth), with(envoy.place(3), service)]);
+    }
+
+    let measured = measure(&places, rounds, |port| wrk::load(local(port), CONNECTIONS));
+    let mut table = Table::new(
+        "Limits in other proxies, 64 connections",
+        &[
+            "in front",
+            "thousand requests/s",
+            "processor µs a request",
+            "× the proxy without limits",
+        ],
+    );
+    for (place, (name, side)) in names.iter().zip(&measured).enumerate() {
+        let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
+        let micros = Spread::of(side.micros.iter().copied());
+        let alone = &measured[if place < ENVOY { 0 } else { ENVOY }];
+        let ratio = Spread::of_ratios(&side.micros, &alone.micros);
+        let cells = [rate.to_string(), micros.to_string(), format!("{ratio:.2}")];
+        table.row([(*name).to_owned()].into_iter().chain(cells));
+    }
+    Ok(table)
+}
+
+/// The first row of Envoy.
+const ENVOY: usize = 3;
+
+/// Adds Tollgate's processor time.
+fn with(mut proxy: Place, tollgate: &Program) -> Place {
+    proxy.processes.push(tollgate.id());
+    proxy
+}
+
+fn calls(
+    rounds: usize,
+    auth: &Program,
+    service: &Program,
+    rules: &Rules,
+) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "Decisions alone",
+        &[
+            "calls",
+            "at the same time",
+            "thousand decisions/s",
+            "µs a call",
+            "processor µs a decision",
+        ],
+    );
+    let url = |port| {
+        let method = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        format!("http://127.0.0.1:{port}/{method}")
+    };
+    let headers = [
+        "--header=X-Forwarded-Method: GET",
+        "--header=X-Forwarded-Uri: /",
+        "--header=X-Forwarded-Host: a",
+        "--header=X-Forwarded-For: 192.0.2.1",
+    ]
+    .map(str::to_owned);
+    let allowed = || service.metric(ALLOWED);
+    for parallel in [64, 1] {
+        let call = |port| {
+            let (connections, streams) = if parallel > 1 { (4, 16) } else { (1, 1) };
+            let grpc = Some(&*rules.call);
+            h2load::load(&url(port), Calls { connections, streams, grpc })
+        };
+        let before = allowed().unwrap_or_default();
+        let grpc = measure(&[service.place(0)], rounds, call);
+        // Errors have the status 200, too.
+        if allowed()? <= before {
+            return Err("the rate limit service allowed no call".into());
+        }
+        let check = |port| {
+            wrk::load_url(&format!("http://127.0.0.1:{port}/forward-auth"), parallel, &headers)
+        };
+        let auth = measure(&[auth.place(0)], rounds, check);
+        for (name, side) in [("rate limit service", grpc), ("forward auth", auth)] {
+            for side in side {
+                let rate = Spread::of(side.rates.iter().map(|rate| rate / 1e3));
+                let call =
+                    Spread::of(side.rates.iter().map(|rate| f64::from(parallel) * 1e6 / rate));
+                let micros = Spread::of(side.micros.iter().copied());
+                let cells = [name.to_owned(), parallel.to_string(), rate.to_string()];
+                table.row(cells.into_iter().chain([call.to_string(), micros.to_string()]));
+            }
+        }
+    }
+    Ok(table)
+}
+
+const ALLOWED: &str = "tollgate_gateway_rate_limit_service_total{domain=\"bench\",outcome=\"ok\"}";
+
+/// Rules for the rate limit service, and a call that they allow.
+struct Rules {
+    _folder: TempDir,
+    file: std::path::PathBuf,
+    call: std::path::PathBuf,
+}
+
+impl Rules {
+    fn new() -> Result<Self, Failure> {
+        let folder = TempDir::new()?;
+        let (file, call) = (folder.path().join("rules.yaml"), folder.path().join("call"));
+        let rule = "{unit: second, requests_per_unit: 1000000000}";
+        let rules =
+            format!("domain: bench\ndescriptors: [{{key: remote_address, rate_limit: {rule}}}]\n");
+        fs::write(&file, rules)?;
+        // A `RateLimitRequest` with a domain and a descriptor with one entry.
+        let entry = [field(1, b"remote_address"), field(2, b"192.0.2.1")].concat();
+        let descriptor = field(1, &entry);
+        let message = [field(1, b"bench"), field(2, &descriptor)].concat();
+        // An uncompressed message of gRPC.
+        let length = u32::try_from(message.len())?.to_be_bytes();
+        fs::write(&call, [&[0], &length[..], &message].concat())?;
+        Ok(Self { _folder: folder, file, call })
+    }
+}
+
+/// A field of Protocol Buffers with a short text or message.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, content.len() as u8], content].concat()
+}
+
+/// Envoy's own token bucket, for all clients together.
+const LOCAL: &str = "                  - name: envoy.filters.http.local_ratelimit
+                    typed_config:
+                      '@type': type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+                      stat_prefix: limits
+                      token_bucket: {max_tokens: 1000000000, tokens_per_fill: 1000000000, fill_interval: 1s}
+                      filter_enabled: {default_value: {numerator: 100}}
+                      filter_enforced: {default_value: {numerator: 100}}\n";
+
+fn ext_authz(port: u16) -> String {
+    format!(
+        "                  - name: envoy.filters.http.ext_authz
+                    typed_config:
+                      '@type': {TYPES}.filters.http.ext_authz.v3.ExtAuthz
+                      http_service:
+                        server_uri: {{uri: '127.0.0.1:{port}', cluster: auth, timeout: 1s}}
+                        path_prefix: /ext-authz
+                      allowed_headers: {{patterns: [{{exact: x-forwarded-for}}]}}\n"
+    )
+}
+
+fn rate_limit_service() -> String {
+    format!(
+        "                  - name: envoy.filters.http.ratelimit
+                    typed_config:
+                      '@type': {TYPES}.filters.http.ratelimit.v3.RateLimit
+                      domain: bench
+                      timeout: 1s
+                      failure_mode_deny: true
+                      rate_limit_service:
+                        transport_api_version: V3
+                        grpc_service: {{envoy_grpc: {{cluster_name: service}}}}\n"
+    )
+}

@@ -43,9 +43,6 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
         ],
         &(upstream("server", port) + &upstream("tollgate", auth.port())),
     )?;
-    let mut names =
-        vec!["nginx, no limits", "nginx, `limit_req`", "nginx, `auth_request` to Tollgate"];
-    let mut places = vec![nginx.place(0), nginx.place(1), with(nginx.place(2), auth)];
     let envoy = Program::envoy(
         &[
             envoy_listener("server", "", None),
@@ -57,17 +54,17 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
             + &envoy_cluster("auth", auth.port(), false)
             + &envoy_cluster("service", service.port(), true)),
     )?;
-    if let Some(envoy) = &envoy {
-        names.extend([
-            "Envoy, no limits",
-            "Envoy, `local_ratelimit`",
-            "Envoy, `ext_authz` to Tollgate",
-            "Envoy, rate limit service of Tollgate",
-        ]);
-        places.extend([envoy.place(0), envoy.place(1)]);
-        places.extend([with(envoy.place(2), auth), with(envoy.place(3), service)]);
-    }
-
+    let (names, places): (Vec<_>, Vec<_>) = [
+        ("nginx, no limits", nginx.place(0)),
+        ("nginx, `limit_req`", nginx.place(1)),
+        ("nginx, `auth_request` to Tollgate", with(nginx.place(2), auth)),
+        ("Envoy, no limits", envoy.place(0)),
+        ("Envoy, `local_ratelimit`", envoy.place(1)),
+        ("Envoy, `ext_authz` to Tollgate", with(envoy.place(2), auth)),
+        ("Envoy, rate limit service of Tollgate", with(envoy.place(3), service)),
+    ]
+    .into_iter()
+    .unzip();
     let measured = measure(&places, rounds, |port| wrk::load(local(port), CONNECTIONS));
     let mut table = Table::new(
         "Limits in other proxies, 64 connections",

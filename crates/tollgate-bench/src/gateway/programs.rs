@@ -84,12 +84,8 @@ impl Program {
         Self { process: command.spawn()?, ports, folder }.listening("nginx")
     }
 
-    /// Envoy with two worker threads. `None` if Envoy is not installed.
-    pub(super) fn envoy(listeners: &[String], clusters: &str) -> Result<Option<Self>, Failure> {
-        if Command::new("envoy").arg("--version").output().is_err() {
-            eprintln!("no rows of Envoy, which is not installed");
-            return Ok(None);
-        }
+    /// Envoy with two worker threads.
+    pub(super) fn envoy(listeners: &[String], clusters: &str) -> Result<Self, Failure> {
         let folder = TempDir::new()?;
         let ports = free_ports(listeners.len())?;
         let mut yaml = "static_resources:\n  listeners:\n".to_owned();
@@ -103,7 +99,8 @@ impl Program {
         command.arg("-c").arg(&file);
         command.args(["--use-dynamic-base-id", "--concurrency", "2", "--log-level", "critical"]);
         command.stdout(Stdio::null());
-        Self { process: command.spawn()?, ports, folder }.listening("Envoy").map(Some)
+        let process = command.spawn().map_err(|error| format!("cannot start Envoy: {error}"))?;
+        Self { process, ports, folder }.listening("Envoy")
     }
 
     fn listening(self, name: &str) -> Result<Self, Failure> {

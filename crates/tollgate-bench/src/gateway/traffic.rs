@@ -53,9 +53,8 @@ pub(super) fn table(port: u16, rounds: usize) -> Result<Table, Failure> {
         ],
         &(envoy_cluster("server", port, false) + &envoy_cluster("server-http2", port, true)),
     )?;
-    let places = |gateway: &Program, kind: usize| -> Vec<Place> {
-        let envoy = envoy.iter().map(|envoy| envoy.place(kind));
-        [gateway.place(0), nginx.place(kind)].into_iter().chain(envoy).collect()
+    let places = |gateway: &Program, kind: usize| -> [Place; 3] {
+        [gateway.place(0), nginx.place(kind), envoy.place(kind)]
     };
 
     for kib in [2, 4, 8] {

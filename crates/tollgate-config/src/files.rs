@@ -32,7 +32,7 @@ pub struct FileError {
     pub cure: String,
 }
 
-/// Reads the certificates of a listener and their keys.
+/// Reads a listener's certificates and keys.
 ///
 /// # Errors
 /// A file cannot be read or has other contents, or a key does not belong to its certificate.
@@ -52,13 +52,13 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
     Ok(Arc::new(config))
 }
 
-/// Selects a certificate by the name that the client asks for (SNI).
+/// Selects a certificate by the name in the client's hello (SNI).
 ///
 /// rustls' own resolver by names knows no wildcards and no default.
 #[derive(Debug)]
 struct ByName {
     default: Arc<CertifiedKey>,
-    /// By name in lowercase. `.example.com` is the wildcard for one more label.
+    /// By name in lowercase. `.example.com` is a wildcard for a single label.
     names: HashMap<String, Arc<CertifiedKey>>,
 }
 
@@ -94,7 +94,7 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// A certificate with its key, and the names of its hosts.
+/// A certificate with its key, and its host names.
 fn named(
     files: &CertificateFiles,
     provider: &crypto::CryptoProvider,
@@ -154,7 +154,7 @@ fn unfit_authority(file: &Path, error: &dyn fmt::Display) -> FileError {
     wrong(file, what, "name a file with the certificates that sign the others' certificates")
 }
 
-/// TLS settings for one target. Settings from files with the same contents are equal.
+/// A target's TLS settings. Settings from files with the same contents are equal.
 #[derive(Clone)]
 pub struct TargetTls {
     pub config: ClientConfig,

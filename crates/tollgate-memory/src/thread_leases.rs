@@ -16,18 +16,18 @@ use tollgate_core::{
 use crate::clock::{Clock, SystemClock};
 use crate::store::MemoryStore;
 
-/// A [`MemoryStore`] from which each thread takes the units of a busy key in blocks, so that
-/// threads rarely need the same lock. Clones share all state.
+/// A [`MemoryStore`] from which each thread takes a busy key's units in blocks, so threads rarely
+/// wait for the same lock. Clones share all state.
 ///
 /// It applies to policies with a [`Lease`]. The store decides every request that has several
-/// charges, or whose policy has no lease.
+/// charges or no lease.
 ///
 /// # How exact it is
 ///
 /// A block's units are charged when a thread takes it, and may be spent until the lease's
 /// [time to live](Lease::time_to_live) is over. So in any span a key may be granted **more** than
 /// its policy allows, at most by the units that threads held when the span started:
-/// [`Lease::units`] for each thread. Units that a thread does not spend in time are lost, and count
+/// [`Lease::units`] for each thread. Units that a thread does not spend by then are lost, and count
 /// as long as any other charge. Then **fewer** requests are allowed, by the same number of units.
 ///
 /// A thread holds at most as many units of a key as it has spent recently. Its first block is a

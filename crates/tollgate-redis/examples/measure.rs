@@ -1,7 +1,7 @@
 //! cargo run --release -p tollgate-redis --example measure
 //!
-//! The cost of a decision for Redis, in microseconds of its processor time. INFO reports it, and the
-//! time of other programs is not in it.
+//! Measures a decision's processor time in Redis, in microseconds. INFO reports it without the time
+//! that other programs take.
 
 #[path = "../tests/suite/support/mod.rs"]
 mod support;
@@ -59,7 +59,7 @@ fn main() {
     }
 }
 
-/// Microseconds of a decision, `requests` of them a call, spread over `keys` keys.
+/// Microseconds per decision, with `requests` decisions in each call, spread over `keys` keys.
 fn cost(
     client: &mut Client,
     policies: &[&Policy],
@@ -91,7 +91,7 @@ fn cost(
     }
     let mut run = |calls: usize| {
         let before = client.cpu_time();
-        // Many under way, as when many tasks ask: the sockets then cost least.
+        // Many calls in flight, like in a busy replica, because the sockets then cost least.
         for _ in 0..calls / AT_ONCE {
             (0..AT_ONCE).for_each(|_| client.say_call(&batch, None));
             (0..AT_ONCE).for_each(|_| drop(client.hear_reply(&batch)));
@@ -105,7 +105,7 @@ fn cost(
     all[2]
 }
 
-/// A full log. Each call adds an entry, and one ages out.
+/// A full log, where each call adds an entry and another expires.
 fn logs(client: &mut Client, entries: u64) {
     const STEP: u64 = 1_000;
     let algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
@@ -119,7 +119,7 @@ fn logs(client: &mut Client, entries: u64) {
         batch.decide(&[line]).expect("room");
         batch
     };
-    // Ahead of Redis' clock, so that nothing expires meanwhile.
+    // Ahead of Redis' clock, because no key should expire meanwhile.
     let mut now = 2_000_000_000_000_000;
     let mut run = |batch: &Batch, calls: u64, step: u64, passes: bool| {
         let before = client.cpu_time();
@@ -142,7 +142,7 @@ fn logs(client: &mut Client, entries: u64) {
     println!("{entries:<28} {admit:9.2} {deny:9.2} {half:9.2} {refund:9.2} {bytes:9}");
 }
 
-/// Microseconds of a refund of the charge in the middle of a log, which costs the most.
+/// Microseconds per refund of the charge in a log's middle, which costs the most.
 fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u64) -> f64 {
     const CALLS: u64 = 20;
     let before = client.cpu_time();

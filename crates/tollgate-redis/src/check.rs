@@ -50,7 +50,7 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
             let report = look(&node, &about).await;
             let told = node.report();
             for warning in &report.warnings {
-                // Log a warning once, not after each reconnection.
+                // Do not repeat a warning after each reconnection.
                 if !told.warnings.contains(warning) {
                     tracing::warn!(target: "tollgate", "redis: {warning}");
                 }
@@ -62,8 +62,8 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 
 /// Checks a server. Properties that the server does not report remain `None`; this never fails.
 ///
-/// A fleet meets a new server at the same time, so this takes few round trips: one for the
-/// properties and one for the rehearsal.
+/// A fleet meets a new server at the same time, so this takes two round trips: the first reads
+/// the properties, and the second rehearses a decision.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     // This may be a different server than before.
     node.set_cross_slot(false);
@@ -99,7 +99,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     node.set_cross_slot(is_able && takes_cross_slot(node, about).await);
     match rehearse(node, about).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
-        // Another Cluster node owns the slot, or this is a replica: nothing to warn about.
+        // Another Cluster node owns the slot, or this is a replica. Neither needs a warning.
         Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
         Err(Failure::Refused(Refusal::Other(reason)) | Failure::Lost(reason))
             if is_about_rights(&reason) =>
@@ -151,7 +151,7 @@ fn is_about_rights(reason: &str) -> bool {
         .any(|said| reason.contains(said))
 }
 
-/// Returns a text answer, or an empty string if the user may not ask.
+/// Returns a text answer, or an empty string if the user lacks the permission.
 fn text(answer: &Answer) -> &str {
     answer.as_ref().ok().and_then(Value::as_str).unwrap_or_default()
 }

@@ -39,7 +39,7 @@ pub use self::history::{Counts, Violation};
 use self::scenario::Scenario;
 pub use self::server::replay::{Decided, Replay, Replayed};
 
-/// The result of a run.
+/// A run's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The seed.
@@ -77,7 +77,7 @@ pub struct Search {
     pub runs: u64,
     /// All runs' requests by outcome.
     pub counts: Counts,
-    /// A run that broke a promise. The search ends with it.
+    /// The run that broke a promise and stopped the search.
     pub violating: Option<Run>,
 }
 

@@ -3,7 +3,7 @@
 //! A relay records what Redis executed, in order of Redis' time. The simulated server repeats these
 //! calls with the core's rules. Then each answer that a client received must equal a decision of the
 //! replay in every field, and each decision that no client knows must belong to a request that may
-//! have been charged. The first call that the replay does not explain ends the test.
+//! have been charged. The test fails at the first call that the replay does not explain.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -25,12 +25,12 @@ use tollgate_store_tests::{is_long, seed};
 use tollgate_test_servers::{Exchange, Flow, Proxy, Recorder, Redis, Value, until_async};
 
 const REPLICAS: usize = 2;
-/// The number of concurrent requests of a replica.
+/// A replica's concurrent requests.
 const TASKS: usize = 4;
 const KEYS: [&str; 3] = ["ann", "bob", "eve"];
 const SOON: Duration = Duration::from_secs(60);
 
-/// What a client knows about its request.
+/// A client's knowledge about its request.
 #[derive(Debug)]
 enum Answer<T> {
     Known(T),
@@ -214,7 +214,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// Windows are short, so that charges expire during the run.
+/// Windows are short, because charges should expire during the run.
 fn policies(rng: &mut Rng) -> Vec<Policy> {
     let mut quota = || Quota::new(rng.u64(5..30), Duration::from_millis(rng.u64(100..1_000)));
     let leased = Quota::new(200, Duration::from_millis(500));
@@ -235,7 +235,7 @@ fn is_settled(policy: &Policy) -> bool {
     policy.name().starts_with("settled")
 }
 
-/// Returns the part of a state's name that identifies the key.
+/// Returns the part of a Redis key that identifies the client.
 fn subject(store: &RedisStore, policy: &Policy, key: &Key) -> Key {
     let name = store.name_of(policy, key);
     let end = name.iter().position(|byte| *byte == b'}').expect("a subject in braces");

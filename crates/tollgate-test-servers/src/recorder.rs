@@ -14,7 +14,7 @@ use crate::client::{Client, Value};
 /// knows every command that the server executed, unless the server is killed. Put a
 /// [`Proxy`](crate::Proxy) between the client and this relay to lose messages.
 ///
-/// The relay's threads run until the process ends.
+/// The relay's threads run until the process exits.
 #[derive(Debug)]
 pub struct Recorder {
     address: SocketAddr,
@@ -124,7 +124,7 @@ fn parse(message: &[u8]) -> Value {
     Client::over(Cursor::new(message.to_vec())).hear()
 }
 
-/// Reads the bytes of a RESP2 message.
+/// Reads a RESP2 message.
 fn read_message(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let (mut bytes, mut values) = (Vec::new(), 1);
     while values > 0 {

@@ -133,7 +133,7 @@ texts! {
         _ => Err("a path starts with `/` and has no spaces".to_owned()),
     };
 
-    /// The name of a header that a file can change.
+    /// A header that a file can change.
     EditedHeader(text) -> HeaderName: "a header that can be changed, such as X-Role" => {
         let name = format::Header::parse(text)?;
         let edited = Edits::default().remove(name.clone());

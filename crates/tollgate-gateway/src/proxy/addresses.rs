@@ -14,18 +14,18 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tower_service::Service;
 
-/// Finds the addresses of a name. The port of the addresses does not matter.
+/// Resolves a name. The addresses' port does not matter.
 pub(super) type Lookup = Arc<dyn Fn(String) -> Found + Send + Sync>;
 pub(super) type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// Asks the system, which also reads its hosts file.
+/// The system's resolver, which also reads the hosts file.
 pub(super) fn system() -> Lookup {
     Arc::new(|name| {
         Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
     })
 }
 
-/// The addresses of one name. New connections use them in turn, and a task looks the name up again
+/// A name's addresses. New connections use them in turn, and a task looks the name up again
 /// after each `interval`.
 ///
 /// A connection never waits for a lookup, except for the first. If a lookup fails, the last
@@ -198,7 +198,7 @@ pub(super) mod tests {
         after_interval().await;
         assert_eq!(lookups.load(Ordering::Relaxed), 3);
         assert_eq!(in_turn(&addresses).await, ["10.0.0.2"]);
-        // Without a target, the task ends.
+        // Without a target, the task stops.
         drop(addresses);
         after_interval().await;
         after_interval().await;

@@ -28,8 +28,7 @@ pub(crate) fn hello() -> Hello {
     tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
 }
 
-/// A store with a manual clock. The clock starts at [`START`], the first second of a day and a
-/// year.
+/// A store with a manual clock, which starts at [`START`].
 pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::default();
     (clock.clone(), MemoryStore::builder().clock(clock).build())
@@ -92,7 +91,7 @@ pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
     request
 }
 
-/// The response of a clone of the service.
+/// A clone's response, because `oneshot` consumes a service.
 pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
     request: Request<()>,
@@ -100,14 +99,13 @@ pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
     service.clone().oneshot(request).await.expect("an infallible service")
 }
 
-/// The status of a GET to `/`.
 pub(crate) async fn status<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
 ) -> u16 {
     ask(service, get()).await.status().as_u16()
 }
 
-/// The units that remain of the global key.
+/// The global key's remaining units.
 pub(crate) async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
     store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
 }

@@ -44,7 +44,7 @@ enum Step {
     ExecuteLate,
     /// The replica spends leased units.
     Spend(usize, u64),
-    /// Redis decides a request for one unit, of a replica with many such requests.
+    /// A busy replica's request for a unit is decided by Redis.
     Decide(usize),
     Reset,
     /// Time passes until the last instant of the replica's block, or for a part of the lease time.
@@ -55,7 +55,7 @@ enum Step {
 #[derive(Clone)]
 struct World {
     redis: Reference,
-    /// What Redis did, as a hash, because its state has none.
+    /// A hash of Redis' history, because its state cannot be hashed.
     done: u64,
     now: u64,
     replicas: [Replica; 2],
@@ -80,7 +80,7 @@ struct Call {
     answer: Option<Leased>,
 }
 
-/// What a search has seen.
+/// The states that a search reached, and how often it took the rare steps.
 #[derive(Debug, Default)]
 struct Seen {
     states: HashMap<u64, usize>,

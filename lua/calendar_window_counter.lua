@@ -111,20 +111,3 @@ local function decode(_, value, from)
   local start, stop, used = struct.unpack('>I7I7I6', value, from)
   return { start = start, stop = stop, used = used }
 end
-
-return {
-  fresh = fresh,
-  refresh = refresh,
-  assess = assess,
-  charge = charge,
-  give_back = give_back,
-  owe = owe,
-  consumed = consumed,
-  resume = resume,
-  convert = convert,
-  is_fresh = is_fresh,
-  last_instant = last_instant,
-  fresh_at = fresh_at,
-  encode = encode,
-  decode = decode,
-}

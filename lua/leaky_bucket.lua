@@ -148,19 +148,3 @@ local function decode(rule, value, from)
   if level > 2 * rule.full then return nil end
   return { level = level, at = at }
 end
-
-return {
-  fresh = fresh,
-  refresh = refresh,
-  assess = assess,
-  charge = charge,
-  give_back = give_back,
-  owe = owe,
-  consumed = consumed,
-  resume = resume,
-  convert = convert,
-  is_fresh = is_fresh,
-  fresh_at = fresh_at,
-  encode = encode,
-  decode = decode,
-}

@@ -132,19 +132,3 @@ local function decode(_, value, from)
   end
   return { strikes = strikes, blocked_until = blocked_until, level = level, last_seen = last_seen }
 end
-
-return {
-  fresh = fresh,
-  refresh = refresh,
-  assess = assess,
-  charge = charge,
-  give_back = give_back,
-  owe = owe,
-  consumed = consumed,
-  resume = resume,
-  convert = convert,
-  is_fresh = is_fresh,
-  fresh_at = fresh_at,
-  encode = encode,
-  decode = decode,
-}

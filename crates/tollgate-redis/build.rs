@@ -24,6 +24,25 @@ const LAZY: [&str; 10] = [
     "penalty",
 ];
 
+/// The functions that an algorithm exports, in the order of `Rule`. `last_instant` is optional, and
+/// `sliding_window_log` writes its own table because it exports more.
+const VERBS: [&str; 14] = [
+    "fresh",
+    "refresh",
+    "assess",
+    "charge",
+    "give_back",
+    "owe",
+    "consumed",
+    "resume",
+    "convert",
+    "is_fresh",
+    "last_instant",
+    "fresh_at",
+    "encode",
+    "decode",
+];
+
 /// The start of each call, and the fast path, which is enough for most calls.
 const PLAIN: [&str; 2] = ["call", "plain"];
 
@@ -52,7 +71,9 @@ fn main() -> io::Result<()> {
         add(format!("local {name} = (function()\n{}end)()\n", read(name)?));
     }
     for name in LAZY {
-        add(format!("local function {name}()\n{}end\n", read(name)?));
+        let body = read(name)?;
+        let exports = if body.contains("\nreturn ") { String::new() } else { exports(&body) };
+        add(format!("local function {name}()\n{body}{exports}end\n"));
     }
     for name in GENERAL {
         add(read(name)?);
@@ -68,4 +89,11 @@ fn main() -> io::Result<()> {
         fs::write(path.with_extension("sha1"), sha1)?;
     }
     Ok(())
+}
+
+/// The table of an algorithm's functions.
+fn exports(algorithm: &str) -> String {
+    let has = |verb: &&&str| algorithm.contains(&format!("\nlocal function {verb}("));
+    let fields: Vec<_> = VERBS.iter().filter(has).map(|it| format!("{it} = {it}")).collect();
+    format!("return {{ {} }}\n", fields.join(", "))
 }

@@ -116,8 +116,7 @@ impl Client {
         Ok(Self::over(stream))
     }
 
-    /// Wraps an open stream, for example a TLS session.
-    pub fn over(stream: impl Read + Write + Send + 'static) -> Self {
+    pub(crate) fn over(stream: impl Read + Write + Send + 'static) -> Self {
         Self { out: Vec::new(), stream: BufReader::new(Box::new(stream)) }
     }
 

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use super::fields::MOST_FIELDS;
+use crate::proxy::head::fault::Fault;
+use crate::proxy::head::fields::MOST_FIELDS;
 
 /// Why a body is incomplete.
 #[derive(Debug, thiserror::Error)]
@@ -17,4 +18,17 @@ pub enum BodyError {
     NoMemory,
     #[error("the body has more than {MOST_FIELDS} trailers")]
     Trailers,
+}
+
+/// The fault for a request whose body cannot be read.
+impl From<&BodyError> for Fault {
+    fn from(error: &BodyError) -> Self {
+        match error {
+            BodyError::Idle(_) => Self::SlowClient,
+            BodyError::Broken(_) | BodyError::Unwanted => Self::BrokenClient,
+            BodyError::Trailers => Self::Fields,
+            BodyError::TooLarge => Self::TooLarge,
+            BodyError::NoMemory => Self::NoMemory,
+        }
+    }
 }

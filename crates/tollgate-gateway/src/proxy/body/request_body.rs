@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::body_error::BodyError;
+use super::error::BodyError;
 
 /// The body of a client's request. The gateway may have read its start, or all of it.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http_body::{Frame, SizeHint};
 
-use super::body_error::BodyError;
+use super::error::BodyError;
 use super::source::RawBody;
 use super::timed::Timed;
 use super::upload::Upload;
@@ -20,7 +20,7 @@ pub(crate) struct Sent(Option<Pin<Box<Paced<RequestBody>>>>);
 type RequestBody = Timed<RawBody, Arc<Upload>>;
 
 impl Sent {
-    pub(super) fn of(body: RawBody, idle: Duration, upload: &Arc<Upload>) -> Self {
+    pub(crate) fn of(body: RawBody, idle: Duration, upload: &Arc<Upload>) -> Self {
         let timed = Timed::new(body, idle, Arc::clone(upload));
         Self(Some(Box::pin(Paced::request(timed))))
     }

@@ -9,17 +9,17 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 
-use super::body_error::BodyError;
+use super::error::BodyError;
 use super::request_body::RequestBody;
 
 #[derive(Debug)]
-pub(super) enum RawBody {
+pub(crate) enum RawBody {
     Response(Incoming),
     Request(Arc<Mutex<RepeatableBody>>),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct RepeatableBody {
+pub(crate) struct RepeatableBody {
     body: Option<RequestBody>,
     reader: Option<Waker>,
     /// All pieces so far, while the gateway may have to repeat the request.
@@ -34,11 +34,11 @@ pub(super) struct RepeatableBody {
 /// waits for the upstream, and does not read from the client while the body exists, so the client
 /// would continue to send and never read the response.
 #[derive(Debug)]
-pub(super) struct Release(Arc<Mutex<RepeatableBody>>);
+pub(crate) struct Release(Arc<Mutex<RepeatableBody>>);
 
 impl RawBody {
     /// With `may_repeat`, this buffers the start of the body, for [`Release::again`].
-    pub(super) fn request(body: RequestBody, may_repeat: bool) -> (Self, Release) {
+    pub(crate) fn request(body: RequestBody, may_repeat: bool) -> (Self, Release) {
         let sent = may_repeat.then(VecDeque::new);
         let request = RepeatableBody { body: Some(body), sent, ..RepeatableBody::default() };
         let request = Arc::new(Mutex::new(request));
@@ -49,7 +49,7 @@ impl RawBody {
 impl Release {
     /// Returns the entire body for a repetition, and the number of repeated bytes, or `None` if the
     /// buffer was too small. From now on, the first [`RawBody`] fails.
-    pub(super) fn again(&mut self) -> Option<(RawBody, usize)> {
+    pub(crate) fn again(&mut self) -> Option<(RawBody, usize)> {
         let mut request = self.0.lock();
         let again = request.sent.take()?;
         let (body, reader) = (request.body.take(), request.reader.take());
@@ -68,7 +68,7 @@ impl Release {
     }
 
     /// Drops the buffer, because the upstream has responded.
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         self.0.lock().sent = None;
     }
 }

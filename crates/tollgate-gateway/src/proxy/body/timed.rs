@@ -9,7 +9,7 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::body_error::BodyError;
+use super::error::BodyError;
 
 pin_project! {
     /// A body that limits its sender's pauses.
@@ -34,13 +34,13 @@ pin_project! {
 }
 
 impl<B, S> Timed<B, S> {
-    pub(super) const fn new(body: B, idle: Duration, sender: S) -> Self {
+    pub(crate) const fn new(body: B, idle: Duration, sender: S) -> Self {
         Self { body, pause: None, is_silent: false, idle, sender, broken: None, last: None }
     }
 }
 
 /// The side that sends a body: a client or an upstream.
-pub(super) trait BodySender {
+pub(crate) trait BodySender {
     /// Checks a piece, and removes trailers that must not be forwarded.
     fn clean(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError>;
 
@@ -144,7 +144,7 @@ where
 
 /// How long a response may wait for its connection. Connections are ready within microseconds,
 /// unless the upstream responded before it read the entire request.
-pub(super) const SETTLED: Duration = Duration::from_secs(1);
+pub(crate) const SETTLED: Duration = Duration::from_secs(1);
 
 /// The pause before an incomplete body fails, in which hyper sends the received part.
 const REST: Duration = Duration::from_millis(100);

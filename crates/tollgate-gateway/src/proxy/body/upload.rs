@@ -9,14 +9,14 @@ use http_body::Frame;
 use tokio::time::Instant;
 use tollgate_config::plan::Edits;
 
-use super::body_error::BodyError;
-use super::fields::MOST_FIELDS;
-use super::forwarded;
+use super::error::BodyError;
 use super::timed::BodySender;
+use crate::proxy::head::fields::MOST_FIELDS;
+use crate::proxy::head::forwarded;
 
 /// The progress of a request body, for the task that waits for the response.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(crate) struct Upload {
     began: Instant,
     moved_at: AtomicU64,
     waits: AtomicBool,
@@ -41,18 +41,18 @@ impl Received {
 }
 
 impl Upload {
-    pub(super) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
+    pub(crate) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
         let (began, left) = (Instant::now(), AtomicU64::new(most));
         Arc::new(Self { began, moved_at, waits, received, left, edits })
     }
 
-    pub(super) fn received(&self) -> Received {
+    pub(crate) fn received(&self) -> Received {
         self.received.clone()
     }
 
     /// Compensates for bytes that are repeated.
-    pub(super) fn rewind(&self, bytes: usize) {
+    pub(crate) fn rewind(&self, bytes: usize) {
         self.left.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
@@ -65,7 +65,7 @@ impl Upload {
 
     /// When the wait for the response started: when the last piece arrived, or now if the client
     /// still has to send a piece.
-    pub(super) fn complete_since(&self) -> Instant {
+    pub(crate) fn complete_since(&self) -> Instant {
         if self.waits.load(Ordering::Relaxed) {
             return Instant::now();
         }

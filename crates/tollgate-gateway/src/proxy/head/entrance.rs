@@ -1,7 +1,6 @@
 //! Normalizes each request before routes and limits read it.
 
 use std::net::Ipv6Addr;
-use std::sync::Arc;
 
 use http::header::{
     CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
@@ -12,9 +11,7 @@ use tollgate_config::path::{Ambiguous, PathFault, normalise};
 
 use super::fault::Fault;
 use super::fields::MOST_FIELDS;
-use super::request_body::RequestBody;
-use super::upload::Received;
-use super::{Connection, hop};
+use super::hop;
 
 /// Brings a request into the form that routes, limits and the upstream see.
 ///
@@ -52,18 +49,6 @@ pub struct Meaning {
     /// The host that the client requested. Only an HTTP/1.0 request may have none.
     pub host: Option<Authority>,
     pub upgrade: Option<HeaderValue>,
-}
-
-/// Everything besides a request's head. To limiters this is the request body, which they do not
-/// read.
-#[derive(Debug)]
-pub struct Admitted<B = RequestBody> {
-    pub(crate) body: B,
-    /// Set when the entire body has been received. `None` if the request has no body.
-    pub(crate) received: Option<Received>,
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) host: Option<Authority>,
-    pub(crate) upgrade: Option<HeaderValue>,
 }
 
 /// In HTTP, `trace` and `TRACE` are different methods, but some services treat them alike.

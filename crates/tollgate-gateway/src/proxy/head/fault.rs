@@ -1,13 +1,9 @@
 //! Why the gateway answers a request instead of an upstream.
 
-use std::error::Error;
-
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use tollgate_config::path::PathFault;
 
-use super::body::Body;
-use super::body_error::BodyError;
-use super::checkout::SendError;
 use super::fields::MOST_FIELDS;
 use crate::problem::problem;
 
@@ -106,36 +102,8 @@ impl Fault {
         matches!(self, Self::BadAnswer | Self::AnswerTimeout)
     }
 
-    pub(super) fn of(error: &SendError) -> Self {
-        let error = match error {
-            SendError::Full => return Self::Full,
-            SendError::ConnectTimeout(_) => return Self::ConnectTimeout,
-            SendError::Connect(_) => return Self::Unreachable,
-            SendError::Silence(_) => return Self::AnswerTimeout,
-            SendError::Refused(_) => return Self::Refused,
-            // The server did not answer a PING.
-            SendError::Http(error) if error.is_timeout() => return Self::AnswerTimeout,
-            SendError::Http(error) => error,
-        };
-        match error.source().and_then(|cause| cause.downcast_ref()) {
-            Some(error) => Self::of_body(error),
-            None => Self::BadAnswer,
-        }
-    }
-
-    /// The fault for a request whose body cannot be read.
-    pub(crate) const fn of_body(error: &BodyError) -> Self {
-        match error {
-            BodyError::Idle(_) => Self::SlowClient,
-            BodyError::Broken(_) | BodyError::Unwanted => Self::BrokenClient,
-            BodyError::Trailers => Self::Fields,
-            BodyError::TooLarge => Self::TooLarge,
-            BodyError::NoMemory => Self::NoMemory,
-        }
-    }
-
-    pub fn response(self) -> Response<Body> {
-        let mut response = problem(self.status(), self.code(), &format!("{self}.")).map(Body::from);
+    pub fn response<B: From<Bytes>>(self) -> Response<B> {
+        let mut response = problem(self.status(), self.code(), &format!("{self}.")).map(B::from);
         response.extensions_mut().insert(self);
         response
     }

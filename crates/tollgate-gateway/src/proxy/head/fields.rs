@@ -2,4 +2,4 @@
 
 /// The maximum number of headers in a request, and of trailers. hyper has the same limit for
 /// HTTP/1, but none for HTTP/2.
-pub(super) const MOST_FIELDS: usize = 100;
+pub(crate) const MOST_FIELDS: usize = 100;

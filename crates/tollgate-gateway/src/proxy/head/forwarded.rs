@@ -11,7 +11,8 @@ use http::{Request, Version};
 use tollgate::key::{self, RequestHead};
 use tollgate_config::header_names::{is_framing, is_spelling};
 
-use super::{Connection, hop, protocol};
+use super::connection::{Connection, protocol};
+use super::hop;
 
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
@@ -24,7 +25,7 @@ pub struct TrustedProxies {
 
 impl TrustedProxies {
     /// The client's address, if a trusted proxy sent the request.
-    pub(super) fn client<B>(
+    pub(crate) fn client<B>(
         &self,
         request: &Request<B>,
         connection: &Connection,
@@ -75,7 +76,7 @@ enum Treatment {
 ///
 /// `host` is the host that the client requested. `client` is its address, if a trusted proxy sent
 /// the request.
-pub(super) fn write(
+pub(crate) fn write(
     headers: &mut HeaderMap,
     connection: &Connection,
     host: Option<&str>,
@@ -121,7 +122,7 @@ pub(super) fn write(
 
 /// Removes request trailers that describe the client or the message length. Some services merge
 /// trailers into the headers and would trust them (RFC 9110 §6.5.1).
-pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     hop::remove_framing(trailers);
     let dropped: Vec<_> = trailers
         .keys()
@@ -171,7 +172,7 @@ impl Via {
     }
 
     /// Whether the request has passed this gateway before, and would loop forever.
-    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
         headers.get_all(VIA).iter().any(|line| {
             line.to_str().is_ok_and(|line| {
                 line.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(&*self.name))
@@ -180,7 +181,7 @@ impl Via {
     }
 
     /// Appends this gateway to `Via` (RFC 9110 §7.6.3).
-    pub(super) fn append_to(&self, headers: &mut HeaderMap, version: Version) {
+    pub(crate) fn append_to(&self, headers: &mut HeaderMap, version: Version) {
         let [http10, http11, http2] = &self.elements;
         let element = match version {
             Version::HTTP_10 => http10,
@@ -223,7 +224,7 @@ const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// The number of headers that every forwarded request receives: these three, `Forwarded` and `Via`.
 const WRITTEN: usize = 5;
 
-pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+pub(crate) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 /// The prefix of `X-Forwarded-For` and related headers, such as `-Port`, `-Prefix` and `-User`.
 const PREFIX: &str = "x-forwarded-";

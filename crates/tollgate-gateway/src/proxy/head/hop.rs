@@ -13,7 +13,7 @@ use tollgate_config::header_names::{HOP_BY_HOP, is_framing};
 ///
 /// Call this before the gateway adds its own headers. Otherwise a client could remove them with
 /// `Connection`.
-pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
+pub(crate) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
     let mut named = Vec::new();
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
@@ -41,7 +41,7 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
 
 /// Whether `chunked` is the only transfer coding. hyper decodes chunks, but another coding would
 /// remain in the body, and the next server could not detect it without this header.
-pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
+pub(crate) fn is_merely_chunked(headers: &HeaderMap) -> bool {
     let mut codings = tokens(headers, &TRANSFER_ENCODING);
     codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
         && codings.next().is_none()
@@ -49,14 +49,14 @@ pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
 
 /// Removes trailers that are only allowed as headers (RFC 9110 §6.5.1). HTTP/2 forbids them, so the
 /// message would be rejected.
-pub(super) fn remove_framing(trailers: &mut HeaderMap) {
+pub(crate) fn remove_framing(trailers: &mut HeaderMap) {
     let framing = trailers.keys().filter(|name| is_framing(name.as_str()));
     for name in framing.cloned().collect::<Vec<_>>() {
         trailers.remove(name);
     }
 }
 
-pub(super) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
+pub(crate) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
     let asked = || asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     answer.get_all(UPGRADE).iter().count() == 1
         && tokens(answer, &UPGRADE).all(|token| asked().any(|it| it.eq_ignore_ascii_case(token)))
@@ -64,7 +64,7 @@ pub(super) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
 
 /// Whether the client reads trailers (`TE: trailers`). Other values of `TE` concern only this
 /// connection.
-pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
+pub(crate) fn reads_trailers(headers: &HeaderMap) -> bool {
     tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case(b"trailers"))
 }
 
@@ -72,7 +72,7 @@ pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
 ///
 /// `h2c`, other versions of HTTP, and TLS are not forwarded: a client could send any number of
 /// requests over them, past all limits.
-pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade")) {
         return None;
     }

@@ -5,7 +5,7 @@ use http::header::{HeaderMap, HeaderValue, LOCATION};
 use tollgate_config::plan::upstream::Address;
 
 /// The path and query after the prefix, which must end where a segment does.
-pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
+pub(crate) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = sent.strip_prefix(prefix)?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
 }
@@ -13,7 +13,7 @@ pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
 /// Changes a `Location` below the server's URL, which clients may not reach, into a path on the
 /// gateway. Other values remain, because a service may have read `X-Forwarded-Prefix` or the
 /// client's host.
-pub(super) fn redirect(headers: &mut HeaderMap, server: &Address, prefix: &str) {
+pub(crate) fn redirect(headers: &mut HeaderMap, server: &Address, prefix: &str) {
     let Some(location) = headers.get_mut(LOCATION) else { return };
     let path = location.to_str().ok().and_then(|sent| public_path(sent, server, prefix));
     if let Some(Ok(path)) = path.map(HeaderValue::try_from) {

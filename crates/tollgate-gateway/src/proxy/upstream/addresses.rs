@@ -133,7 +133,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A lookup that returns the addresses in `found`, or an error if there are none, and counts.
-    pub(in crate::proxy) fn controlled(
+    pub(in crate::proxy::upstream) fn controlled(
         found: &Arc<Mutex<Vec<&'static str>>>,
     ) -> (Lookup, Arc<AtomicUsize>) {
         let (found, lookups) = (Arc::clone(found), Arc::new(AtomicUsize::new(0)));

@@ -11,10 +11,10 @@ use pin_project_lite::pin_project;
 use tollgate::body::{HoldPermits, InFlight};
 use tollgate::headers;
 
-use super::body_error::BodyError;
 use super::response::Responder;
-use super::source::{RawBody, Release};
-use super::timed::Timed;
+use crate::proxy::body::error::BodyError;
+use crate::proxy::body::source::{RawBody, Release};
+use crate::proxy::body::timed::Timed;
 
 pin_project! {
     #[derive(Debug)]

@@ -13,9 +13,11 @@ use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::connection::{ConnectionPool, PooledConnection, RequestSender};
-use super::sent::Sent;
-use super::timed::SETTLED;
-use super::upload::{Received, Upload};
+use crate::proxy::body::error::BodyError;
+use crate::proxy::body::sent::Sent;
+use crate::proxy::body::timed::SETTLED;
+use crate::proxy::body::upload::{Received, Upload};
+use crate::proxy::head::fault::Fault;
 
 #[derive(Debug)]
 pub(crate) struct Checkout {
@@ -64,6 +66,25 @@ pub(crate) enum SendError {
     Refused(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     Silence(Duration),
+}
+
+impl From<&SendError> for Fault {
+    fn from(error: &SendError) -> Self {
+        let error = match error {
+            SendError::Full => return Self::Full,
+            SendError::ConnectTimeout(_) => return Self::ConnectTimeout,
+            SendError::Connect(_) => return Self::Unreachable,
+            SendError::Silence(_) => return Self::AnswerTimeout,
+            SendError::Refused(_) => return Self::Refused,
+            // The server did not answer a PING.
+            SendError::Http(error) if error.is_timeout() => return Self::AnswerTimeout,
+            SendError::Http(error) => error,
+        };
+        match error.source().and_then(|cause| cause.downcast_ref::<BodyError>()) {
+            Some(error) => error.into(),
+            None => Self::BadAnswer,
+        }
+    }
 }
 
 pub(super) struct Unanswered {

@@ -16,7 +16,7 @@ use super::connector::{Connector, Connectors, RootsError};
 use super::failures::Failures;
 use super::group::Group;
 use super::pool::Pool;
-use super::sent::Sent;
+use crate::proxy::body::sent::Sent;
 
 /// Connections to all upstreams, and their health. Clones share both.
 ///

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-use super::sent::Sent;
 use super::socket::Begun;
+use crate::proxy::body::sent::Sent;
 
 /// An idle connection, or a stream on an HTTP/2 connection.
 #[derive(Debug)]

@@ -22,20 +22,19 @@ use tollgate_config::plan::upstream::{Host, Protocol, Timeouts, Upstream};
 
 use super::body::Body;
 use super::checkout::{Checkout, SendError, Unanswered};
-use super::entrance::Admitted;
-use super::fault::Fault;
 use super::group::{Group, Member, Tried};
-use super::hop;
-use super::outgoing::{Common, Outgoing, Prefix, RequestRules, Upgrade};
-use super::rewrite;
-use super::sent::Sent;
-use super::source::{RawBody, Release};
-use super::timed::Timed;
-use super::upload::Upload;
+use super::outgoing::{Admitted, Common, Outgoing, Prefix, RequestRules, Upgrade};
+use crate::proxy::body::sent::Sent;
+use crate::proxy::body::source::{RawBody, Release};
+use crate::proxy::body::timed::Timed;
+use crate::proxy::body::upload::Upload;
+use crate::proxy::head::fault::Fault;
+use crate::proxy::head::hop;
+use crate::proxy::head::rewrite;
 
 /// Forwards requests to one upstream.
 ///
-/// Requests must have passed [`admit`](super::admit) before.
+/// Requests must have passed [`admit`](crate::proxy::admit) before.
 #[derive(Debug)]
 pub struct Forward {
     group: Arc<Group>,
@@ -277,7 +276,7 @@ impl Forward {
 
     /// The fault for the client. The log has the details.
     fn fault(&self, member: &Member, error: &SendError) -> Fault {
-        let fault = Fault::of(error);
+        let fault = Fault::from(error);
         // All other faults are the client's.
         if fault.status().is_server_error() {
             let cause: Option<&dyn Error> = match error {

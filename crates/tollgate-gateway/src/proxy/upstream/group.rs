@@ -19,8 +19,8 @@ use tollgate_config::plan::upstream::{
 use super::checkout::{Busy, SendError};
 use super::failures::{Failures, Health};
 use super::pool::Pool;
-use super::sent::Sent;
 use crate::meter::Meter;
+use crate::proxy::body::sent::Sent;
 
 #[derive(Debug)]
 pub(super) struct Group {

@@ -16,15 +16,16 @@ use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::Protocol;
 
 use super::client::Clients;
-use super::entrance::Admitted;
 use super::failures::Failures;
-use super::fault::Fault;
-use super::forwarded::{self, TrustedProxies, Via};
-use super::hop;
-use super::sent::Sent;
-use super::source::{RawBody, Release};
 use super::tunnel::{Place, Tunnels};
-use super::upload::Upload;
+use crate::proxy::body::request_body::RequestBody;
+use crate::proxy::body::sent::Sent;
+use crate::proxy::body::source::{RawBody, Release};
+use crate::proxy::body::upload::{Received, Upload};
+use crate::proxy::head::connection::Connection;
+use crate::proxy::head::fault::Fault;
+use crate::proxy::head::forwarded::{self, TrustedProxies, Via};
+use crate::proxy::head::hop;
 
 /// The values that all upstreams share.
 #[derive(Clone, Debug)]
@@ -50,6 +51,18 @@ pub(super) struct RequestRules {
     pub(super) max_body: u64,
     /// Between two pieces of a body.
     pub(super) idle: Duration,
+}
+
+/// Everything besides a request's head. To limiters this is the request body, which they do not
+/// read.
+#[derive(Debug)]
+pub struct Admitted<B = RequestBody> {
+    pub(crate) body: B,
+    /// Set when the entire body has been received. `None` if the request has no body.
+    pub(crate) received: Option<Received>,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) host: Option<Authority>,
+    pub(crate) upgrade: Option<HeaderValue>,
 }
 
 /// A path prefix, also stored as a header value.

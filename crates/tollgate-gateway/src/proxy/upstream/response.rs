@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 
-use super::body_error::BodyError;
 use super::checkout::Checkout;
 use super::failures::Health;
-use super::hop;
-use super::timed::{BodySender, Timed};
+use crate::proxy::body::error::BodyError;
+use crate::proxy::body::timed::{BodySender, Timed};
+use crate::proxy::head::hop;
 
 /// A response's sender. Its connection is free for other requests when the body is complete.
 #[derive(Debug)]

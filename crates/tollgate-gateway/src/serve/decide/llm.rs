@@ -51,7 +51,7 @@ impl Llm {
         let admitted = request.body_mut();
         let body = admitted.body.read(plan.max_read, &self.ahead).await;
         let body = body.map_err(|cause| {
-            let fault = Fault::of_body(&cause);
+            let fault = Fault::from(&cause);
             error(api, fault.status(), &format!("{fault}."))
         })?;
         let call = if let Some(body) = body {

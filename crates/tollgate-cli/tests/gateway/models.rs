@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
 use crate::support::{Answer, Client, Gateway, Seen, Upstream, until};
@@ -269,68 +268,6 @@ async fn client_that_leaves_pays_for_the_text() {
     until("the text is charged", async || spent(&client).await == expected).await;
 }
 
-/// Three gateways, one budget in Redis, and 400 streams at the same time. Outputs never exceed their
-/// reservation, so the budget is never exceeded, and nearly all of it is used.
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_share_the_budget() {
-    // 13 input tokens, and up to 20 output tokens in 2 to 21 chunks.
-    let upstream = Upstream::answering_later(|seen| {
-        let request: Value = serde_json::from_slice(&seen.body).unwrap();
-        async move {
-            let words = request["words"].as_u64().unwrap();
-            let (mut sender, body) = Channel::new(1);
-            tokio::spawn(async move {
-                for _ in 0..words {
-                    sender.send(Frame::data(chunk("word").into())).await?;
-                    tokio::task::yield_now().await;
-                }
-                let usage = json!({"prompt_tokens": 13, "completion_tokens": words});
-                let usage = json!({"choices": [], "usage": usage});
-                sender.send(Frame::data(format!("data: {usage}\n\n").into())).await
-            });
-            let response = Response::builder().header("content-type", "text/event-stream");
-            response.body(body.boxed()).unwrap()
-        }
-    })
-    .await;
-    let redis = Redis::start();
-    let llm = format!("{{monthlyBudget: 0.02, {MODELS}}}");
-    let store = format!("store: {{redis: {{url: '{}', timeout: 10s}}}}\n", redis.url());
-    let lines = lines(&upstream, &llm) + &store;
-    let gateways = [(); 3].map(|()| Gateway::start(&lines));
-    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-    let mut asking = JoinSet::new();
-    for n in 0..400 {
-        let client = clients[n % 3].clone();
-        asking.spawn(async move {
-            let words = 1 + n as u64 * 7 % 20;
-            let cost = 13 + 4 * words;
-            let members = json!({"stream": true, "max_tokens": 20, "words": words});
-            // Denied requests try again while other requests settle.
-            for _ in 0..50 {
-                let answer = ask(&client, CHAT, members.clone()).await;
-                if answer.status == 200 {
-                    assert_eq!(
-                        answer.body.windows(4).filter(|it| it == b"word").count() as u64,
-                        words
-                    );
-                    return cost;
-                }
-                assert_eq!(answer.status, 429, "{answer:?}");
-            }
-            0
-        });
-    }
-    let used: u64 = asking.join_all().await.into_iter().sum();
-    assert!(used <= 20_000, "{used}");
-    // The rest does not suffice for another reservation of 93.
-    assert!(used > 20_000 - 93 - 93, "{used}");
-    let answer =
-        ask(&clients[0], CHAT, json!({"stream": true, "max_tokens": 20, "words": 1})).await;
-    assert_eq!(answer.status, 429);
-    assert_eq!(answer.header("x-ratelimit-remaining-budget"), (20_000 - used).to_string());
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn store_failure_is_not_a_free_model() {
     let upstream = Upstream::answering(model).await;
@@ -366,23 +303,3 @@ async fn absurd_usage_is_bounded() {
 }
 
 const MODELS_OF_60: &str = "models: {other: {maxOutput: 15}}";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn crashed_gateway_frees_its_places() {
-    let (upstream, mut started) = slow_model().await;
-    let redis = Redis::start();
-    let llm = format!("{{monthlyBudget: 50, concurrency: {{max: 1, lease: 2s}}, {MODELS}}}");
-    let store = format!("store: {{redis: {{url: '{}', timeout: 10s}}}}\n", redis.url());
-    let lines = lines(&upstream, &llm) + &store;
-    let (crashing, other) = (Gateway::start(&lines), Gateway::start(&lines));
-    let client = Client::new(crashing.address);
-    tokio::spawn(async move {
-        client.send("POST", CHAT, &[("authorization", "Bearer k-7f3a")], "{}").await.is_ok()
-    });
-    let _model = started.recv().await.unwrap();
-    let client = Client::new(other.address);
-    assert_eq!(ask(&client, CHAT, json!({"model": "free"})).await.status, 429);
-    crashing.signal("KILL");
-    let is_free = async || ask(&client, CHAT, json!({"model": "free"})).await.status != 429;
-    until("the crashed gateway's place is free", is_free).await;
-}

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
-use tempfile::TempDir;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream, sha256, until};
+use crate::support::{Client, Gateway, Upstream, until};
 
 /// Two gateways with the same configuration.
 struct Pair {
@@ -57,38 +56,6 @@ struct Reply {
     status: u16,
     left: String,
     violated: String,
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn lists_apply_to_both_gateways() {
-    let upstream = Upstream::new().await;
-    let pair = Pair::start(
-        &upstream,
-        &format!(
-            "strategy: sliding_window_log\n\
-             identity: [apiKey, ip]\n\
-             apiKeys: [{{sha256: {}}}, {{sha256: {}}}]\n\
-             global: {{limit: 3, window: 1h}}\n\
-             deny: {{apiKeys: [{{sha256: {}}}]}}\n\
-             allow: {{apiKeys: [{{sha256: {}}}]}}\n",
-            sha256("thief"),
-            sha256("partner"),
-            sha256("thief"),
-            sha256("partner")
-        ),
-    );
-    for gateway in [0, 1, 0, 1] {
-        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "thief")]).await.status, 403);
-        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "partner")]).await.status, 200);
-    }
-    // Listed clients are not charged to the shared quota.
-    for (gateway, left) in [(0, "2"), (1, "1"), (0, "0")] {
-        assert_eq!(pair.ask(gateway, "/", &[]).await.left, left);
-    }
-    for gateway in [0, 1] {
-        assert_eq!(pair.ask(gateway, "/", &[]).await.status, 429);
-        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "partner")]).await.status, 200);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,60 +200,4 @@ async fn calendar_windows_are_shared() {
         let (left, reset) = (&global["calendar"]["ends_after"], &global["reset_after"]);
         assert!((left.as_f64().unwrap() - reset.as_f64().unwrap()).abs() < 1.0, "{global}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tier_quotas_are_shared() {
-    let upstream = Upstream::new().await;
-    let pair = Pair::start(
-        &upstream,
-        &format!(
-            "strategy: sliding_window_log\n\
-             identity: [apiKey, ip]\n\
-             apiKeys: [{{sha256: {}, tier: free}}]\n\
-             client: {{limit: 1, window: 2h}}\n\
-             tiers: {{free: {{limit: 5, window: 2h, also: [{{limit: 3, window: 1h}}]}}}}\n\
-             apis: [{{identifier: ai, path: /ai, share: 1/3}}]\n",
-            sha256("free-key")
-        ),
-    );
-    for (gateway, path, violated) in [
-        (0, "/", ""),
-        (1, "/ai", ""),
-        // A third of 5 is 1, and so is a third of 3. Both deny, and `client` is not charged.
-        (0, "/ai", "[\"ai\",\"ai/2\"]"),
-        (0, "/", ""),
-        (1, "/", "[\"client/2\"]"),
-        (0, "/", "[\"client/2\"]"),
-    ] {
-        let reply = pair.ask(gateway, path, &[("x-api-key", "free-key")]).await;
-        assert_eq!(reply.violated, violated, "{gateway} {path} {reply:?}");
-    }
-    pair.statuses("/", &[(1, 200), (0, 429)]).await;
-}
-
-/// A list file is not shared, so each gateway needs its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn gateways_watch_their_own_list_files() {
-    let (upstream, redis) = (Upstream::new().await, Redis::start());
-    let lines = format!(
-        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
-         client: {{strategy: sliding_window_log, limit: 3, window: 1h}}\n\
-         deny: {{file: deny.txt}}\n",
-        upstream.target(),
-        redis.url()
-    );
-    let start = || {
-        let folder = TempDir::new().unwrap();
-        std::fs::write(folder.path().join("deny.txt"), "192.0.2.0/24\n").unwrap();
-        Gateway::start_in(folder, &lines)
-    };
-    let gateways = [start(), start()];
-    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-    assert_eq!(clients[0].get("/").await.status, 200);
-    std::fs::write(gateways[0].file("deny.txt"), "127.0.0.0/8\n").unwrap();
-    gateways[0].until_config(|config| config["version"] == 2).await;
-    assert_eq!(clients[0].get("/").await.status, 403);
-    // The first gateway must not charge a request that it forbids.
-    assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
 }

@@ -77,40 +77,6 @@ async fn denial_adds_retry_after() {
 }
 
 #[tokio::test]
-async fn retry_after_is_at_least_a_second() {
-    let (clock, store) = memory();
-    let service = limited(&store, [Limit::global(log("global", 1))]);
-    assert_eq!(status(&service).await, 200);
-    clock.advance(tollgate::store::Micros::new(59_900_000));
-    let response = ask(&service, get()).await;
-    assert_eq!(response.status(), 429);
-    assert_eq!(response.headers()["retry-after"], "1");
-    clock.advance(seconds(1));
-    assert_eq!(status(&service).await, 200, "a client that waits for retry-after is allowed");
-}
-
-#[tokio::test]
-async fn header_sets_can_be_disabled() {
-    for (options, allowed, denied) in [
-        // The default.
-        (HeaderOptions::default(), 2, 6),
-        (HeaderOptions::default().ratelimit(false), 0, 4),
-        (HeaderOptions::all(), 5, 6),
-        (HeaderOptions::all().ratelimit(false), 3, 4),
-        (HeaderOptions::all().x_ratelimit(false), 2, 3),
-        (HeaderOptions::all().x_ratelimit(false).ratelimit(false), 0, 1),
-    ] {
-        let (_, store) = memory();
-        let limits = [Limit::global(log("global", 1))];
-        let service = builder(&store, limits).headers(options).build().unwrap().layer(hello());
-        let (first, second) = (ask(&service, get()).await, ask(&service, get()).await);
-        assert_eq!(rate_fields(first.headers()).len(), allowed, "{options:?}");
-        assert_eq!(rate_fields(second.headers()).len(), denied, "{options:?}");
-        assert_eq!(second.headers()["retry-after"], "60", "a 429 always has a retry-after");
-    }
-}
-
-#[tokio::test]
 async fn jitter_is_stable_per_key_and_only_adds() {
     let (_, store) = memory();
     let by_ip = Limit::new(log("ip", 1), tollgate::key::ClientIp::peer());

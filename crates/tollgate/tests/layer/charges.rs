@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::key::ClientIp;
-use tollgate::layer::{LayerError, LimitVerdict, RateLimit, Verdicts};
+use tollgate::layer::{LayerError, LimitVerdict, Verdicts};
 use tollgate::limit::Paths;
 use tollgate::policy::{Cost, Strikes};
 use tollgate::{Costs, Limit, MemoryStore, Policy, Quota};
@@ -21,13 +21,6 @@ type Counted = Staged<MemoryStore<tollgate::store::ManualClock>>;
 
 fn counted() -> Counted {
     Staged::new(memory().1)
-}
-
-/// The request's cost, measured as the difference in remaining units.
-async fn cost(service: &RateLimit<Hello, Counted>, request: Request<()>) -> u64 {
-    let before = remaining(ask(service, get()).await.headers());
-    let after = remaining(ask(service, request).await.headers());
-    before - after
 }
 
 fn remaining(headers: &http::HeaderMap) -> u64 {
@@ -134,43 +127,6 @@ async fn unmatched_paths_do_not_touch_the_store() {
         let response = ask(&service, request(Method::GET, path)).await;
         let members = field(response.headers(), "ratelimit").unwrap();
         assert_eq!(members, format!(r#""{policy}";r=0;t=60"#));
-    }
-}
-
-#[tokio::test]
-async fn cost_depends_on_method() {
-    let service = |costs: Option<Costs>| {
-        let limit = Limit::global(log("global", 1_000));
-        limited(&counted(), [costs.into_iter().fold(limit, Limit::costs)])
-    };
-    let (by_method, by_default) = (service(Some(Costs::by_method())), service(None));
-    for (method, expected) in [(Method::GET, 1), (Method::POST, 5), (Method::DELETE, 10)] {
-        assert_eq!(cost(&by_method, request(method.clone(), "/")).await, expected, "{method}");
-        assert_eq!(cost(&by_default, request(method.clone(), "/")).await, 1, "{method}");
-    }
-}
-
-#[tokio::test]
-async fn grpc_calls_cost_one_by_default() {
-    let costs = Costs::by_method().route("/pkg.Service/Dear", Cost::new(7));
-    let limit = Limit::global(log("global", 100)).costs(costs);
-    let service = builder(&counted(), [limit]).grpc(true).build().unwrap().layer(hello());
-    let call = |path, content_type| {
-        let mut request = request(Method::POST, path);
-        request.headers_mut().insert("content-type", HeaderValue::from_static(content_type));
-        request
-    };
-    for (path, content_type, expected) in [
-        ("/pkg.Service/Cheap", "application/grpc", 1),
-        ("/pkg.Service/Dear", "application/grpc+proto", 7),
-        ("/pkg.Service/Cheap", "application/grpc-web", 5),
-        ("/pkg.Service/Dear", "application/json", 5),
-    ] {
-        assert_eq!(
-            cost(&service, call(path, content_type)).await,
-            expected,
-            "{path} {content_type}"
-        );
     }
 }
 

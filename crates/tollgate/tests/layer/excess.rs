@@ -10,7 +10,7 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
-use tollgate::key::{ClientIp, Key};
+use tollgate::key::Key;
 use tollgate::layer::{RateLimit, WaitQueue};
 use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, Cost, LeakyMode, OnStoreError};
@@ -192,20 +192,6 @@ async fn full_queue_rejects_without_charging() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn newcomers_do_not_overtake_waiters() {
-    let (clock, store) = memory();
-    let service = limited(&store, [patient(slow(), 10 * MINUTE)]);
-    let tasks = crowd(&service, 2).await;
-    clock.advance(seconds(10));
-    let late = crowd(&service, 1).await;
-    let finished = |tasks: &[Waiting]| tasks.iter().filter(|task| task.is_finished()).count();
-    assert_eq!((finished(&tasks), finished(&late)), (1, 0));
-    advance(Duration::from_secs(10)).await;
-    settle_down().await;
-    assert_eq!((finished(&tasks), finished(&late)), (2, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn max_waiting_zero_rejects() {
     let service = builder(&on_tokio_time(), [patient(slow(), MINUTE)])
         .max_waiting(0)
@@ -213,21 +199,6 @@ async fn max_waiting_zero_rejects() {
         .unwrap()
         .layer(hello());
     assert_eq!([status(&service).await, status(&service).await], [200, 429]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn departed_waiters_consume_nothing() {
-    let store = on_tokio_time();
-    let service = limited(&store, [patient(slow(), 10 * MINUTE)]);
-    let start = Instant::now();
-    let mut tasks = crowd(&service, 5).await;
-    // Remove a waiter from the middle, then the waiter at the front.
-    for gone in [3, 1] {
-        let task: Waiting = tasks.remove(gone);
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
-    }
-    assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10), (200, 20)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,18 +253,6 @@ async fn non_waiting_limit_rejects_immediately() {
     let denied = ask(&service, get()).await;
     assert_eq!((denied.status().as_u16(), start.elapsed().as_secs()), (429, 10));
     assert_eq!(left(&store, &slow()).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_key_has_its_own_queue() {
-    let limit =
-        Limit::new(slow(), ClientIp::peer()).on_exceeded(OnExceeded::Wait { max: 10 * MINUTE });
-    let service = limited(&on_tokio_time(), [limit]);
-    let start = Instant::now();
-    let tasks = crowd(&service, 3).await;
-    assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200);
-    assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10), (200, 20)]);
 }
 
 #[tokio::test(start_paused = true)]

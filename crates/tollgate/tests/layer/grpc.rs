@@ -2,11 +2,9 @@
 
 use std::net::SocketAddr;
 
-use axum::Router;
-use axum::routing::post as on_post;
 use http::{HeaderValue, Method, Request};
 use tollgate::key::ClientIp;
-use tollgate::limit::{OnMissingKey, Paths};
+use tollgate::limit::OnMissingKey;
 use tollgate::policy::OnStoreError;
 use tollgate::{Costs, Limit, RateLimitLayer, Store};
 use tonic::service::LayerExt as _;
@@ -137,68 +135,11 @@ async fn single_service_can_be_limited() {
     assert_eq!(client.check(check()).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
-#[tokio::test]
-async fn connections_share_the_limit() {
-    let (_, store) = memory();
-    let (address, incoming) = bind();
-    let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);
-    let (_, health) = health_reporter();
-    let server = Server::builder().layer(limit).add_service(health);
-    tokio::spawn(server.serve_with_incoming(incoming));
-    let (mut one, mut other) = (connect(address).await, connect(address).await);
-    let mut passed = Vec::new();
-    for _ in 0..2 {
-        passed.push(one.check(check()).await.is_ok());
-        passed.push(other.check(check()).await.is_ok());
-    }
-    assert_eq!(passed, [true, true, true, false]);
-}
-
 /// A POST with the content type of gRPC.
 fn call(path: &str) -> Request<()> {
     let mut request = request(Method::POST, path);
     request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     request
-}
-
-#[tokio::test]
-async fn content_type_alone_is_not_grpc() {
-    let (_, store) = memory();
-    let routes = || {
-        let hello = || on_post(|| async { "hello" });
-        Router::new()
-            .route("/comments", hello())
-            .route("/api.v1/items", hello())
-            .route("/pkg.Greeter/{*method}", hello())
-    };
-    let paths = || Paths::new(["/pkg.Greeter/*"]).unwrap();
-    for (index, (path, declared)) in
-        [("/comments", false), ("/api.v1/items", false), ("/pkg.Greeter/SayHello", true)]
-            .into_iter()
-            .enumerate()
-    {
-        for at in [false, true] {
-            let limit = || {
-                // Five units allow one POST or five calls.
-                let limit = Limit::global(log(&format!("p{index}{at}"), 5));
-                let layer = builder(&store, [limit.costs(five_for_post())]);
-                if at { layer.grpc_at(paths()) } else { layer }.build().unwrap()
-            };
-            // Inside the router a request has a route, around it only a path.
-            let (inside, around) = (routes().layer(limit()), routes());
-            let around = Router::new().fallback_service(limit().layer(around));
-            let is_call = at && declared;
-            for _ in 0..if is_call { 5 } else { 1 } {
-                assert_eq!(ask_router(&inside, call(path)).await.status(), 200, "{path} {at}");
-            }
-            for router in [&inside, &around] {
-                let answer = ask_router(router, call(path)).await;
-                let expected = if is_call { (200, Some("8".to_owned())) } else { (429, None) };
-                let found = (answer.status().as_u16(), field(answer.headers(), "grpc-status"));
-                assert_eq!(found, expected, "{path} {at}");
-            }
-        }
-    }
 }
 
 /// POST costs 5, and a gRPC call 1.

@@ -9,8 +9,8 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, FromExtension, Global, Header, KeyError, KeySource, MatchedRoute,
-    RequestHead, Subject, chain,
+    ClientIp, FromExtension, Global, Header, KeyError, KeySource, MatchedRoute, RequestHead,
+    Subject, chain,
 };
 use tollgate::layer::LayerError;
 use tollgate::limit::OnMissingKey;
@@ -220,41 +220,6 @@ async fn missing_peer_address_hides_operator_advice() {
     assert_eq!(problem["code"], "misconfigured");
     let detail = "The rate limiter is misconfigured. The server logs the reason.";
     assert_eq!(problem["detail"], detail);
-}
-
-#[tokio::test]
-async fn key_chain_falls_through() {
-    #[derive(Clone)]
-    struct User(u64);
-
-    let (_, store) = memory();
-    let user = FromExtension::<User>::new(|user| Some(user.0.to_be_bytes()));
-    let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-good"]));
-    let chain = user.or(api_key).or(ClientIp::peer());
-    let service = limited(&store, [Limit::new(log("subject", 1), chain)]);
-    let with_key = |key: &'static str| {
-        let mut request = get();
-        request.headers_mut().insert("x-api-key", HeaderValue::from_static(key));
-        request
-    };
-    let with_user = |user| {
-        let mut request = with_key("k-good");
-        request.extensions_mut().insert(User(user));
-        request
-    };
-    for (asking, expected) in [
-        (with_user(1), 200),
-        (with_user(1), 429),
-        (with_user(2), 200),
-        (with_key("k-good"), 200),
-        (with_key("k-good"), 429),
-        // An unknown API key is ignored: the request counts by address even if the key changes.
-        (with_key("k-bad"), 200),
-        (with_key("k-worse"), 429),
-        (get(), 429),
-    ] {
-        assert_eq!(ask(&service, asking).await.status(), expected);
-    }
 }
 
 #[tokio::test]

@@ -102,38 +102,6 @@ impl<St: Store> Clients<St> {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn newcomer_does_not_take_shared_unit() {
-    let (clock, store) = memory();
-    let mut clients = Clients::behind(&store, [shared(10), own(1)]);
-    clients.send(1).await;
-    clients.send(2).await;
-    assert_eq!(clients.answered(), [true, false]);
-    // The unit is available again, but the second client's timer has not fired yet.
-    clock.advance(seconds(10));
-    clients.send(3).await;
-    assert_eq!(clients.answered(), [true, false, false]);
-    advance(secs(10)).await;
-    settle_down().await;
-    assert_eq!(clients.answered(), [true, true, false]);
-    clock.advance(seconds(10));
-    advance(secs(10)).await;
-    settle_down().await;
-    assert_eq!(clients.answered(), [true, true, true]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn own_limit_delays_no_other_client() {
-    let store = on_tokio_time();
-    let mut clients = Clients::behind(&store, [shared(10), own(100)]);
-    // The first client's second request waits 100 s for its own limit, and the third 200 s.
-    for client in [1, 1, 1, 2, 3] {
-        clients.send(client).await;
-    }
-    let expected = [0, 100, 200, 10, 20].map(Some);
-    assert_eq!(clients.admitted().await, expected);
-}
-
 /// Excess requests wait for the shared limit, but a client's own limit rejects them.
 fn shared_waits_own_rejects() -> [Limit; 2] {
     let own = Limit::new(log("own", 1), ClientIp::peer()).costs(Costs::flat(Cost::ONE));
@@ -183,41 +151,6 @@ async fn client_with_one_unit_cannot_fill_queue() {
         outcomes.push(request.await.unwrap());
     }
     assert_eq!(outcomes, [(200, 0), (200, 10), (429, 10), (429, 0), (429, 0), (200, 20)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn first_arrival_gets_both_limits() {
-    let store = on_tokio_time();
-    let mut clients = Clients::behind(&store, [shared(10), own(10)]);
-    for client in [1, 1, 2] {
-        clients.send(client).await;
-    }
-    assert_eq!(clients.admitted().await, [0, 10, 20].map(Some));
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiters_rejoin_by_arrival_time() {
-    let store = on_tokio_time();
-    let mut clients = Clients::behind(&store, [shared(10), own(15)]);
-    for client in [1, 1, 2, 3, 4] {
-        clients.send(client).await;
-    }
-    // The second request waits for its own limit until 15 s. The third passes at 10 s. The
-    // fourth waits for the shared limit by then, but it came later than the second.
-    assert_eq!(clients.admitted().await, [0, 20, 10, 30, 40].map(Some));
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_wait_only_for_needed_keys() {
-    let reports = shared(10).when(|head| head.uri.path() == "/report");
-    let own = waits(Limit::new(log("own", 9), ClientIp::peer()));
-    let store = on_tokio_time();
-    let mut clients = Clients::behind(&store, [reports, own]);
-    for path in ["/report", "/report", "/other"] {
-        clients.send_to(1, path).await;
-    }
-    assert_eq!(clients.answered(), [true, false, true]);
-    assert_eq!(clients.admitted().await, [0, 10, 0].map(Some));
 }
 
 #[tokio::test(start_paused = true)]

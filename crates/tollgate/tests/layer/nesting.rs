@@ -2,14 +2,11 @@
 
 use axum::Router;
 use axum::routing::get as on_get;
-use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode};
-use tollgate::denial::Denial;
+use http::{Method, StatusCode};
 use tollgate::key::{ClientIp, Header};
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::{Algorithm, LeakyMode, Refill};
 use tollgate::{Limit, Policy, Quota};
-use tower::{Layer, ServiceExt};
 
 use crate::support::*;
 
@@ -109,23 +106,6 @@ fn nested() -> Router {
 }
 
 #[tokio::test]
-async fn nested_layers_merge_list_headers() {
-    let response = ask_router(&nested(), request(Method::GET, "/search")).await;
-    assert_eq!(response.status(), 200);
-    assert_eq!(
-        rate_fields(response.headers()),
-        [
-            r#"ratelimit: "search";r=1;t=30, "global";r=4;t=48"#,
-            r#"ratelimit-policy: "search";q=2;w=60, "global";q=5;w=60"#,
-            "x-ratelimit-limit: 2",
-            "x-ratelimit-remaining: 1",
-            "x-ratelimit-reset: 1704067260",
-        ]
-    );
-    assert_eq!(text(response).await, "found");
-}
-
-#[tokio::test]
 async fn inner_denial_still_charges_outer() {
     let app = nested();
     for expected in [200, 200, 429] {
@@ -134,26 +114,6 @@ async fn inner_denial_still_charges_outer() {
     }
     let response = ask_router(&app, request(Method::GET, "/")).await;
     assert_eq!(field(response.headers(), "x-ratelimit-remaining").as_deref(), Some("1"));
-}
-
-#[tokio::test]
-async fn inner_denial_keeps_its_headers() {
-    let app = nested();
-    for _ in 0..2 {
-        ask_router(&app, request(Method::GET, "/search")).await;
-    }
-    let response = ask_router(&app, request(Method::GET, "/search")).await;
-    assert_eq!(
-        rate_fields(response.headers()),
-        [
-            r#"ratelimit: "search";r=0;t=60, "global";r=2;t=24"#,
-            r#"ratelimit-policy: "search";q=2;w=60, "global";q=5;w=60"#,
-            "retry-after: 60",
-            "x-ratelimit-limit: 2",
-            "x-ratelimit-remaining: 0",
-            "x-ratelimit-reset: 1704067260",
-        ]
-    );
 }
 
 #[tokio::test]
@@ -168,39 +128,4 @@ async fn outer_denial_skips_inner_layer() {
         field(response.headers(), "ratelimit-policy").as_deref(),
         Some(r#""global";q=5;w=60"#)
     );
-}
-
-#[tokio::test]
-async fn x_ratelimit_shows_the_tighter_layer() {
-    let (_, store) = memory();
-    let wide = layer(&store, [Limit::global(log("wide", 9))]);
-    let tight = layer(&store, [Limit::global(log("tight", 4))]);
-    let tight_inside = wide.layer(tight.layer(hello()));
-    let response = tight_inside.oneshot(get()).await.unwrap();
-    assert_eq!(lines(response.headers(), "x-ratelimit-limit"), ["4"]);
-    assert_eq!(lines(response.headers(), "x-ratelimit-remaining"), ["3"]);
-    let wide_inside = tight.layer(wide.layer(hello()));
-    let response = wide_inside.oneshot(get()).await.unwrap();
-    assert_eq!(lines(response.headers(), "x-ratelimit-limit"), ["4"]);
-    assert_eq!(lines(response.headers(), "x-ratelimit-remaining"), ["2"]);
-    assert_eq!(lines(response.headers(), "x-ratelimit-reset").len(), 1);
-}
-
-#[tokio::test]
-async fn larger_retry_after_wins() {
-    let (_, store) = memory();
-    for (theirs, expected) in [("5", "60"), ("3600", "3600"), ("soon", "60")] {
-        let closure = move |denial: &Denial<'_>| {
-            let mut response = Response::new(Bytes::from(denial.detail()));
-            *response.status_mut() = denial.status();
-            response.headers_mut().insert("retry-after", HeaderValue::from_static(theirs));
-            response
-        };
-        let limit = Limit::global(log("one", 1));
-        let layer = builder(&store, [limit]).on_denied(closure).build().unwrap();
-        let service = layer.layer(hello());
-        while status(&service).await == 200 {}
-        let response = ask(&service, get()).await;
-        assert_eq!(lines(response.headers(), "retry-after"), [expected]);
-    }
 }

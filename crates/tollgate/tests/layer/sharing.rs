@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get as on_get;
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::body::Body;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::{Limit, MemoryStore, Policy, Quota};
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;
@@ -141,33 +141,6 @@ async fn closed_connection_refunds_queued_request() {
     waiting.abort();
     until(&|| store.settled() == 1).await;
     assert_eq!(left(&store, &queue).await, 1);
-}
-
-#[tokio::test]
-async fn routers_share_a_cloned_layer() {
-    let (_, store) = memory();
-    let limit: RateLimitLayer<_> = layer(&store, [Limit::global(log("global", 2))]);
-    let router = |text: &'static str| Router::new().route("/", on_get(move || async move { text }));
-    let admin = router("admin").layer(limit.clone());
-    let public = router("public").layer(limit);
-    assert_eq!(ask_router(&admin, get()).await.status(), 200);
-    assert_eq!(ask_router(&public, get()).await.status(), 200);
-    assert_eq!(ask_router(&public, get()).await.status(), 429);
-    assert_eq!(ask_router(&admin, get()).await.status(), 429);
-}
-
-#[tokio::test]
-async fn layered_router_charges_each_request_once() {
-    let (_, store) = memory();
-    let limit = layer(&store, [Limit::global(log("global", 3))]);
-    let app = Router::new()
-        .route("/a", on_get(|| async { "a" }))
-        .route("/b", on_get(|| async { "b" }))
-        .layer(limit);
-    for (path, expected) in [("/a", 200), ("/b", 200), ("/missing", 404), ("/a", 429)] {
-        let response = ask_router(&app, request(Method::GET, path)).await;
-        assert_eq!(response.status(), expected, "{path}");
-    }
 }
 
 #[test]

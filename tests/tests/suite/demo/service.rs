@@ -62,19 +62,6 @@ async fn preflight_is_free() {
 }
 
 #[tokio::test]
-async fn plain_options_request_costs_one() {
-    let replica = Replica::start(&[]);
-    let client = replica.client();
-    for (fields, remaining) in [(&[][..], "99"), (&[("origin", "https://a.example")], "98")] {
-        let answer = client.send("OPTIONS", "/items", fields, "").await.unwrap();
-        assert_eq!(answer.status, 405);
-        assert_eq!(answer.header("x-ratelimit-remaining"), remaining);
-        assert!(answer.header("allow").contains("SEARCH"), "{answer:?}");
-        assert!(!answer.header("x-server-id").is_empty());
-    }
-}
-
-#[tokio::test]
 async fn scripts_can_read_denials() {
     let (_replica, client) = spent(&[]).await;
     let answer = client.get_with("/items", &[("origin", "https://a.example")]).await;

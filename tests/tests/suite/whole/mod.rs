@@ -2,9 +2,7 @@
 
 mod clocks;
 mod exact;
-mod leased;
 mod outages;
-mod pauses;
 mod proxy;
 mod restarts;
 mod scenario;

@@ -435,10 +435,7 @@ async fn removed_header_cannot_return_as_trailer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_body_is_rejected() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start(&format!(
-        "target: {{url: 'http://{}', maxBodyBytes: 1000}}\n",
-        upstream.address
-    ));
+    let gateway = Gateway::start(&upstream.with("maxBodyBytes: 1000\n"));
     let mut client = RawClient::new(gateway.address);
     // The client does not send any of the body.
     let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n";

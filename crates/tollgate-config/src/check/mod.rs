@@ -278,8 +278,7 @@ struct Where<'a>(&'a Upstream);
 
 impl fmt::Display for Where<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Upstream { servers, strip_prefix, request_headers, response_headers, max_body, .. } =
-            self.0;
+        let Upstream { servers, strip_prefix, request_headers, response_headers, .. } = self.0;
         for (index, address) in servers.addresses.iter().enumerate() {
             write!(f, "{}{address}", if index == 0 { "" } else { " | " })?;
         }
@@ -300,8 +299,11 @@ impl fmt::Display for Where<'_> {
                 write!(f, ", {what} headers: {edits}")?;
             }
         }
-        if let Some(most) = max_body {
+        if let Some(most) = self.0.max_body {
             write!(f, ", bodies up to {most} bytes")?;
+        }
+        for (index, (key, timeout)) in self.0.own_timeouts.iter().enumerate() {
+            write!(f, "{} {key} {timeout:?}", if index == 0 { ", timeouts:" } else { "," })?;
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ pub struct Upstream {
     pub response_headers: Edits,
     pub max_body: Option<u64>,
     pub timeouts: Timeouts,
+    /// The keys of `target.timeouts` that the file has, for descriptions.
+    pub own_timeouts: Vec<(&'static str, Duration)>,
     /// Files for TLS, unless the system's authorities verify the servers.
     pub tls: Option<TargetTlsFiles>,
 }
@@ -36,6 +38,7 @@ impl Upstream {
             response_headers: Edits::default(),
             max_body: None,
             timeouts,
+            own_timeouts: Vec::new(),
             tls: None,
         }
     }

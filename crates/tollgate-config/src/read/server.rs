@@ -37,7 +37,7 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
-    let keys: [&Setting; 23] = [
+    let keys: [&Setting; 24] = [
         &limiter.strategy,
         &limiter.global,
         &limiter.client,
@@ -59,6 +59,7 @@ pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
         &limiter.response,
         &limiter.shed,
         &limiter.paths,
+        &limiter.max_body_bytes,
         &limiter.max_tunnels,
         &limiter.access_log,
     ];

@@ -1,10 +1,11 @@
+use std::time::Duration;
+
 use http::uri::Scheme;
 
 use super::super::named_files::{FileContents, NamedFiles};
 use super::super::problem::{Checked, Reported};
 use super::super::tables::{HeaderEdits, RateLimiter, TargetSection};
 use super::super::typed::{Key, Setting, values};
-use super::context::inherited;
 use super::server::certificate;
 use crate::plan::upstream::{
     Active, Address, Connections, Host, Passive, Servers, Timeouts, Upstream,
@@ -18,16 +19,22 @@ pub(super) fn target(
 ) -> Checked<Upstream> {
     let outer = limiter.timeouts.get()?;
     let timeouts = section.timeouts.get()?;
+    let mut own_timeouts = Vec::new();
+    let mut timeout = |own: &Key<Option<Duration>>, outer: &Key<Duration>| {
+        let Some(value) = own.value()? else { return outer.value() };
+        own_timeouts.push((own.key, value));
+        Ok(value)
+    };
     let connections = Connections {
-        timeout: inherited(&timeouts.connect, &outer.connect)?,
-        idle: inherited(&timeouts.pool, &outer.pool)?,
-        max_age: inherited(&timeouts.connection_age, &outer.connection_age)?,
-        lookup_interval: inherited(&timeouts.address_age, &outer.address_age)?,
+        timeout: timeout(&timeouts.connect, &outer.connect)?,
+        idle: timeout(&timeouts.pool, &outer.pool)?,
+        max_age: timeout(&timeouts.connection_age, &outer.connection_age)?,
+        lookup_interval: timeout(&timeouts.address_age, &outer.address_age)?,
     };
     let timeouts = Timeouts {
-        response: inherited(&timeouts.response, &outer.response)?,
-        body: inherited(&timeouts.idle, &outer.idle)?,
-        tunnel: inherited(&timeouts.tunnel, &outer.tunnel)?,
+        response: timeout(&timeouts.response, &outer.response)?,
+        body: timeout(&timeouts.idle, &outer.idle)?,
+        tunnel: timeout(&timeouts.tunnel, &outer.tunnel)?,
     };
     let strip_prefix = section.strip_prefix.value()?;
     if let Some(prefix) = &strip_prefix
@@ -43,7 +50,11 @@ pub(super) fn target(
         strip_prefix,
         request_headers: edits(&section.request_headers)?,
         response_headers: edits(&section.response_headers)?,
-        max_body: section.max_body_bytes.value()?,
+        max_body: match section.max_body_bytes.value()? {
+            Some(most) => Some(most),
+            None => limiter.max_body_bytes.value()?,
+        },
+        own_timeouts,
         tls: tls(section)?,
         ..Upstream::to(servers(section, connections)?, timeouts)
     })

@@ -145,6 +145,8 @@ section! {
         implied paths: Paths,
         /// Timeouts of connections, requests and the shutdown.
         implied timeouts: Timeouts,
+        /// The maximum size of a request body, for targets without their own `maxBodyBytes`.
+        optional max_body_bytes: Whole<0, { u64::MAX }>,
         /// The maximum number of upgraded connections (WebSockets). Further upgrades get 503.
         default max_tunnels: Whole<0, 1_000_000, usize> = "10000",
         /// Format and level of the log.

@@ -40,7 +40,7 @@ section! {
         /// Changes to the headers of the target's responses.
         optional response_headers: HeaderEdits,
         /// The maximum size of a request body. Larger requests get 413, immediately if
-        /// `Content-Length` contains the size.
+        /// `Content-Length` contains the size. Default: the value of `rateLimiter.maxBodyBytes`.
         optional max_body_bytes: Whole<0, { u64::MAX }>,
         /// The certificate authorities of https servers, and a certificate for the gateway.
         optional tls: TargetTls,

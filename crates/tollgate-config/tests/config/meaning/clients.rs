@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate_config::check;
 use tollgate_config::plan::upstream::{Active, Balance, Host, Passive, Protocol};
 use tollgate_config::plan::{
     ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
@@ -132,7 +133,8 @@ fn identity_sources_retain_their_order() {
 #[test]
 fn target_section_sets_all_options() {
     let text = include_str!("../../good/target-section.yaml");
-    let target = plan(text).routes[0].target.clone().unwrap();
+    let plan = plan(text);
+    let target = plan.routes[0].target.clone().unwrap();
     let addresses: Vec<_> = target.servers.addresses.iter().map(ToString::to_string).collect();
     let expected = ["http://10.0.0.1:3000", "http://10.0.0.2:3000", "unix:/run/app.sock"];
     assert_eq!(addresses, expected);
@@ -151,6 +153,11 @@ fn target_section_sets_all_options() {
     assert_eq!(target.request_headers.to_string(), "set x-role, remove x-debug");
     assert_eq!(target.response_headers.to_string(), "set x-frame-options, remove server");
     assert_eq!(target.max_body, Some(1 << 20));
+    let shown = check::target(Some(&target));
+    let own = ", bodies up to 1048576 bytes, timeouts: response 300s, idle 3600s";
+    assert!(shown.ends_with(own), "{shown}");
+    let default = check::target(plan.routes[1].target.as_ref());
+    assert_eq!(default, "unix:/run/other.sock, bodies up to 4096 bytes");
 }
 
 #[test]

@@ -96,9 +96,12 @@ pub(crate) enum Fault {
 
 /// The number of kinds for [`Fault::random`].
 const KINDS: u8 = 23;
+/// A server that stops repeatedly. Calls then wait for each other, so their requests' deadlines
+/// differ.
+const STUTTER: u8 = 17;
 const MOVES: Range<u8> = 19..22;
-/// Clocks that are slewed, and late answers: blocks are then spent until shortly before they end.
-const CLOSE: [u8; 4] = [3, 5, 17, 22];
+/// Slewed clocks and late answers: blocks are then spent until shortly before they end.
+const CLOSE: [u8; 5] = [5, STUTTER, STUTTER, STUTTER, 22];
 /// The fastest slew (chrony's default bound), in parts per million.
 const SLEW: i64 = 83_333;
 
@@ -117,18 +120,23 @@ impl Fault {
             1 | 2 => rng.usize(1..=4),
             _ => rng.usize(4..=12),
         };
-        let kinds: Vec<u8> = match rng.u8(..4) {
-            0 | 1 => (0..KINDS).collect(),
-            2 if shards > 1 => MOVES.collect(),
-            2 if is_leased => CLOSE.to_vec(),
+        let kinds: Vec<u8> = match rng.u8(..8) {
+            0..2 => (0..KINDS).collect(),
+            2..4 if shards > 1 => MOVES.collect(),
+            2..7 if is_leased => CLOSE.to_vec(),
+            4 => vec![STUTTER],
             _ => (0..rng.u8(1..=3)).map(|_| rng.u8(..KINDS)).collect(),
         };
+        // While servers' clocks run faster, blocks end early.
+        let slew = Self::Slew { servers: SLEW, replicas: -SLEW, lasts: run };
+        let slew =
+            (kinds == CLOSE && count > 0 && rng.u8(..8) > 0).then_some((Duration::ZERO, slew));
         let faults = (0..count).map(|_| {
             let at = Duration::from_millis(rng.u64(..run.as_millis() as u64));
             let kind = kinds[rng.usize(..kinds.len())];
             (at, Self::random(kind, rng, (replicas, shards)))
         });
-        faults.collect()
+        faults.chain(slew).collect()
     }
 
     fn random(kind: u8, rng: &mut Rng, (replicas, shards): (usize, usize)) -> Self {
@@ -146,7 +154,11 @@ impl Fault {
                 let server = rng.bool().then(|| rng.usize(..2 * shards));
                 Self::Block { replica, server, directions, lasts }
             }
-            5 => Self::Delay { replica, millis: rng.u64(10..120), lasts },
+            5 => {
+                // A short delay makes answers late that are still in time.
+                let most = [25, 120][rng.usize(..2)];
+                Self::Delay { replica, millis: rng.u64(10..most), lasts }
+            }
             6 | 7 => Self::Pause { shard, is_machine: rng.u8(..4) == 0, lasts },
             8 | 9 => {
                 let with = [Restart::All, Restart::Copy, Restart::Nothing][rng.usize(..3)];
@@ -156,7 +168,7 @@ impl Fault {
             11 => Self::FlushScript { shard },
             12 => Self::Full { shard, lasts },
             13 => Self::ReadOnly { shard, lasts },
-            17..19 => Self::Stutter { shard, seed: rng.u64(..), lasts },
+            STUTTER..19 => Self::Stutter { shard, seed: rng.u64(..), lasts },
             // A single server has no slots.
             kind if MOVES.contains(&kind) && shards > 1 => {
                 Self::Move { key: rng.usize(..3), shard, seed: rng.u64(..) }

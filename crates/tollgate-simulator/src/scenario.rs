@@ -53,7 +53,10 @@ impl Scenario {
         let latency = (least, least + rng.u64(0..spread));
         let groups = match rng.u8(..2) {
             0 => vec![Group::Plain, Group::Plain, Group::Leased, Group::Local],
-            _ => vec![[Group::Plain, Group::Leased, Group::Local][rng.usize(..3)]],
+            _ => {
+                let kinds = [Group::Plain, Group::Leased, Group::Leased, Group::Local];
+                vec![kinds[rng.usize(..4)]]
+            }
         };
         let is_leased = groups == [Group::Leased];
         let faults = Fault::several(&mut rng, (replicas, shards), is_leased, lasts);
@@ -174,7 +177,9 @@ fn everywhere() -> Place {
 }
 
 fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
-    let window = Duration::from_millis(rng.u64(300..4_000));
+    // The shortest blocks end while a call is in flight.
+    let is_short = group == Group::Leased && rng.bool();
+    let window = Duration::from_millis(rng.u64(300..if is_short { 600 } else { 4_000 }));
     let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
     let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
     let greedy = Algorithm::TokenBucket { refill: Refill::Greedy };
@@ -206,7 +211,6 @@ fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
             }
         }
     };
-    // The shortest blocks end while a call is in flight.
     let ttl = match rng.u8(..2) {
         0 => window.mul_f64(0.1 + 0.9 * rng.f64()),
         _ => window.div_f64(10.0).max(Duration::from_millis(rng.u64(30..200))),

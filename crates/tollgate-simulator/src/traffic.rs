@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 impl Traffic {
     /// If `is_hot`, most keys are busy enough for leases.
     pub(crate) fn random(rng: &mut Rng, replicas: usize, is_hot: bool) -> Self {
-        let is_hot = is_hot && rng.bool();
+        let is_hot = is_hot && rng.u8(..4) > 0;
         // A server that has too much work sheds requests.
         let calm = if replicas > 4 { 4 } else { 1 };
         Self {

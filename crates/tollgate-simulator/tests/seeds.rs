@@ -4,7 +4,7 @@ use tollgate_simulator::{run, search};
 
 #[test]
 fn promises_hold_for_the_first_seeds() {
-    let search = search(0..100, None);
+    let search = search(0..200, None);
     if let Some(run) = search.violating {
         panic!("{run}");
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::thread;
 
 use foldhash::fast::RandomState;
-use parking_lot::Mutex;
 #[cfg(doc)]
 use tollgate_core::Receipt;
 
@@ -12,6 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::settled::Settled;
 use crate::shard::{Bounds, Shard};
 use crate::store::{Inner, MemoryStore, Padded};
+use crate::sync::Mutex;
 
 impl MemoryStore {
     /// Creates a store for up to a million keys and 256 MiB, with [`SystemClock`].

@@ -32,6 +32,7 @@ mod settle;
 mod settled;
 mod shard;
 mod store;
+mod sync;
 mod table;
 mod thread_leases;
 mod voided;

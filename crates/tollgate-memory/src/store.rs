@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use tollgate_core::{
     Charge, Cost, Key, NeverPending, Policy, Receipt, ReceiptId, Reply, Settlement, Store,
     StoreError, Verdict,
@@ -14,6 +14,7 @@ use tollgate_core::{
 use crate::clock::{Clock, SystemClock};
 use crate::settled::Settled;
 use crate::shard::Shard;
+use crate::sync::Mutex;
 
 /// A store that holds all keys in this process. Clones share all state.
 ///
@@ -206,8 +207,10 @@ mod tests {
     use foldhash::SharedSeed;
     use foldhash::fast::SeedableRandomState;
     use std::hash::BuildHasher;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    use tollgate_core::Quota;
+    use tollgate_core::{Quota, Timestamp};
+    use tollgate_interleavings::{explore, thread};
 
     use super::*;
 
@@ -244,5 +247,48 @@ mod tests {
             }
             assert!(keys.iter().all(|keys| (850..1_150).contains(keys)), "{number}: {keys:?}");
         }
+    }
+
+    /// Time passes with each reading.
+    #[derive(Clone, Debug)]
+    struct Readings(Arc<AtomicU64>);
+
+    impl Clock for Readings {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+
+    /// Requests charge the keys of two shards in any order.
+    #[test]
+    fn concurrent_decisions_follow_their_times() {
+        explore(|| {
+            let clock = Readings(Arc::new(AtomicU64::new(1)));
+            let store = MemoryStore::builder().shards(2).clock(clock).build();
+            let policy = |name| Policy::fixed_window_counter(name, Quota::per_minute(9)).unwrap();
+            let (one, two) = (policy("one"), policy("two"));
+            let mut keys = (0_u8..).map(|number| Key::new([number]));
+            let mut key_in = |shard| keys.find(|key| store.0.locate(&one, key).1 == shard).unwrap();
+            let (first, second) = (key_in(0), key_in(1));
+            let threads = [[0, 1], [1, 0]].map(|order| {
+                let (store, policies) = (store.clone(), [one.clone(), two.clone()]);
+                let keys = [first.clone(), second.clone()];
+                thread::spawn(move || {
+                    let charge = |at: usize| Charge::new(&policies[at], &keys[at], Cost::ONE);
+                    let both = order.map(charge);
+                    // New keys, known keys, and a single key take different paths.
+                    [&both[..], &both[..], &[charge(0)]].map(|charges| {
+                        let verdict = store.0.decide(charges).unwrap();
+                        let place = charges.iter().position(|it| it.policy.name() == "one");
+                        (verdict.decided_at(), verdict.decisions()[place.unwrap()].remaining)
+                    })
+                })
+            });
+            let mut decided: Vec<_> =
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            decided.sort_unstable();
+            let remaining: Vec<_> = decided.iter().map(|(_, remaining)| *remaining).collect();
+            assert_eq!(remaining, [8, 7, 6, 5, 4, 3]);
+        });
     }
 }

@@ -99,6 +99,7 @@ mod server_clock;
 pub mod simulation;
 mod stats;
 mod store;
+mod sync;
 mod ticket;
 mod tls;
 mod topology;

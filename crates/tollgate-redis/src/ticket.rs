@@ -2,7 +2,6 @@
 
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{
@@ -13,6 +12,7 @@ use crate::clock::Moment;
 use crate::encode::{Ask, Spent};
 use crate::failure::STORE;
 use crate::names::Name;
+use crate::sync::Mutex;
 
 /// An operation in Redis.
 #[derive(Debug)]
@@ -283,7 +283,10 @@ const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has sto
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
+
+    use tollgate_interleavings::{explore, thread};
 
     use super::*;
 
@@ -345,6 +348,30 @@ mod tests {
         assert!(!ticket.unsend());
         let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
         assert!(!error.may_have_charged());
+    }
+
+    #[test]
+    fn errors_report_concurrent_sending() {
+        explore(|| {
+            let ticket = Arc::new(ticket());
+            let sent = Arc::clone(&ticket);
+            let sender = thread::spawn(move || {
+                let is_sent = sent.send();
+                if is_sent {
+                    sent.answer(Ok(CallAnswer::Reset));
+                }
+                is_sent
+            });
+            let is_shed = ticket.expire();
+            let is_sent = sender.join().unwrap();
+            match poll(&ticket) {
+                Poll::Ready(Ok(_)) => assert!(is_sent && !is_shed),
+                Poll::Ready(Err(error)) => {
+                    assert_eq!((error.may_have_charged(), is_shed), (is_sent, !is_sent));
+                }
+                Poll::Pending => panic!("{ticket:?}"),
+            }
+        });
     }
 
     #[test]

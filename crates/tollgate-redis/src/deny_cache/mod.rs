@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Key, Micros, Policy, Source, Verdict};
 
 use self::known::{Known, Room};
 pub(crate) use self::recent::RecentDenials;
 use crate::clock::{Clock, Moment};
+use crate::sync::Mutex;
 use crate::ticket::{OwnedCharge, Request, Ticket};
 
 /// Remembers keys without a remaining unit, and when requests of each cost will be allowed.

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tollgate_core::{Outcome, Quota, Timestamp};
+use tollgate_interleavings::{explore, thread};
 
 use super::*;
 use crate::names::Name;
@@ -65,6 +66,22 @@ fn denial_in_flight_during_a_reset_is_not_remembered() {
     assert!(!is_remembered(&cache, 1));
     deny(&cache, 1);
     assert!(is_remembered(&cache, 1));
+}
+
+#[test]
+fn concurrent_reset_discards_denials() {
+    explore(|| {
+        let (cache, _) = cache();
+        let cache = Arc::new(cache);
+        let mut ticket = request(1);
+        ticket.epoch = cache.epoch();
+        let learner = Arc::clone(&cache);
+        let learns = move || learn(&learner, &ticket, Micros::new(60_000_000));
+        let learns = thread::spawn(learns);
+        cache.forget();
+        learns.join().unwrap();
+        assert!(!is_remembered(&cache, 1));
+    });
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! A key and policy with units that may be leased.
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::{Charge, Key, Lease, Policy};
 
 use super::blocks::Blocks;
 use crate::clock::Moment;
 use crate::names::Name;
+use crate::sync::Mutex;
 
 #[derive(Debug)]
 pub(super) struct LeasedKey {

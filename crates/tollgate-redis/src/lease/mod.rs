@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Source, Verdict};
 
@@ -30,6 +29,7 @@ use self::blocks::Taken;
 use self::key::LeasedKey;
 use crate::clock::{Clock, Moment};
 use crate::names::Names;
+use crate::sync::RwLock;
 
 /// A store's keys with units that are or may be leased.
 #[derive(Debug)]
@@ -165,5 +165,32 @@ impl Drop for Leases {
     /// Wakes the refill tasks, so they notice that the store is dropped.
     fn drop(&mut self) {
         self.keys.get_mut().table.iter().for_each(|key| key.bell.notify_one());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Key, Lease, Policy, Quota};
+    use tollgate_interleavings::{explore, thread};
+
+    use super::*;
+
+    /// Units in a key that the table no longer has could not be returned.
+    #[test]
+    fn concurrent_requests_share_a_key() {
+        explore(|| {
+            let leases = Arc::new(Leases::new(Clock::default()));
+            let found = [0; 2].map(|_| {
+                let leases = Arc::clone(&leases);
+                thread::spawn(move || {
+                    let policy = Policy::token_bucket("p", Quota::per_second(9)).unwrap();
+                    let policy = policy.with_lease(Lease::of(1, 3)).unwrap();
+                    let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);
+                    leases.find_or_make(&Names::new("tests", b""), &charge).unwrap()
+                })
+            });
+            let [one, other] = found.map(|found| found.join().unwrap());
+            assert!(Arc::ptr_eq(&one, &other));
+        });
     }
 }

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+#[cfg(not(test))]
 use parking_lot::Mutex;
 use tollgate_core::Key;
+#[cfg(test)]
+use tollgate_interleavings::Mutex;
 
 use super::lanes::{ArrivalNumber, LaneKey, Lanes, Member};
 use crate::RequestHead;

@@ -1,4 +1,8 @@
+use std::pin::pin;
+use std::task::{Context, Waker};
+
 use tollgate_core::{Key, Policy, Quota};
+use tollgate_interleavings::{explore, thread};
 
 use super::super::lanes::LaneKey;
 use super::*;
@@ -146,4 +150,20 @@ fn huge_bodies_do_not_overflow() {
     waiting(deny(&queue, "b", usize::MAX));
     let held = queue.shared.queue.lock().waiting;
     assert_eq!((held.requests, held.bytes), (0, 0));
+}
+
+#[test]
+fn request_behind_a_leaving_request_is_woken() {
+    explore(|| {
+        let queue = WaitQueue::new();
+        let first = waiting(deny(&queue, "a", 1));
+        let behind = queue.clone();
+        let behind = thread::spawn(move || arrive(&behind, "a").ok().flatten());
+        drop(first);
+        if let Some(behind) = behind.join().unwrap() {
+            let woken = pin!(behind.woken());
+            assert!(woken.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        }
+        assert!(!arrival(&queue).others_wait);
+    });
 }

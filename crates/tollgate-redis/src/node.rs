@@ -105,6 +105,11 @@ impl Node {
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
         let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
+        if sent.iter().any(is_unknown) && !self.is_in_step(deadline).await {
+            for answer in sent.iter_mut().filter(|answer| is_unknown(answer)) {
+                *answer = Err(CommandError::Lost("an earlier reply is missing".to_owned()));
+            }
+        }
         if sent.iter().any(is_unknown) {
             // A new server does not know the script, and many processes notice this at the same
             // time. Each waits for a random time, so the first loads the script and the others find
@@ -240,6 +245,12 @@ impl Node {
             return Err(CommandError::Server(format!("TIME answered {said:?}")));
         };
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(*micros)))
+    }
+
+    /// Whether the connection has lost no reply. Otherwise an error may be the reply to another
+    /// call, because errors have no nonce, and the server may have executed this call.
+    async fn is_in_step(&self, deadline: Instant) -> bool {
+        self.time(deadline.saturating_duration_since(Instant::now())).await.is_ok()
     }
 
     /// Sends a probe and returns how long the server took to answer, or `None` if it did not answer

@@ -85,8 +85,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// The default is a million, at about 64 bytes each. With 0, settling fails.
     ///
     /// Each receipt is remembered for [`Receipt::LIFETIME`]. When the limit is reached, the store
-    /// forgets the receipt that was settled first. Unsettled receipts for charges made before that
-    /// settlement then lapse, so their estimated cost is final. With the default and 1000
+    /// forgets the receipt that was settled first. Receipts charged before that settlement can then
+    /// no longer be settled, so their estimated cost is final. With the default and 1000
     /// settlements per second, this affects requests that take longer than 15 minutes.
     ///
     /// The same number of concurrency limit receipts is remembered, each for its permit's time to

@@ -76,8 +76,8 @@ impl Settled {
             return Entered::Lapsed;
         }
         if !self.of_rates.has_room(now) {
-            // A receipt charged before the first remembered settlement would be the next to be
-            // forgotten.
+            // Reject a receipt charged before the first remembered settlement, because it may have
+            // been settled even earlier, and forgotten.
             let first = self.of_rates.first_settled_at();
             if has_lapsed(first) {
                 return Entered::Lapsed;

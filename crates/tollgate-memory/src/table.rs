@@ -107,7 +107,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Frees memory if three quarters of the table are empty. The table retains twice the space
+    /// Frees memory if more than three quarters of the table is empty. The table retains twice the space
     /// that its keys need, so it rarely has to shrink or grow again.
     pub(crate) fn shrink(&mut self, hasher: &RandomState) {
         if self.entries.len() < self.entries.capacity() / 4 {

@@ -50,7 +50,7 @@ pub(super) fn routes(
         .and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any, limiter)).transpose());
     outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
-    // Requests that match no route have limits as well.
+    // Limits also apply to requests that match no route.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =

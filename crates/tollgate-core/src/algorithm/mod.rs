@@ -144,7 +144,7 @@ pub enum Algorithm {
         /// Whether requests wait in the bucket.
         mode: LeakyMode,
     },
-    /// See [`concurrent_requests`]. The window is the lease's time to live.
+    /// See [`concurrent_requests`]. The window is a permit's time to live.
     ConcurrentRequests,
 }
 

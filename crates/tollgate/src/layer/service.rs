@@ -1,4 +1,4 @@
-//! The layer and its service, which is the first step for a request.
+//! The layer and its service, where each request starts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -186,8 +186,8 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     where
         S: Service<Request<B>>,
     {
-        // The request takes the ready instance. But if it may wait for long, release the capacity
-        // that this instance reserved for other requests, and take another instance later.
+        // The request takes the ready instance. But if it may wait for long, drop this instance, so
+        // other requests can use the capacity it reserved, and take another instance later.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
         let is_ready = !self.state.may_wait();

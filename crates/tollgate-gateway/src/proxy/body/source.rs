@@ -22,7 +22,7 @@ pub(crate) enum RawBody {
 pub(crate) struct RepeatableBody {
     body: Option<RequestBody>,
     reader: Option<Waker>,
-    /// All pieces so far, while the gateway may have to repeat the request.
+    /// The pieces sent so far, kept while the request may have to be repeated.
     sent: Option<VecDeque<Bytes>>,
     /// Pieces to repeat, before the rest of the body.
     again: VecDeque<Bytes>,

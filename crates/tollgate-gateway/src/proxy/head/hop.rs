@@ -23,8 +23,8 @@ pub(crate) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
                 continue;
             }
             match HeaderName::from_bytes(name) {
-                // Every server needs the headers for a message's length and host. A client that
-                // lists them here wants the next server to read a different message.
+                // Length, host and identity are kept even if the client lists them here. Otherwise
+                // the next server would read a different message.
                 Ok(name) if !END_TO_END.contains(&name) && !identity.contains(&name) => {
                     named.push(name);
                 }
@@ -32,7 +32,7 @@ pub(crate) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
             }
         }
     }
-    // A message has few headers, and most messages lose none of these.
+    // A scan is cheap: messages have few headers, and most have no hop-by-hop header.
     named.extend(headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned());
     for name in &named {
         headers.remove(name);

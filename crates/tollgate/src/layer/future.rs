@@ -97,7 +97,7 @@ where
     /// Ready when the request may run, or with the response if it is rejected.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
         if let Some(waiting) = &mut self.waiting {
-            let (rows, judged) = ready!(waiting.as_mut().poll(cx));
+            let (mut rows, judged) = ready!(waiting.as_mut().poll(cx));
             if let Err(rejection) = judged {
                 let head = RequestHead::of(&self.request);
                 let response = respond::reject(&self.layer, &rows, &rejection, &head);
@@ -105,6 +105,7 @@ where
             }
             let may_leave = !self.is_ready && !rows.is_empty();
             self.guard = may_leave.then(|| guard(&self.layer, &rows));
+            self.layer.clear_unshown(&mut rows);
             (self.waiting, self.rows) = (None, rows);
         }
         if !self.is_ready {

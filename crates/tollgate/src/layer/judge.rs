@@ -7,8 +7,7 @@ use super::rows::{Rejection, Rows};
 use super::state::LayerState;
 use super::telemetry::DecisionTimer;
 
-/// Fills in the decisions. The rows are empty afterwards if the layer adds no headers or state to
-/// the response.
+/// Fills in the decisions. The rows are empty afterwards if the store failed and the request passes.
 #[inline]
 pub(super) fn judge<St: Store>(
     layer: &LayerState<St>,
@@ -39,10 +38,6 @@ pub(super) fn judge<St: Store>(
     }
     if let Some(extras) = &layer.extras {
         rows.follow_up = extras.follow_up(&layer.limits, rows, &verdict);
-    }
-    let is_shown = layer.options.headers.any() || layer.options.expose_verdicts;
-    if !is_shown && rows.follow_up.is_none() {
-        rows.clear();
     }
     Ok(())
 }

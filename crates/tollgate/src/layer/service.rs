@@ -169,6 +169,7 @@ where
         let mut rows = Rows::default();
         match admit(&self.state, &RequestHead::of(&request), &mut rows) {
             Admission::Pass => {
+                self.state.clear_unshown(&mut rows);
                 self.state.prepare(&rows, request.extensions_mut());
                 let has_work = !rows.is_empty() || self.state.has_cost_headers();
                 let work = has_work.then(|| (Arc::clone(&self.state), rows));

@@ -79,6 +79,15 @@ impl<St> LayerState<St> {
         }
     }
 
+    /// Removes the rows of a request that passed if its response adds no headers or state.
+    #[inline]
+    pub(super) fn clear_unshown(&self, rows: &mut Rows) {
+        let is_shown = self.options.headers.any() || self.options.expose_verdicts;
+        if !is_shown && rows.follow_up.is_none() {
+            rows.clear();
+        }
+    }
+
     #[inline]
     pub(super) fn has_cost_headers(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.has_cost_headers())

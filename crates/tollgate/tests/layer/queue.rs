@@ -9,6 +9,8 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
+use tollgate::headers::HeaderOptions;
+use tollgate::limit::OnExceeded;
 use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::store::Micros;
 use tollgate::{Limit, Policy, Quota};
@@ -283,6 +285,30 @@ async fn request_that_leaves_before_readiness_is_refunded() {
         }
         assert_eq!(left(&store, &all).await, 8);
     }
+}
+
+/// A layer on the client side sends no headers.
+#[tokio::test(start_paused = true)]
+async fn departure_without_headers_is_refunded() {
+    let store = on_tokio_time();
+    let (inner, mut handle) = tower_test::mock::pair::<Request<()>, Response<Full<Bytes>>>();
+    let tokens = Policy::token_bucket("tokens", Quota::per_second(1)).unwrap();
+    let max = Duration::from_secs(60);
+    let limit = Limit::global(tokens.clone()).on_exceeded(OnExceeded::Wait { max });
+    let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
+    let service = builder(&store, [limit]).headers(none).build().unwrap().layer(inner);
+    let first = tokio::spawn(service.clone().oneshot(get()));
+    handle.next_request().await.unwrap().1.send_response(Response::new(Full::default()));
+    assert!(first.await.unwrap().is_ok());
+    let second = tokio::spawn(service.oneshot(get()));
+    settle_down().await;
+    handle.allow(0);
+    advance(Duration::from_secs(1)).await;
+    settle_down().await;
+    assert_eq!(left(&store, &tokens).await, 0, "the request has its unit, and cannot run yet");
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    assert_eq!(left(&store, &tokens).await, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,9 @@ use http_body::Frame;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
-use tollgate_test_servers::Redis;
+use tollgate_test_servers::{Redis, until_async};
 
-use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
+use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange};
 
 /// Responds `ok` with the last path segment as the cost: `/a/7` costs 7.
 async fn upstream_with_a_price() -> Upstream {
@@ -181,6 +181,12 @@ async fn gateways_share_the_guess_limit() {
     for n in 0..12 {
         assert_eq!(clients[n % 2].get("/other").await.status, 401, "{n}");
     }
+    // A response already includes its own refund, while others may still be on their way to Redis.
+    let are_refunded = || async {
+        let answer = clients[0].get("/other").await;
+        (answer.header("x-ratelimit-remaining") == "5").then_some(())
+    };
+    until_async("the refunds", PATIENCE, are_refunded).await;
 }
 
 /// Only the service's response could have shown whether the guess was wrong.

@@ -12,7 +12,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) connections: u32,
     /// Requests in flight per connection.
     pub(crate) streams: u32,
-    /// The body of a gRPC call; without it, each request is a GET.
+    /// The body of a gRPC call. Without a body, each request is a GET.
     pub(crate) grpc: Option<&'a Path>,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Frozen {
 const COSTS: usize = 4;
 
 impl Known {
-    /// Returns what an answer says about a charge's key.
+    /// Reads an answer about a charge's key.
     pub(super) fn new(
         charge: &Charge<'_>,
         decision: &Decision,

@@ -50,6 +50,8 @@ pub struct Worst {
 const KEY: &str = "client";
 /// How often the master sends its writes to its replica. A failover loses later writes.
 const REPLICATES: Duration = Duration::from_millis(700);
+/// The replicas' timeout, which is the default.
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Fleet {
     /// Creates a fleet with one replica and no faults.
@@ -95,12 +97,13 @@ impl Fleet {
     }
 
     /// Starts the servers and the replicas' stores.
-    async fn connect(&self, rng: &mut Rng) -> (World, Vec<RedisStore>) {
+    async fn connect(&self, rng: &mut Rng, timeout: Duration) -> (World, Vec<RedisStore>) {
         let servers = vec![Server::new(0, START, None), Server::new(1, START, None)];
         let roads = (0..self.replicas).map(|_| Road::new((1, 3))).collect();
         let view = View::new(1);
         let (world, _) = World::new(rng.u64(..), (servers, view), roads, History::default());
-        let stores: Vec<_> = (0..self.replicas).map(|number| store(&world, number, rng)).collect();
+        let stores = (0..self.replicas).map(|number| store(&world, number, rng, timeout));
+        let stores: Vec<_> = stores.collect();
         for store in &stores {
             store.connected().await;
         }
@@ -109,7 +112,7 @@ impl Fleet {
 
     async fn run(&self, seed: u64) -> Worst {
         let mut rng = Rng::with_seed(seed);
-        let (world, stores) = self.connect(&mut rng).await;
+        let (world, stores) = self.connect(&mut rng, TIMEOUT).await;
         let (window, start) = (Duration::from(self.policy.window()), Instant::now());
         let beside = Arc::<Mutex<Beside>>::default();
         let mut tasks = JoinSet::new();
@@ -189,11 +192,11 @@ struct Beside {
     failed: u64,
 }
 
-fn store(world: &World, number: usize, rng: &mut Rng) -> RedisStore {
+fn store(world: &World, number: usize, rng: &mut Rng, timeout: Duration) -> RedisStore {
     let access = Arc::new(Access { world: world.clone(), replica: number });
     let store = RedisStore::builder("redis://simulated").expect("a URL");
     let store = store.simulated(access, Arc::new(AtomicU64::new(0))).seed(rng.u64(..));
-    let store = store.connect().expect("a runtime");
+    let store = store.timeout(timeout).connect().expect("a runtime");
     let any = Policy::concurrent_requests(KEY, 1, Duration::from_secs(1)).expect("builds");
     world.lock().history.label(&store.name_of(&any, &Key::new(KEY)), KEY);
     store
@@ -222,16 +225,44 @@ mod tests {
 
     const REPLICAS: usize = 300;
 
+    async fn fleet(timeout: Duration) -> (Policy, World, Vec<RedisStore>) {
+        let policy = Policy::token_bucket("p", Quota::per_second(1).burst(1_000_000));
+        let policy = policy.expect("builds");
+        let fleet = Fleet::new(policy.clone()).replicas(REPLICAS);
+        let (world, stores) = fleet.connect(&mut Rng::with_seed(0), timeout).await;
+        (policy, world, stores)
+    }
+
+    /// All replicas send a request at the same time, and the server has lost the script.
+    #[test]
+    fn few_replicas_load_a_flushed_script() {
+        crate::paused(async {
+            let (policy, world, stores) = fleet(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(2)).await;
+            let loads = || world.lock().servers[0].commands.get("EVAL").copied().unwrap_or(0);
+            let before = loads();
+            world.lock().servers[0].knows_script = false;
+            let requests = stores.into_iter().map(|store| {
+                let policy = policy.clone();
+                async move { store.charge(&policy, &Key::new(KEY), Cost::ONE).await }
+            });
+            let answers = requests.collect::<JoinSet<_>>().join_all().await;
+            let failed = answers.iter().find_map(|it| it.as_ref().err());
+            assert!(failed.is_none(), "{failed:?}");
+            let loads = loads() - before;
+            println!("{loads}");
+            assert!((1..=REPLICAS as u64 / 4).contains(&loads), "{loads}");
+        });
+    }
+
     /// A fleet loses its server, and three seconds later another server takes over.
     #[test]
     fn new_server_is_not_overwhelmed() {
         crate::paused(async {
-            let policy = Policy::token_bucket("p", Quota::per_second(1).burst(1_000_000));
-            let fleet = Fleet::new(policy.expect("builds")).replicas(REPLICAS);
-            let (world, stores) = fleet.connect(&mut Rng::with_seed(0)).await;
+            let (policy, world, stores) = fleet(TIMEOUT).await;
             let mut tasks = JoinSet::new();
             for store in stores {
-                let (policy, mut rng) = (fleet.policy.clone(), world.lock().rng.fork());
+                let (policy, mut rng) = (policy.clone(), world.lock().rng.fork());
                 tasks.spawn(async move {
                     loop {
                         sleep(Duration::from_secs(1).mul_f64(2.0 * rng.f64())).await;

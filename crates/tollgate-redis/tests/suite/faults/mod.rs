@@ -6,7 +6,6 @@
 
 mod cluster;
 mod failover;
-mod herd;
 mod network;
 mod refusals;
 mod scene;

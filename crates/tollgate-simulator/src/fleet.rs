@@ -34,6 +34,7 @@ pub struct Fleet {
     fails_over: bool,
     skew: Duration,
     falls_back: bool,
+    latency: Duration,
 }
 
 /// The run that admitted the most.
@@ -47,7 +48,7 @@ pub struct Worst {
     pub failed: u64,
 }
 
-const KEY: &str = "client";
+pub(crate) const KEY: &str = "client";
 /// How often the master sends its writes to its replica. A failover loses later writes.
 const REPLICATES: Duration = Duration::from_millis(700);
 /// The replicas' timeout, which is the default.
@@ -56,8 +57,8 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 impl Fleet {
     /// Creates a fleet with one replica and no faults.
     pub const fn new(policy: Policy) -> Self {
-        let skew = Duration::ZERO;
-        Self { policy, replicas: 1, fails_over: false, skew, falls_back: false }
+        let (skew, latency) = (Duration::ZERO, Duration::from_millis(1));
+        Self { policy, replicas: 1, fails_over: false, skew, falls_back: false, latency }
     }
 
     /// Sets the number of replicas.
@@ -85,6 +86,13 @@ impl Fleet {
         self
     }
 
+    /// Sets the shortest one-way latency between a replica and Redis. Default: 1 ms. A message takes
+    /// up to 2 ms longer, and a request's timeout is at least three round trips.
+    pub const fn latency(mut self, latency: Duration) -> Self {
+        self.latency = latency;
+        self
+    }
+
     /// Runs each seed, and returns the run that admitted the most units in any window of the
     /// policy's length. Without seeds, `units` is zero.
     ///
@@ -97,9 +105,14 @@ impl Fleet {
     }
 
     /// Starts the servers and the replicas' stores.
-    async fn connect(&self, rng: &mut Rng, timeout: Duration) -> (World, Vec<RedisStore>) {
+    pub(crate) async fn connect(
+        &self,
+        rng: &mut Rng,
+        timeout: Duration,
+    ) -> (World, Vec<RedisStore>) {
         let servers = vec![Server::new(0, START, None), Server::new(1, START, None)];
-        let roads = (0..self.replicas).map(|_| Road::new((1, 3))).collect();
+        let least = self.latency.as_millis() as u64;
+        let roads = (0..self.replicas).map(|_| Road::new((least, least + 2))).collect();
         let view = View::new(1);
         let (world, _) = World::new(rng.u64(..), (servers, view), roads, History::default());
         let stores = (0..self.replicas).map(|number| store(&world, number, rng, timeout));
@@ -112,7 +125,7 @@ impl Fleet {
 
     async fn run(&self, seed: u64) -> Worst {
         let mut rng = Rng::with_seed(seed);
-        let (world, stores) = self.connect(&mut rng, TIMEOUT).await;
+        let (world, stores) = self.connect(&mut rng, TIMEOUT.max(6 * self.latency)).await;
         let (window, start) = (Duration::from(self.policy.window()), Instant::now());
         let beside = Arc::<Mutex<Beside>>::default();
         let mut tasks = JoinSet::new();

@@ -8,6 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `fleet.rs` | runs a user's limit |
+//! | `regions.rs` | a test of distant regions that lease from one quota |
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
@@ -20,6 +21,8 @@ mod fault;
 mod fleet;
 mod history;
 mod network;
+#[cfg(test)]
+mod regions;
 mod replica;
 mod scenario;
 mod server;

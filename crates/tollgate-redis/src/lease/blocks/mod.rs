@@ -8,8 +8,6 @@
 mod block;
 mod plan;
 #[cfg(test)]
-mod regions;
-#[cfg(test)]
 mod search;
 #[cfg(test)]
 mod tests;

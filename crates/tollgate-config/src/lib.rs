@@ -32,6 +32,7 @@ pub use self::source::{Source, SourceError};
 
 use std::rc::Rc;
 
+use self::files::FileError;
 use self::plan::Plan;
 use self::problem::{Checked, Problems, Reported};
 use self::tables::File;
@@ -48,7 +49,7 @@ impl Outcome {
     /// Opens the files that the configuration names, and reports problems with them.
     #[must_use]
     pub fn with_files(mut self) -> Self {
-        let problems: Vec<_> = self.files.iter().filter_map(file_problem).collect();
+        let problems: Vec<_> = self.files.iter().flat_map(file_problems).collect();
         if !problems.is_empty() {
             self.plan = None;
             self.report.add(problems);
@@ -57,20 +58,31 @@ impl Outcome {
     }
 }
 
-fn file_problem(named: &NamedFiles) -> Option<Problem> {
+fn file_problems(named: &NamedFiles) -> Vec<Problem> {
     let error = match &named.contents {
         FileContents::Tls(files) => files::tls(files).err(),
         FileContents::TargetTls(files) => files::target_tls(files).err(),
         FileContents::Keys(origin) => files::keys(origin).err(),
         FileContents::Subjects(file) => files::subjects(file).err(),
-        FileContents::RateLimits(file) => read_rate_limit_files([&**file]).err().map(|error| {
-            let what = format!("{}: {}", file.display(), error.what);
-            files::FileError { what, ..error }
-        }),
-    }?;
-    let (_, place) = named.files.iter().find(|(file, _)| *file == error.file)?;
-    let (severity, place) = (Severity::Error, place.clone());
-    Some(Problem { severity, place, what: error.what, cure: error.cure })
+        FileContents::RateLimits(files, merges_domains) => {
+            let errors = read_rate_limit_files(files, *merges_domains).err().unwrap_or_default();
+            let problem = |error: FileError| {
+                let what = format!("{}: {}", error.file.display(), error.what);
+                named.problem(FileError { what, ..error })
+            };
+            return errors.into_iter().filter_map(problem).collect();
+        }
+    };
+    error.and_then(|error| named.problem(error)).into_iter().collect()
+}
+
+impl NamedFiles {
+    /// An error in one of these files, at its place in the configuration.
+    fn problem(&self, error: FileError) -> Option<Problem> {
+        let (_, place) = self.files.iter().find(|(file, _)| *file == error.file)?;
+        let FileError { what, cure, .. } = error;
+        Some(Problem { severity: Severity::Error, place: place.clone(), what, cure })
+    }
 }
 
 /// Reads a configuration; variables come from `env`.

@@ -22,6 +22,6 @@ pub enum FileContents {
     Keys(KeyOrigin),
     /// A blocklist or an allowlist.
     Subjects(PathBuf),
-    /// Rules of the Rate Limit Service.
-    RateLimits(PathBuf),
+    /// Rules of the Rate Limit Service, and whether several files may contain the same domain.
+    RateLimits(Vec<PathBuf>, bool),
 }

@@ -1,6 +1,7 @@
 //! Rules in the format of envoyproxy/ratelimit.
 
-use std::path::Path;
+use std::collections::hash_map::Entry as Slot;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::place::Place;
@@ -33,29 +34,65 @@ pub fn read_rate_limits(source: &Source) -> (Option<RateLimitDomain>, Report) {
 /// Reads the rules in several files.
 ///
 /// # Errors
-/// A file cannot be read or is invalid, or two files contain the same domain.
-pub fn read_rate_limit_files<'a>(
-    files: impl IntoIterator<Item = &'a Path>,
-) -> Result<RateLimitDomains, FileError> {
-    let mut all = RateLimitDomains::new();
+/// A file cannot be read or is invalid, or two files contain the same domain or, if it merges
+/// domains, the same descriptor.
+pub fn read_rate_limit_files(
+    files: &[PathBuf],
+    merges_domains: bool,
+) -> Result<RateLimitDomains, Vec<FileError>> {
+    let (mut read, mut errors) = (Vec::new(), Vec::new());
     for file in files {
-        let wrong = |what: String, cure: &str| FileError {
-            file: file.to_owned(),
-            what,
-            cure: cure.to_owned(),
-        };
-        let source = Source::new(file.display().to_string(), files::text(file)?);
-        let (domain, report) = read_rate_limits(&source);
-        let Some(domain) = domain else {
-            return Err(first_error(&report, &source, file));
-        };
-        let name = domain.name.clone();
-        if all.insert(name.clone(), domain).is_some() {
-            let what = format!("the domain `{}` is also in another file", name.escape_debug());
-            return Err(wrong(what, "write all descriptors of a domain into one file"));
+        match read_rate_limit_file(file) {
+            Ok(domain) => {
+                errors.extend(conflict(&read, file, &domain, merges_domains));
+                read.push((file, domain));
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut all = RateLimitDomains::new();
+    for (_, domain) in read {
+        match all.entry(domain.name.clone()) {
+            Slot::Occupied(mut merged) => merged.get_mut().descriptors.extend(domain.descriptors),
+            Slot::Vacant(slot) => drop(slot.insert(domain)),
         }
     }
     Ok(all)
+}
+
+fn read_rate_limit_file(file: &Path) -> Result<RateLimitDomain, FileError> {
+    let source = Source::new(file.display().to_string(), files::text(file)?);
+    let (domain, report) = read_rate_limits(&source);
+    domain.ok_or_else(|| first_error(&report, &source, file))
+}
+
+/// Like envoyproxy/ratelimit, merges only the lists of a domain, and not descriptors in them.
+fn conflict(
+    read: &[(&PathBuf, RateLimitDomain)],
+    file: &Path,
+    domain: &RateLimitDomain,
+    merges_domains: bool,
+) -> Option<FileError> {
+    let name = domain.name.escape_debug();
+    let (what, cure) =
+        read.iter().filter(|(_, it)| it.name == domain.name).find_map(|(first, it)| {
+            let first = first.display();
+            if !merges_domains {
+                let what = format!("the domain `{name}` is also in {first}");
+                return Some((what, "write it into one file, or set `mergeDomains: true`"));
+            }
+            let twice = domain
+                .descriptors
+                .iter()
+                .find(|new| it.descriptors.iter().any(|old| old.is_like(new)))?;
+            let what =
+                format!("the descriptor `{twice}` of the domain `{name}` is also in {first}");
+            Some((what, "remove one of the two"))
+        })?;
+    Some(FileError { file: file.to_owned(), what, cure: cure.to_owned() })
 }
 
 /// The first error in a rules file, and a command that shows all errors.
@@ -100,7 +137,7 @@ fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
     for item in items {
         let read = item.get().and_then(|entry| descriptor(entry, domain));
         let Ok(descriptor) = read else { continue };
-        if all.iter().any(|it| it.key == descriptor.key && it.value == descriptor.value) {
+        if all.iter().any(|it| it.is_like(&descriptor)) {
             let what = "this list already has a descriptor with the same key and value";
             item.location.error(what, "remove one of the two");
         }

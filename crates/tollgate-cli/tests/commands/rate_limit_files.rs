@@ -44,3 +44,41 @@ fn messages_suggest_a_fix() {
         }
     }
 }
+
+#[test]
+fn a_domain_in_several_files_needs_permission() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let rules = |keys: &[&str]| {
+        let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+        let key = |key: &&str| format!("  - {{key: {key}, {limit}}}\n");
+        format!("domain: shop\ndescriptors:\n{}", keys.iter().map(key).collect::<String>())
+    };
+    write("one.yaml", &rules(&["a", "b, value: c"]));
+    write("other.yaml", &rules(&["b"]));
+    write("twice.yaml", &rules(&["d", "b, value: c"]));
+    for (files, merges, expected) in [
+        ("one.yaml, other.yaml", true, None),
+        (
+            "one.yaml, other.yaml",
+            false,
+            Some("other.yaml: the domain `shop` is also in one.yaml\n --> gateway.yaml:2:41\n"),
+        ),
+        (
+            "one.yaml, other.yaml, twice.yaml",
+            true,
+            Some("twice.yaml: the descriptor `b=c` of the domain `shop` is also in one.yaml\n"),
+        ),
+    ] {
+        let service = format!("{{config: [{files}], mergeDomains: {merges}}}");
+        write("gateway.yaml", &format!("rateLimiter:\n  rateLimitService: {service}\n"));
+        let Some(expected) = expected else {
+            let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+            let check = check.args(["check", "gateway.yaml"]).current_dir(folder.path());
+            assert!(check.status().unwrap().success());
+            continue;
+        };
+        let message = errors_of(&folder, &["check", "gateway.yaml"]);
+        assert!(message.starts_with(&format!("error: {expected}")), "{message}");
+    }
+}

@@ -79,7 +79,10 @@ impl Service {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("ratelimit.yaml"), rules).unwrap();
         let service = "rateLimitService: {listen: 127.0.0.1:0, config: ratelimit.yaml}";
-        let gateway = Gateway::start_in(folder, &format!("{service}\n{lines}"));
+        Self::of(Gateway::start_in(folder, &format!("{service}\n{lines}"))).await
+    }
+
+    async fn of(gateway: Gateway) -> Self {
         let address = gateway.fronts["rateLimitService"];
         let channel = Channel::from_shared(format!("http://{address}")).unwrap();
         let channel = channel.connect().await.unwrap();
@@ -602,6 +605,23 @@ async fn failed_store_is_not_serving() {
             "tollgate_gateway_rate_limit_service_total{{domain=\"test\",outcome=\"{outcome}\"}} {count}"
         );
         assert!(metrics.contains(&line), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn files_of_a_domain_are_merged() {
+    let folder = TempDir::new().unwrap();
+    let limit = "rate_limit: {unit: year, requests_per_unit: 1}";
+    for (file, key) in [("one.yaml", "user"), ("other.yaml", "path")] {
+        let rules = format!("domain: test\ndescriptors: [{{key: {key}, {limit}}}]\n");
+        fs::write(folder.path().join(file), rules).unwrap();
+    }
+    let lines = "rateLimitService: {listen: 127.0.0.1:0, config: [one.yaml, other.yaml], \
+                 mergeDomains: true}";
+    let service = Service::of(Gateway::start_in(folder, lines)).await;
+    for descriptor in [[("user", "ann")], [("path", "/")]] {
+        assert_eq!(service.codes(&[&descriptor]).await, [Allowed; 2]);
+        assert_eq!(service.codes(&[&descriptor]).await, [OverLimit; 2]);
     }
 }
 

@@ -92,8 +92,9 @@ pub fn rate_limits_in_words(domain: &RateLimitDomain) -> String {
 }
 
 fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor]) {
-    for Descriptor { key, value, rule, shares, nested } in descriptors {
-        let path = format!("{before}{key}={}", value.as_deref().unwrap_or("(any)"));
+    for descriptor in descriptors {
+        let path = format!("{before}{descriptor}");
+        let Descriptor { value, rule, shares, nested, .. } = descriptor;
         let allowed = match rule.as_ref().map(|rule| &rule.allowed) {
             None => "not limited".to_owned(),
             Some(None) => "unlimited".to_owned(),

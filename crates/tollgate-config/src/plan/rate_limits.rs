@@ -1,6 +1,7 @@
 //! Rules of Envoy's Rate Limit Service: which descriptors are limited, and how.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub struct RateLimitsPlan {
     pub on_store_error: OnStoreError,
     /// Whether all rules are in shadow mode.
     pub shadow: bool,
+    /// Whether several files may contain descriptors of the same domain.
+    pub merges_domains: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +37,20 @@ pub struct Descriptor {
     /// Whether all values that a pattern matches share one quota.
     pub shares: bool,
     pub nested: Vec<Self>,
+}
+
+impl Descriptor {
+    /// Whether both match the same entries.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.key == other.key && self.value == other.value
+    }
+}
+
+/// "path=/api/*", or "path=(any)"
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value.as_deref().unwrap_or("(any)"))
+    }
 }
 
 #[derive(Clone, Debug, Default)]

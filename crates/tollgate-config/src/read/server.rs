@@ -8,7 +8,7 @@ use super::super::named_files::{FileContents, NamedFiles};
 use super::super::place::Place;
 use super::super::problem::Checked;
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Item, Key, Location, Setting, Short, all};
+use super::super::typed::{Item, Key, Location, Setting, Short, all, values};
 use super::identity::networks;
 use crate::plan::{CertificateFiles, Front, Listen, RateLimitsPlan, Timeouts, TlsFiles, upstream};
 
@@ -21,14 +21,16 @@ pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
 
 pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPlan>> {
     let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
-    let mut files = Vec::new();
-    for item in service.config.get()? {
-        let file = item.get()?;
-        item.location.names(file.clone(), FileContents::RateLimits(file.clone()));
-        files.push(file.clone());
-    }
+    let items = service.config.get()?;
+    let files = values(items)?;
+    let merges_domains = service.merge_domains.value()?;
+    let places = items.iter().map(|item| item.location.place.clone());
+    service.info.location.names_all(NamedFiles {
+        files: files.iter().cloned().zip(places).collect(),
+        contents: FileContents::RateLimits(files.clone(), merges_domains),
+    });
     let (on_store_error, shadow) = (limiter.on_store_error.value()?, limiter.shadow.value()?);
-    Ok(Some(RateLimitsPlan { files, on_store_error, shadow }))
+    Ok(Some(RateLimitsPlan { files, on_store_error, shadow, merges_domains }))
 }
 
 /// Reports keys about requests that the gateway does not see because it only answers Envoy.

@@ -3,7 +3,7 @@ use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
 use crate::path::Ambiguous;
-use typed::{List, OneOrMore, Short, Whole, durations, section, words};
+use typed::{Flag, List, OneOrMore, Short, Whole, durations, section, words};
 
 section! {
     /// The listener for operators.
@@ -32,6 +32,9 @@ section! {
         /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
         /// reloads changed files.
         required config: OneOrMore<format::File>,
+        /// Whether several files may contain descriptors of the same domain. A descriptor still
+        /// must not be in two files.
+        default merge_domains: Flag = "false",
     }
 
     /// An address that clients connect to.

@@ -80,8 +80,11 @@ impl<St: Inspect> RateLimits<St> {
         summary: &Summary,
     ) -> Result<Option<Self>, BuildError> {
         let Some(rules) = &plan.rate_limits else { return Ok(None) };
-        let domains = read_rate_limit_files(rules.files.iter().map(|file| &**file));
-        let domains = domains.map_err(|error| BuildError(error.to_string()))?;
+        let domains = read_rate_limit_files(&rules.files, rules.merges_domains);
+        let domains = domains.map_err(|errors| {
+            let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+            BuildError(errors.join("\n"))
+        })?;
         let is_local = rules.on_store_error == OnStoreError::Local;
         let store = if is_local { store } else { without_local };
         let on_store_error = match rules.on_store_error {

@@ -4,10 +4,12 @@ use std::collections::hash_map::Entry as Slot;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use tollgate::policy::{Algorithm, Refill, Resolution};
+
 use super::place::Place;
 use super::problem::{Checked, Problem, Problems, Report, Reported, Severity};
 use super::source::Source;
-use super::typed::{Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts};
+use super::typed::{Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words};
 use super::{format, problem, spec, tree, typed};
 use crate::files::{self, FileError};
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
@@ -191,14 +193,15 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
         }
         replaces.push(replaced);
     }
-    let (number, unit): (&Setting, &Setting) = (&limit.requests_per_unit, &limit.unit);
+    let [number, unit, algorithm]: [&Setting; 3] =
+        [&limit.requests_per_unit, &limit.unit, &limit.algorithm];
     let allowed = if limit.unlimited.value()? {
         let what = |key: &Setting| format!("`{}` has no effect beside `unlimited: true`", key.key);
         if unit.is_set() {
             unit.name().error(what(unit), "remove one of the two");
         }
-        if number.is_set() {
-            number.name().warn(what(number), "remove one of the two");
+        for key in [number, algorithm].into_iter().filter(|key| key.is_set()) {
+            key.name().warn(what(key), "remove one of the two");
         }
         None
     } else {
@@ -212,9 +215,13 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
                 "write the number of requests",
             );
         }
-        let (number, unit) = (limit.requests_per_unit.value()?, limit.unit.value()?);
-        let unit = unit.ok_or(Reported)?;
-        Some(Allowed::new(domain, number.unwrap_or_default(), unit).map_err(|_| Reported)?)
+        let requests = limit.requests_per_unit.value()?.unwrap_or_default();
+        let unit = limit.unit.value()?.ok_or(Reported)?;
+        let allowed = Allowed::new(domain, requests, unit, limit.algorithm.value()?);
+        Some(allowed.map_err(|error| {
+            let nearest = error.nearest_limit().map(|nearest| format!("write {nearest}"));
+            number.error(error.to_string(), nearest.unwrap_or_else(|| "choose another".to_owned()))
+        })?)
     };
     Ok(Rule { name, replaces, allowed, ..Rule::default() })
 }
@@ -256,6 +263,8 @@ section! {
         optional unit: UnitName,
         /// The number of requests.
         optional requests_per_unit as "requests_per_unit": Whole<0, { u32::MAX as u64 }, u32>,
+        /// How requests are counted.
+        default algorithm: AlgorithmName = "fixed_window_counter",
         /// Whether the number of requests is unlimited.
         default unlimited: Flag = "false",
         /// The name with which other rules replace this rule.
@@ -268,6 +277,19 @@ section! {
     Replaced = "replaces[]" {
         /// The replaced rule's name.
         required name: format::Text,
+    }
+}
+
+words! {
+    AlgorithmName -> Algorithm {
+        /// Windows start at multiples of the unit, as in envoyproxy/ratelimit.
+        "fixed_window_counter" => Algorithm::FixedWindowCounter,
+        /// Counts the last unit of time exactly.
+        "sliding_window_log" => Algorithm::SlidingWindowLog { resolution: Resolution::Auto },
+        /// Counts the current window and a share of the previous window.
+        "sliding_window_counter" => Algorithm::SlidingWindowCounter,
+        /// Refills the requests evenly over the unit.
+        "token_bucket" => Algorithm::TokenBucket { refill: Refill::Greedy },
     }
 }
 

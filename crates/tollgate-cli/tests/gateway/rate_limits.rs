@@ -53,6 +53,12 @@ descriptors:
     rate_limit: {unit: month, requests_per_unit: 1}
   - key: tokens
     rate_limit: {unit: year, requests_per_unit: 10}
+  - key: log
+    rate_limit: {unit: day, requests_per_unit: 10, algorithm: sliding_window_log}
+  - key: counter
+    rate_limit: {unit: day, requests_per_unit: 10, algorithm: sliding_window_counter}
+  - key: bucket
+    rate_limit: {unit: day, requests_per_unit: 10, algorithm: token_bucket}
   - key: free
   - key: pool
     value: one
@@ -230,8 +236,6 @@ async fn request_may_set_hits_and_limits() {
     assert_eq!(codes(&service.send(three.clone()).await.unwrap()), [OverLimit; 2]);
     three.descriptors[0].hits_addend = Some(UInt64Value { value: 1 });
     assert_eq!(codes(&service.send(three.clone()).await.unwrap()), [Allowed; 2]);
-    three.descriptors[0].is_negative_hits = true;
-    assert_eq!(service.send(three).await.unwrap_err().code(), tonic::Code::Unimplemented);
 
     let mut own = request(&[&[("user", "root")]]);
     let unit = rate_limit::Unit::Day as i32;
@@ -293,6 +297,105 @@ async fn reports_are_charged_beyond_the_limit() {
         let headers = headers(&denied);
         assert_eq!((&*headers["ratelimit-limit"], &*headers["ratelimit-remaining"]), ("10", "0"));
         assert_eq!(headers["retry-after"], headers["ratelimit-reset"]);
+    }
+}
+
+const DAY: i64 = 86_400;
+
+/// The waits differ: a log frees the unit after a day, a counter at the earliest on the next day,
+/// and a bucket refills a unit in a tenth of a day.
+#[tokio::test]
+async fn rules_may_choose_an_algorithm() {
+    let service = Service::start("", RULES).await;
+    for (key, resets, waits) in [
+        ("log", DAY - 60..=DAY, DAY - 60..=DAY),
+        ("counter", DAY..=2 * DAY, 1..=2 * DAY),
+        ("bucket", DAY / 10 - 60..=DAY / 10, DAY / 10 - 60..=DAY / 10),
+    ] {
+        let first = service.send(request(&[&[(key, "ann")]])).await.unwrap();
+        assert_eq!((codes(&first), first.statuses[0].limit_remaining), (vec![Allowed; 2], 9));
+        let reset = first.statuses[0].duration_until_reset.unwrap().seconds;
+        assert!(resets.contains(&reset), "{key}: {reset}");
+        let mut rest = request(&[&[(key, "ann")]]);
+        rest.hits_addend = 9;
+        assert_eq!(codes(&service.send(rest).await.unwrap()), [Allowed; 2], "{key}");
+        let denied = service.send(request(&[&[(key, "ann")]])).await.unwrap();
+        assert_eq!(codes(&denied), [OverLimit; 2], "{key}");
+        let wait = headers(&denied)["retry-after"].parse().unwrap();
+        assert!(waits.contains(&wait), "{key}: {wait}");
+        // A request's own limit uses the rule's algorithm and continues its count.
+        let mut own = request(&[&[(key, "ann")]]);
+        let unit = rate_limit::Unit::Day as i32;
+        own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 20, unit });
+        let own = service.send(own).await.unwrap();
+        assert_eq!((codes(&own), own.statuses[0].limit_remaining), (vec![Allowed; 2], 9), "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_algorithm_takes_reports() {
+    let redis = Redis::start();
+    let over_redis = format!("store: {{redis: {{url: '{}', timeout: 20s}}}}", redis.url());
+    for lines in ["", &over_redis] {
+        let service = Service::start(lines, RULES).await;
+        for key in ["log", "counter", "bucket"] {
+            let send = async |value: u64| {
+                let answer = service.send(hits(&[(key, "ann")], value)).await.unwrap();
+                (answer.overall_code(), answer.statuses[0].limit_remaining)
+            };
+            assert_eq!(send(0).await, (Allowed, 10), "{key}");
+            assert_eq!(send(4).await, (Allowed, 6), "{key}");
+            assert_eq!(send(0).await, (Allowed, 6), "{key}");
+            assert_eq!(send(25).await, (OverLimit, 0), "{key}");
+            assert_eq!(send(0).await, (OverLimit, 0), "{key}");
+            assert_eq!(service.codes(&[&[(key, "ann")]]).await, [OverLimit; 2], "{key}");
+        }
+    }
+}
+
+/// A request whose only descriptor returns these hits.
+fn refund(descriptor: &[(&str, &str)], value: u64) -> RateLimitRequest {
+    let mut request = hits(descriptor, value);
+    request.descriptors[0].is_negative_hits = true;
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn negative_hits_are_refunded_up_to_the_limit() {
+    let redis = Redis::start();
+    let over_redis = format!("store: {{redis: {{url: '{}', timeout: 20s}}}}", redis.url());
+    for lines in ["", &over_redis] {
+        let service = Service::start(lines, RULES).await;
+        let send = async |request: RateLimitRequest| {
+            let answer = service.send(request).await.unwrap();
+            (answer.overall_code(), answer.statuses[0].limit_remaining)
+        };
+        for key in ["tokens", "counter", "bucket"] {
+            let ann = [(key, "ann")];
+            let mut ten = request(&[&ann]);
+            ten.hits_addend = 10;
+            assert_eq!(send(ten.clone()).await, (Allowed, 0), "{key}");
+            assert_eq!(send(request(&[&ann])).await, (OverLimit, 0), "{key}");
+            assert_eq!(send(refund(&ann, 3)).await, (Allowed, 3), "{key}");
+            assert_eq!(send(request(&[&ann])).await, (Allowed, 2), "{key}");
+            // Unused units are not refunded.
+            assert_eq!(send(refund(&ann, u64::MAX)).await, (Allowed, 10), "{key}");
+            assert_eq!(send(refund(&ann, 5)).await, (Allowed, 10), "{key}");
+            assert_eq!(send(ten.clone()).await, (Allowed, 0), "{key}");
+            // The refund may also be in the request.
+            ten.hits_addend = 2;
+            ten.descriptors[0].is_negative_hits = true;
+            assert_eq!(send(ten).await, (Allowed, 2), "{key}");
+
+            // Refunds pay the debt of reports first.
+            let bob = [(key, "bob")];
+            assert_eq!(send(hits(&bob, 15)).await, (OverLimit, 0), "{key}");
+            assert_eq!(send(refund(&bob, 4)).await, (OverLimit, 0), "{key}");
+            assert_eq!(send(refund(&bob, 4)).await, (Allowed, 3), "{key}");
+        }
+        let error = service.send(refund(&[("log", "ann")], 1)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::Unimplemented);
+        assert!(error.message().contains("use fixed_window_counter"), "{error}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use tollgate::limit::OnMissingKey;
+use tollgate::policy::Algorithm;
 
 pub use self::count::Count;
 use self::limits::span;
@@ -98,14 +99,18 @@ fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor])
         let allowed = match rule.as_ref().map(|rule| &rule.allowed) {
             None => "not limited".to_owned(),
             Some(None) => "unlimited".to_owned(),
-            Some(Some(Allowed { requests, unit, .. })) => {
+            Some(Some(Allowed { requests, unit, algorithm, .. })) => {
                 let each = match value {
                     None => " for each value",
                     Some(value) if value.contains('*') && *shares => " for all matches together",
                     Some(value) if value.contains('*') => " for each match",
                     Some(_) => "",
                 };
-                format!("{requests} per {}{each}", unit.name())
+                let rolls = match algorithm {
+                    Algorithm::FixedWindowCounter => String::new(),
+                    other => format!(", {other}"),
+                };
+                format!("{requests} per {}{each}{rolls}", unit.name())
             }
         };
         // A node that only leads to longer descriptors has no rule.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::key::Key;
-use tollgate::policy::{OnStoreError, PolicyError};
+use tollgate::policy::{Algorithm, OnStoreError, PolicyError};
 use tollgate::store::{Decision, Timestamp};
 use tollgate::{Policy, Quota};
 
@@ -67,12 +67,15 @@ pub struct Rule {
 
 #[derive(Clone, Debug)]
 pub struct Allowed {
+    /// 0 denies every request.
     pub requests: u32,
     pub unit: Unit,
-    /// The policy; `None` if the number is 0.
-    pub policy: Option<Policy>,
-    /// The same counter without a limit, for hits that are charged even beyond the limit.
-    pub counted: Policy,
+    pub algorithm: Algorithm,
+    /// The policy. Its limit is at least 1.
+    pub policy: Policy,
+    /// The same counter without a limit, for hits that are charged even beyond the limit. A bucket
+    /// has none, because its limit is also its rate.
+    pub counted: Option<Policy>,
 }
 
 impl Allowed {
@@ -80,18 +83,25 @@ impl Allowed {
     ///
     /// All rules with the same domain and unit share the policy's name, because the key contains
     /// the entire descriptor. So a rule and a request's own limit share a counter.
-    pub fn new(domain: &str, requests: u32, unit: Unit) -> Result<Self, PolicyError> {
+    pub fn new(
+        domain: &str,
+        requests: u32,
+        unit: Unit,
+        algorithm: Algorithm,
+    ) -> Result<Self, PolicyError> {
         let name = format!("{domain}/{}", unit.name());
-        let policy =
-            |limit| Policy::fixed_window_counter(name.clone(), Quota::new(limit, unit.window()));
-        let counted = policy(Policy::MAX_LIMIT)?;
+        let policy = |limit| Policy::new(name.clone(), Quota::new(limit, unit.window()), algorithm);
+        let counted = match algorithm {
+            Algorithm::TokenBucket { .. } => None,
+            _ => Some(policy(Policy::MAX_LIMIT)?),
+        };
         let policy = policy(requests.max(1).into())?;
-        Ok(Self { requests, unit, policy: (requests > 0).then_some(policy), counted })
+        Ok(Self { requests, unit, algorithm, policy, counted })
     }
 
     /// The policy's name: the domain and the unit.
     pub fn name(&self) -> &str {
-        self.counted.name()
+        self.policy.name()
     }
 
     /// The used units according to a decision by `counted`, and the limit. During a store outage,
@@ -103,7 +113,16 @@ impl Allowed {
         (used, u64::try_from(limit).unwrap_or(u64::MAX))
     }
 
-    /// The seconds until the next window. Windows start at multiples of the unit, even for an
+    /// The seconds until the quota resets: until a fixed window ends, or until all units are
+    /// available again.
+    pub fn reset(&self, decision: &Decision, now: Timestamp) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindowCounter => self.until_reset(now),
+            _ => decision.reset_after.get().div_ceil(1_000_000),
+        }
+    }
+
+    /// The seconds until the next fixed window. Windows start at multiples of the unit, even for an
     /// unused quota.
     pub const fn until_reset(&self, now: Timestamp) -> u64 {
         let window = self.unit.window().as_secs();

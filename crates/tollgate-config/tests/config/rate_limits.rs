@@ -64,6 +64,13 @@ fn optional_keys_may_be_empty() {
             1,
         ),
         (
+            "domain: a\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 5, \
+             algorithm: sliding_window_log}}]"
+                .to_owned(),
+            "domain a\n  k=(any): 5 per hour for each value, sliding_window_log\n".to_owned(),
+            0,
+        ),
+        (
             format!("domain: a\ndescriptors: [{{key: k, value: v, quota_mode: true, {limit}}}]"),
             "domain a\n  k=v: 5 per minute, denies only together with all quota mode rules\n".to_owned(),
             0,

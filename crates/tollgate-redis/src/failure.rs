@@ -78,6 +78,11 @@ impl CommandError {
         !matches!(self, Self::Server(_))
     }
 
+    /// Whether the server answered that it has not executed the command.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Server(text) if matches!(answered(text), Failure::Refused(_)))
+    }
+
     /// Whether the server does not know the script.
     pub(crate) fn is_no_script(&self) -> bool {
         Failure::from(self.clone()) == Failure::Refused(Refusal::NoScript)

@@ -1,6 +1,6 @@
 //! A Redis server.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tollgate_core::Timestamp;
 
 use crate::connection::command::{Answer, Answers, Command, CommandError, Value};
@@ -39,8 +39,11 @@ pub(crate) struct Node {
     connection: Connection,
     runtime: Handle,
     clock: ServerClock,
-    /// Held while querying the time, so concurrent calls share one query.
-    asking: tokio::sync::Mutex<()>,
+    /// When the last answered query of the time was sent. Held while querying, so concurrent calls
+    /// share one query, and no query gets another's reply.
+    asked_at: tokio::sync::Mutex<Option<Instant>>,
+    /// How often this side has replaced the connection.
+    reconnections: AtomicU64,
     health: Mutex<Health>,
     breaker: NodeBreaker,
     timeout: Duration,
@@ -84,7 +87,8 @@ impl Node {
             connection,
             runtime: Handle::current(),
             clock: ServerClock::new(),
-            asking: tokio::sync::Mutex::default(),
+            asked_at: tokio::sync::Mutex::default(),
+            reconnections: AtomicU64::new(0),
             health: Mutex::default(),
             breaker,
             timeout: bounds.timeout,
@@ -105,11 +109,6 @@ impl Node {
     ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
         let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
         let mut sent = self.send(&each, EVALSHA, time, deadline, is_asking).await;
-        if sent.iter().any(is_unknown) && !self.is_in_step(deadline).await {
-            for answer in sent.iter_mut().filter(|answer| is_unknown(answer)) {
-                *answer = Err(CommandError::Lost("an earlier reply is missing".to_owned()));
-            }
-        }
         if sent.iter().any(is_unknown) {
             // A new server does not know the script, and many processes notice this at the same
             // time. Each waits for a random time, so the first loads the script and the others find
@@ -129,7 +128,7 @@ impl Node {
 
     /// Sends calls again that failed because the server does not know the script.
     async fn send_unknown(
-        &self,
+        self: &Arc<Self>,
         batches: &[Batch],
         sent: &mut Answers,
         name: &'static str,
@@ -148,7 +147,7 @@ impl Node {
     }
 
     async fn send(
-        &self,
+        self: &Arc<Self>,
         batches: &[&Batch],
         name: &'static str,
         time: Option<Timestamp>,
@@ -166,12 +165,18 @@ impl Node {
             commands.push(Command { name, arguments: arguments(name, batch, time) });
         }
         let timeout = deadline.saturating_duration_since(Instant::now());
-        let answers = self.connection.send(commands, timeout).await;
-        if !is_asking {
-            return answers;
+        let reconnections = self.reconnections.load(Ordering::Relaxed);
+        let mut answers = self.connection.send(commands, timeout).await;
+        if is_asking {
+            // `ASKING` only applies to the next command, and its answer does not matter.
+            answers = answers.into_iter().skip(1).step_by(2).collect();
         }
-        // `ASKING` only applies to the next command, and its answer does not matter.
-        answers.into_iter().skip(1).step_by(2).collect()
+        if answers.iter().any(is_refusal) && !self.is_in_step(reconnections, deadline).await {
+            for answer in answers.iter_mut().filter(|answer| is_refusal(answer)) {
+                *answer = Err(CommandError::Lost("an earlier reply is missing".to_owned()));
+            }
+        }
+        answers
     }
 
     /// Sends a command other than a call.
@@ -214,16 +219,44 @@ impl Node {
 
     /// Queries the server's time, unless a concurrent call has done so.
     pub(crate) async fn learn_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
+        self.query_time(None, deadline).await
+    }
+
+    /// Whether the connection has lost no reply, since a call was sent after this number of
+    /// reconnections. Otherwise an error may be the reply to another call, because errors have no
+    /// nonce, and the server may have executed this call.
+    async fn is_in_step(self: &Arc<Self>, reconnections: u64, deadline: Instant) -> bool {
+        let is_in_step = self.query_time(Some(Instant::now()), deadline).await.is_ok();
+        // The new connection's replies prove nothing about the old connection.
+        is_in_step && self.reconnections.load(Ordering::Relaxed) == reconnections
+    }
+
+    /// Queries the server's time, unless a query that was sent later than `after` was answered.
+    /// Without `after`, any reply suffices that told the time.
+    async fn query_time(
+        self: &Arc<Self>,
+        after: Option<Instant>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
         // Runs in its own task: the caller may stop polling, and other requests wait on this
         // result.
         let node = Arc::clone(self);
-        let asking = self.runtime.spawn(async move { node.ask_time(deadline).await });
+        let asking = self.runtime.spawn(async move { node.ask_time(after, deadline).await });
         asking.await.unwrap_or_else(|error| Err(Failure::Lost(error.to_string())))
     }
 
-    async fn ask_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
-        let _asking = self.asking.lock().await;
-        if self.knows_time() {
+    async fn ask_time(
+        self: &Arc<Self>,
+        after: Option<Instant>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let lock = timeout_at(deadline, self.asked_at.lock()).await;
+        let mut asked_at = lock.map_err(|_| Failure::Lost("another query is slow".to_owned()))?;
+        let is_known = match after {
+            Some(after) => asked_at.is_some_and(|at| at > after),
+            None => self.knows_time(),
+        };
+        if is_known {
             return Ok(());
         }
         let sent = Instant::now();
@@ -232,6 +265,7 @@ impl Node {
         let outcome = said.map_err(Failure::from);
         self.observe(outcome.as_ref().err());
         self.clock.learn(outcome?, sent);
+        *asked_at = Some(sent);
         Ok(())
     }
 
@@ -247,17 +281,12 @@ impl Node {
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(*micros)))
     }
 
-    /// Whether the connection has lost no reply. Otherwise an error may be the reply to another
-    /// call, because errors have no nonce, and the server may have executed this call.
-    async fn is_in_step(&self, deadline: Instant) -> bool {
-        self.time(deadline.saturating_duration_since(Instant::now())).await.is_ok()
-    }
-
     /// Sends a probe and returns how long the server took to answer, or `None` if it did not answer
     /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
         // Waiting for a connection must not count towards the answer time.
         timeout(patience, self.connected()).await.ok()?;
+        let _asked_at = self.asked_at.lock().await;
         let sent = Instant::now();
         // Do not update the clock estimate, because this answer may be too old.
         let said = self.time(patience).await;
@@ -296,6 +325,11 @@ impl Node {
     /// Reconnects, because replies no longer match their calls.
     pub(crate) fn distrust(&self) {
         tracing::warn!(target: "tollgate", "a reply from redis does not match its call, reconnecting");
+        self.reconnect();
+    }
+
+    fn reconnect(&self) {
+        self.reconnections.fetch_add(1, Ordering::Relaxed);
         self.connection.reconnect();
     }
 
@@ -358,7 +392,7 @@ impl Node {
         if (is_led_elsewhere || is_silent) && is_due {
             health.reconnected_at = Some(now);
             drop(health);
-            self.connection.reconnect();
+            self.reconnect();
         }
     }
 }
@@ -366,6 +400,11 @@ impl Node {
 /// Whether the server does not know the script.
 fn is_unknown(answer: &Answer) -> bool {
     answer.as_ref().err().is_some_and(CommandError::is_no_script)
+}
+
+/// Whether the server answered that it has not executed the call.
+fn is_refusal(answer: &Answer) -> bool {
+    answer.as_ref().err().is_some_and(CommandError::is_refusal)
 }
 
 /// Returns the first error if all results are errors.

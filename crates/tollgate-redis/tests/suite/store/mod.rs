@@ -1,4 +1,4 @@
-//! The store with real servers: how it connects, how it combines requests, and which denials it
+//! The store with real servers and with simulated ones: how it connects, how it combines requests, and which denials it
 //! remembers.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
@@ -7,6 +7,7 @@ mod connecting;
 mod denials;
 mod ending;
 pub(crate) mod layered;
+mod out_of_step;
 mod remembered;
 
 use std::time::Duration;

@@ -9,7 +9,9 @@ use tollgate::policy::{Algorithm, Refill, Resolution};
 use super::place::Place;
 use super::problem::{Checked, Problem, Problems, Report, Reported, Severity};
 use super::source::Source;
-use super::typed::{Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words};
+use super::typed::{
+    AnySection, Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words,
+};
 use super::{format, problem, spec, tree, typed};
 use crate::files::{self, FileError};
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
@@ -166,13 +168,19 @@ fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
     }
     let (shadow, quota) = (entry.shadow_mode.value()?, entry.quota_mode.value()?);
     let rule = match entry.rate_limit.get()? {
-        Some(limit) => rule(limit, domain).ok().map(|rule| Rule { shadow, quota, ..rule }),
+        Some(limit) => {
+            let metadata = entry.metadata.value()?.unwrap_or_default();
+            rule(limit, domain).ok().map(|rule| Rule { shadow, quota, metadata, ..rule })
+        }
         None => {
-            for flag in [&entry.shadow_mode, &entry.quota_mode] {
-                if flag.value() == Ok(true) {
-                    let what = format!("`{}` has no effect without `rate_limit`", flag.key);
-                    flag.name().warn(what, "move it to the entry with the limit");
-                }
+            let keys: [(&Setting, bool); 3] = [
+                (&entry.shadow_mode, shadow),
+                (&entry.quota_mode, quota),
+                (&entry.metadata, entry.metadata.is_set()),
+            ];
+            for (key, _) in keys.into_iter().filter(|(_, is_used)| *is_used) {
+                let what = format!("`{}` has no effect without `rate_limit`", key.key);
+                key.name().warn(what, "move it to the entry with the limit");
             }
             None
         }
@@ -249,6 +257,8 @@ section! {
         default quota_mode as "quota_mode": Flag = "false",
         /// Whether matching values share a quota.
         default share_threshold as "share_threshold": Flag = "false",
+        /// Dynamic metadata for requests within the limit.
+        optional metadata: AnySection,
         /// Without effect.
         default detailed_metric as "detailed_metric": Flag = "false",
         /// Without effect.

@@ -34,10 +34,12 @@ fn deciding_gateway() -> (Gateway, SocketAddr) {
 }
 
 /// Starts a proxy with its configuration from `examples/fronts`, adapted to these addresses.
+/// `changes` are further replacements.
 fn proxy(
     program: &str,
     args: &[&str],
     files: &[&str],
+    changes: &[(&str, &str)],
     decisions: SocketAddr,
     service: SocketAddr,
 ) -> (Process, TempDir, Port) {
@@ -56,6 +58,7 @@ fn proxy(
             let of = |port: u16| format!("port_value: {port}}}");
             text.replace(&of(*port), &of(address.port()))
         });
+        let text = changes.iter().fold(text, |text, (old, new)| text.replace(old, new));
         fs::write(folder.path().join(file), text).unwrap();
     }
     // Programs that drop root privileges need access too.
@@ -78,7 +81,7 @@ async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
     };
     let service = Upstream::new().await;
     let (gateway, decisions) = deciding_gateway();
-    let (process, folder, port) = proxy(program, &args, files, decisions, service.address);
+    let (process, folder, port) = proxy(program, &args, files, &[], decisions, service.address);
     let log = || fs::read_to_string(folder.path().join(format!("{program}.log")));
     let listens = || TcpStream::connect(port.address()).ok();
     until(&format!("{program} listens"), PATIENCE, listens);
@@ -292,9 +295,14 @@ struct EnvoySetup {
 }
 
 impl EnvoySetup {
-    /// Starts Envoy and the gateway. `rules` are replacements in the example files. With years as
-    /// units, no window expires during a test.
-    async fn start(file: &str, service: Upstream, rules: &[(&str, &str)]) -> Self {
+    /// Starts Envoy and the gateway. `rules` are replacements in the gateway's example files, and
+    /// `changes` in Envoy's. With years as units, no window expires during a test.
+    async fn start(
+        file: &str,
+        service: Upstream,
+        rules: &[(&str, &str)],
+        changes: &[(&str, &str)],
+    ) -> Self {
         let folder = TempDir::new().unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
         for file in ["envoy-limits.yaml", "ratelimit.yaml"] {
@@ -306,11 +314,24 @@ impl EnvoySetup {
         }
         let gateway = Gateway::start_with(folder, "envoy-limits.yaml");
         let limits = gateway.fronts["rateLimitService"];
-        let (envoy, folder, port) = proxy("envoy", &envoy(file), &[file], limits, service.address);
+        let (envoy, folder, port) =
+            proxy("envoy", &envoy(file), &[file], changes, limits, service.address);
         let listens = || TcpStream::connect(port.address()).ok();
         until("envoy listens", PATIENCE, listens);
         let client = Client::new(port.address());
         Self { client, service, gateway, _envoy: envoy, _folder: folder }
+    }
+
+    /// Waits until Envoy has made this many calls. It reports after it has responded to the client.
+    async fn until_asked(&self, count: usize) {
+        let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
+        until_async("the calls arrive", PATIENCE, async || {
+            let metrics = self.gateway.metrics().await;
+            let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
+            let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
+            (sum >= count).then_some(())
+        })
+        .await;
     }
 }
 
@@ -320,7 +341,8 @@ async fn envoy_sends_descriptors() {
         return;
     }
     let rules = [("minute", "year"), ("second", "year"), ("100}", "3}"), ("20}", "1}")];
-    let asking = EnvoySetup::start("envoy-ratelimit.yaml", Upstream::new().await, &rules).await;
+    let asking =
+        EnvoySetup::start("envoy-ratelimit.yaml", Upstream::new().await, &rules, &[]).await;
     let send = async |method: &str, path: &str, headers: &[(&str, &str)]| {
         asking.client.send(method, path, headers, "").await.unwrap()
     };
@@ -340,6 +362,15 @@ async fn envoy_sends_descriptors() {
     assert_eq!(asking.service.seen().len(), 3);
 }
 
+/// A service that reports the number in the path as tokens.
+async fn token_service() -> Upstream {
+    let service = Upstream::answering(|seen| {
+        let tokens = seen.uri.path().trim_start_matches('/').to_owned();
+        Response::builder().header("x-tokens", tokens).body(Full::from("ok").boxed()).unwrap()
+    });
+    service.await
+}
+
 /// Follows upstream's integration test: each response reports its tokens, and once the reports
 /// exceed the budget, the next request is denied.
 #[tokio::test(flavor = "multi_thread")]
@@ -347,28 +378,14 @@ async fn envoy_reports_response_tokens() {
     if !has_envoy() {
         return;
     }
-    let service = Upstream::answering(|seen| {
-        let tokens = seen.uri.path().trim_start_matches('/').to_owned();
-        Response::builder().header("x-tokens", tokens).body(Full::from("ok").boxed()).unwrap()
-    });
     let rules =
         [("{unit: day, requests_per_unit: 100000}", "{unit: year, requests_per_unit: 100}")];
-    let asking = EnvoySetup::start("envoy-tokens.yaml", service.await, &rules).await;
+    let asking = EnvoySetup::start("envoy-tokens.yaml", token_service().await, &rules, &[]).await;
     let send = async |user: &str, tokens: &str| {
         let headers = [("x-user", user)];
         asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()
     };
-    // Envoy reports after it has responded to the client, so wait for the report.
-    let reported = async |count: usize| {
-        let line = "tollgate_gateway_rate_limit_service_total{domain=\"shop\",outcome=";
-        until_async("the reports arrive", PATIENCE, async || {
-            let metrics = asking.gateway.metrics().await;
-            let lines = metrics.lines().filter_map(|it| it.strip_prefix(line)?.rsplit_once(' '));
-            let sum: usize = lines.map(|(_, count)| count.parse::<usize>().unwrap()).sum();
-            (sum >= count).then_some(())
-        })
-        .await;
-    };
+    let reported = async |count| asking.until_asked(count).await;
     // Two calls for each request: a check and a report.
     let first = send("ann", "40").await;
     assert_eq!((first.status.as_u16(), first.header("ratelimit-remaining")), (200, "100"));
@@ -381,6 +398,41 @@ async fn envoy_reports_response_tokens() {
     assert_eq!(denied.header("retry-after"), denied.header("ratelimit-reset"));
     assert_eq!(send("bob", "1").await.status, 200);
     assert_eq!(asking.service.seen().len(), 3);
+}
+
+/// Each request is charged for 10 tokens, and the tokens in the response are refunded.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_refunds_negative_hits() {
+    if !has_envoy() {
+        return;
+    }
+    let rules = [
+        (
+            "{unit: day, requests_per_unit: 100000}",
+            "{unit: year, requests_per_unit: 20, algorithm: token_bucket}\n    metadata: {plan: free}",
+        ),
+        ("    config:", "    dynamicMetadata: true\n    config:"),
+    ];
+    let plan = "response_headers_to_add: [{header: {key: x-plan, value: \
+                '%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:plan)%'}}]";
+    let changes = [
+        ("hits_addend: {number: 0}", "hits_addend: {number: 10}"),
+        ("tokens)%\"}", "tokens)%\", is_negative_hits: true}"),
+        ("                  virtual_hosts:", &format!("{0:18}{plan}\n{0:18}virtual_hosts:", "")),
+    ];
+    let service = token_service().await;
+    let asking = EnvoySetup::start("envoy-tokens.yaml", service, &rules, &changes).await;
+    let send = async |tokens: &str| {
+        let headers = [("x-user", "ann")];
+        asking.client.send("GET", &format!("/{tokens}"), &headers, "").await.unwrap()
+    };
+    for (count, tokens, remaining) in [(2, "7", "10"), (4, "0", "7")] {
+        let answer = send(tokens).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-plan")), (200, "free"), "{answer:?}");
+        assert_eq!(answer.header("ratelimit-remaining"), remaining);
+        asking.until_asked(count).await;
+    }
+    assert_eq!(send("5").await.status, 429);
 }
 
 /// Only checks the configuration, because neither Debian nor PyPI packages Traefik.

@@ -11,8 +11,10 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, rate_limit};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::UInt64Value;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value};
 use prost::Message as _;
+use serde_json::json;
 use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 use tonic::transport::Channel;
@@ -708,6 +710,106 @@ async fn failed_store_is_not_serving() {
             "tollgate_gateway_rate_limit_service_total{{domain=\"test\",outcome=\"{outcome}\"}} {count}"
         );
         assert!(metrics.contains(&line), "{metrics}");
+    }
+}
+
+/// Dynamic metadata as JSON.
+fn json(value: &Value) -> serde_json::Value {
+    match value.kind.as_ref().unwrap() {
+        Kind::NullValue(_) => serde_json::Value::Null,
+        Kind::NumberValue(number) => json!(number),
+        Kind::StringValue(text) => json!(text),
+        Kind::BoolValue(flag) => json!(flag),
+        Kind::StructValue(section) => object(section),
+        Kind::ListValue(list) => list.values.iter().map(json).collect(),
+    }
+}
+
+fn object(section: &Struct) -> serde_json::Value {
+    section.fields.iter().map(|(key, value)| (key.clone(), json(value))).collect()
+}
+
+/// The same members as in envoyproxy/ratelimit.
+#[tokio::test]
+async fn metadata_of_rules_within_their_limits_is_returned() {
+    let rules = "domain: test
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 1}
+    metadata: {plan: {name: free, seats: 2}, tags: [a, 1.5, true], code: '7'}
+  - key: path
+    rate_limit: {unit: year, requests_per_unit: 5}
+    metadata: {plan: {name: other, region: eu}, tags: none}
+";
+    let service = Service::start("", rules).await;
+    let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(answer.dynamic_metadata, None);
+
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("a.yaml"), rules).unwrap();
+    let lines = "rateLimitService: {listen: 127.0.0.1:0, config: a.yaml, dynamicMetadata: true}";
+    let service = Service::of(Gateway::start_in(folder, lines)).await;
+    let mut both = request(&[&[("user", "ann")], &[("path", "/a"), ("x", "")], &[("path", "/a")]]);
+    let metadata = async |request: &RateLimitRequest| {
+        object(&service.send(request.clone()).await.unwrap().dynamic_metadata.unwrap())
+    };
+    let descriptors = json!([
+        {"entries": ["user=ann"]},
+        {"entries": ["path=/a", "x="]},
+        {"entries": ["path=/a"]},
+    ]);
+    let expected = json!({
+        "domain": "test",
+        "descriptors": descriptors,
+        "metadata": {
+            "plan": {"name": "free", "seats": 2.0, "region": "eu"},
+            "tags": ["a", 1.5, true],
+            "code": "7",
+        },
+    });
+    assert_eq!(metadata(&both).await, expected);
+    // The user is over the limit now.
+    let region = json!({"plan": {"name": "other", "region": "eu"}, "tags": "none"});
+    assert_eq!(metadata(&both).await["metadata"], region);
+    both.descriptors[2].hits_addend = Some(UInt64Value { value: 0 });
+    let unit = rate_limit::Unit::Day as i32;
+    both.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit });
+    both.hits_addend = 1;
+    let own = metadata(&both).await;
+    assert_eq!(own["hitsAddend"], 1.0);
+    assert_eq!(own["descriptors"][0]["limit"], "requests_per_unit:1 unit:DAY");
+    assert_eq!(own["descriptors"][2]["hitsAddend"], 0.0);
+}
+
+#[tokio::test]
+async fn response_headers_may_be_renamed_or_left_out() {
+    for (keys, expected) in [
+        ("{enabled: false}", vec![]),
+        (
+            "{limit: X-RateLimit-Limit, reset: X-Reset}",
+            vec![
+                ("ratelimit-remaining", "0"),
+                ("retry-after", ""),
+                ("x-ratelimit-limit", "1"),
+                ("x-reset", ""),
+            ],
+        ),
+    ] {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("a.yaml"), RULES).unwrap();
+        let lines = format!(
+            "rateLimitService: {{listen: 127.0.0.1:0, config: a.yaml, responseHeaders: {keys}}}"
+        );
+        let service = Service::of(Gateway::start_in(folder, &lines)).await;
+        service.codes(&[&[("status", "404")]]).await;
+        let answer = service.send(request(&[&[("status", "404")]])).await.unwrap();
+        assert_eq!(codes(&answer), [OverLimit; 2]);
+        let mut headers: Vec<_> = headers(&answer).into_iter().collect();
+        headers.sort();
+        assert_eq!(headers.len(), expected.len(), "{headers:?}");
+        for ((name, value), (expected, text)) in headers.iter().zip(expected) {
+            assert!(name == expected && value.contains(text), "{name}: {value}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
 use tollgate::key::Key;
 use tollgate::policy::{Algorithm, OnStoreError, PolicyError};
 use tollgate::store::{Decision, Timestamp};
@@ -19,6 +20,10 @@ pub struct RateLimitsPlan {
     pub shadow: bool,
     /// Whether several files may contain descriptors of the same domain.
     pub merges_domains: bool,
+    /// The names of the headers with limit, remaining requests and reset, unless Envoy adds none.
+    pub response_headers: Option<[HeaderName; 3]>,
+    /// Whether responses have dynamic metadata.
+    pub dynamic_metadata: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +68,8 @@ pub struct Rule {
     pub quota: bool,
     /// The number of requests that it allows; `None` means unlimited.
     pub allowed: Option<Allowed>,
+    /// Added to the dynamic metadata of requests within the limit.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Clone, Debug)]

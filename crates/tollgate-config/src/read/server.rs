@@ -30,7 +30,16 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
         contents: FileContents::RateLimits(files.clone(), merges_domains),
     });
     let (on_store_error, shadow) = (limiter.on_store_error.value()?, limiter.shadow.value()?);
-    Ok(Some(RateLimitsPlan { files, on_store_error, shadow, merges_domains }))
+    let headers = service.response_headers.get()?;
+    let names = [headers.limit.value()?, headers.remaining.value()?, headers.reset.value()?];
+    Ok(Some(RateLimitsPlan {
+        files,
+        on_store_error,
+        shadow,
+        merges_domains,
+        response_headers: headers.enabled.value()?.then_some(names),
+        dynamic_metadata: service.dynamic_metadata.value()?,
+    }))
 }
 
 /// Reports keys about requests that the gateway does not see because it only answers Envoy.

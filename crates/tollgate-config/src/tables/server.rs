@@ -35,6 +35,26 @@ section! {
         /// Whether several files may contain descriptors of the same domain. A descriptor still
         /// must not be in two files.
         default merge_domains: Flag = "false",
+        /// The headers that Envoy adds to responses.
+        implied response_headers: ResponseHeaders,
+        /// Whether responses have dynamic metadata, which Envoy's access log and filters can read:
+        /// the domain, the descriptors, and `metadata` of the rules within their limits.
+        default dynamic_metadata: Flag = "false",
+    }
+
+    /// Headers for clients.
+    ResponseHeaders = "rateLimitService.responseHeaders" {
+        /// Whether Envoy adds these headers and `retry-after`.
+        default enabled: Flag = "true",
+        /// The header with the number of requests per unit.
+        default limit: format::Header = "ratelimit-limit"
+            where enabled = ["true"]: "no header is sent",
+        /// The header with the number of remaining requests.
+        default remaining: format::Header = "ratelimit-remaining"
+            where enabled = ["true"]: "no header is sent",
+        /// The header with the seconds until the quota resets.
+        default reset: format::Header = "ratelimit-reset"
+            where enabled = ["true"]: "no header is sent",
     }
 
     /// An address that clients connect to.

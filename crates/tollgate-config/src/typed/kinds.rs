@@ -4,8 +4,10 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value as Json;
+
 use super::super::problem::{Checked, Reported};
-use super::super::spec::{Shape, nearest, one_of};
+use super::super::spec::{Section, Shape, nearest, one_of};
 use super::super::tree::{Node, Scalar, Value};
 use super::{Input, Item, Kind};
 
@@ -215,6 +217,36 @@ impl<A: Kind, B: Kind> Kind for Either<A, B> {
         } else {
             Err(input.unexpected(&Self::SHAPE))
         }
+    }
+}
+
+/// A section with any keys and values.
+pub(crate) struct AnySection;
+
+impl Kind for AnySection {
+    type Value = serde_json::Map<String, Json>;
+    const SHAPE: Shape =
+        Shape::Section(|| &Section { name: "", doc: "", entries: &[], either: &[] });
+
+    fn read(input: Input<'_>) -> Checked<Self::Value> {
+        match json(input.node) {
+            Json::Object(section) => Ok(section),
+            _ => Err(input.error("expected a section", "write keys and values, such as {a: b}")),
+        }
+    }
+}
+
+fn json(node: &Node) -> Json {
+    match &node.value {
+        Value::List(nodes) => nodes.iter().map(|node| json(node)).collect(),
+        Value::Map(entries) => {
+            entries.iter().map(|entry| (entry.key.clone(), json(&entry.node))).collect()
+        }
+        // The other plain scalars of JSON have the same meaning in YAML.
+        Value::Scalar(Scalar { text, plain: true, .. }) => {
+            serde_json::from_str(text).unwrap_or_else(|_| text.clone().into())
+        }
+        Value::Scalar(Scalar { text, .. }) => text.clone().into(),
     }
 }
 

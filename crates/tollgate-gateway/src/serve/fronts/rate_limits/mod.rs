@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `charges.rs` | decides and charges a request's descriptors |
 //! | `response.rs` | the message with the decisions |
+//! | `metadata.rs` | its dynamic metadata |
 
 mod charges;
+mod metadata;
 mod response;
 
 use std::borrow::Cow;
@@ -17,7 +19,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use metrics::{Counter, counter};
 use tollgate::observe::Inspect;
 use tollgate::policy::{Algorithm, OnStoreError};
-use tollgate_config::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
+use tollgate_config::plan::{
+    Allowed, Plan, RateLimitDomains, RateLimitsPlan, Rule, Unit, descriptor_key,
+};
 use tollgate_config::read_rate_limit_files;
 use tonic::Status;
 
@@ -30,8 +34,7 @@ pub(crate) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
     on_store_error: OnStoreError,
-    /// Whether all rules are in shadow mode.
-    shadow: bool,
+    plan: RateLimitsPlan,
     /// For each domain: the answers `ok`, `over_limit` and `error`.
     answers: HashMap<String, [Counter; 3]>,
     summary: Summary,
@@ -68,8 +71,8 @@ impl<St: Inspect> RateLimits<St> {
         });
         let answers = answers.collect();
         let (store, summary) = (store.clone(), summary.clone());
-        let shadow = rules.shadow;
-        Ok(Some(Self { store, domains, on_store_error, shadow, answers, summary }))
+        let plan = rules.clone();
+        Ok(Some(Self { store, domains, on_store_error, plan, answers, summary }))
     }
 
     /// Whether requests can be decided, with or without the store.
@@ -111,7 +114,7 @@ impl<St: Inspect> RateLimits<St> {
             of_descriptor.take_if(|it| replaced.contains(&it.rule.name));
         }
         match charges::decide(&self.store, &met).await {
-            Ok(decided) => Ok(response::of(&self.summary, &met, &decided)),
+            Ok(decided) => Ok(response::of(&self.plan, &self.summary, request, &met, &decided)),
             Err(error) if self.on_store_error == OnStoreError::Open => {
                 tracing::debug!(%error, "the store could not decide");
                 let statuses = met.iter().map(|_| response::ok(None, u32::MAX)).collect();
@@ -160,7 +163,7 @@ impl<St: Inspect> RateLimits<St> {
                  token_bucket",
             ));
         }
-        Ok(Some(Met { rule, key, hits, shadow: self.shadow || shadow }))
+        Ok(Some(Met { rule, key, hits, shadow: self.plan.shadow || shadow }))
     }
 }
 

@@ -3,18 +3,22 @@
 use std::collections::HashSet;
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit, rate_limit,
 };
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::Duration as Seconds;
-use tollgate_config::plan::{Allowed, Unit};
+use http::HeaderName;
+use tollgate_config::plan::{Allowed, RateLimitsPlan, Unit};
 
 use super::charges::{Decided, Met, denials, limited};
+use super::metadata;
 use crate::serve::operations::summary::Summary;
 
 pub(super) fn of(
+    plan: &RateLimitsPlan,
     summary: &Summary,
+    request: &RateLimitRequest,
     all: &[Option<Met<'_>>],
     decided: &[Option<Decided>],
 ) -> RateLimitResponse {
@@ -64,15 +68,18 @@ pub(super) fn of(
     }
     let mut headers = Vec::new();
     if let Some((allowed, Decided { remaining, reset, wait, .. })) = shown {
-        headers.push(header("ratelimit-limit", &allowed.requests.to_string()));
-        headers.push(header("ratelimit-remaining", &remaining.to_string()));
-        headers.push(header("ratelimit-reset", &reset.to_string()));
+        let wait = wait.filter(|_| overall == Code::OverLimit);
+        if let Some(names) = &plan.response_headers {
+            let values = [allowed.requests.into(), *remaining, *reset];
+            let named = names.iter().map(HeaderName::as_str).zip(values);
+            headers.extend(named.chain(wait.map(|wait| ("retry-after", wait))).map(header));
+        }
         if overall == Code::OverLimit {
-            headers.extend(wait.map(|wait| header("retry-after", &wait.to_string())));
             summary.rate_limit(allowed.name(), true);
         }
     }
-    with(overall, statuses, headers)
+    let dynamic_metadata = plan.dynamic_metadata.then(|| metadata::of(request, all, &statuses));
+    RateLimitResponse { dynamic_metadata, ..with(overall, statuses, headers) }
 }
 
 pub(super) fn with(
@@ -89,8 +96,8 @@ pub(super) fn ok(current_limit: Option<RateLimit>, limit_remaining: u32) -> Desc
     DescriptorStatus { code, current_limit, limit_remaining, ..DescriptorStatus::default() }
 }
 
-fn header(key: &str, value: &str) -> HeaderValue {
-    HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
+fn header((key, value): (&str, u64)) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value: value.to_string(), ..HeaderValue::default() }
 }
 
 /// A unit in messages. The unit of limits in requests has the same numbers.

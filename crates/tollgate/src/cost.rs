@@ -1,3 +1,5 @@
+//! What a request costs.
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! The part of a request that decisions depend on.
+
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};

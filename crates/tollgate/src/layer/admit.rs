@@ -42,17 +42,17 @@ pub(super) fn admit<St: Store>(
     let judged = match layer.wait_queue() {
         Some(queue) => wait::for_units(layer, queue, rows, timer, head),
         None => match layer.decide(rows).now() {
-            Ok(reply) => Ok(judge(layer, rows, &timer, reply)),
-            Err(reply) => Err(wait::for_store(layer, mem::take(rows), timer, reply)),
+            Ok(reply) => judge(layer, rows, &timer, reply).map(|()| None),
+            Err(reply) => Ok(Some(wait::for_store(layer, mem::take(rows), timer, reply))),
         },
     };
     match judged {
-        Ok(Ok(())) if wait::delay(layer, rows).is_some() => {
+        Ok(Some(waiting)) => Admission::Wait(waiting),
+        Ok(None) if wait::delay(layer, rows).is_some() => {
             Admission::Wait(wait::for_turn(layer, mem::take(rows)))
         }
-        Ok(Ok(())) => Admission::Pass,
-        Ok(Err(rejection)) => Admission::Respond(respond::reject(layer, rows, &rejection, head)),
-        Err(waiting) => Admission::Wait(waiting),
+        Ok(None) => Admission::Pass,
+        Err(rejection) => Admission::Respond(respond::reject(layer, rows, &rejection, head)),
     }
 }
 
@@ -65,7 +65,7 @@ fn classify<St>(
 ) -> Result<(), OwnResponse> {
     // The blocklist overrides exemptions, so it is checked first.
     if let Some(lists) = &layer.options.access
-        && is_allowed(layer, lists, head)?
+        && is_on_allowlist(layer, lists, head)?
     {
         return Ok(());
     }
@@ -91,9 +91,10 @@ fn classify<St>(
     Ok(())
 }
 
-/// Returns whether the client is on the allowlist, or the response if it is on the blocklist.
+/// # Errors
+/// The response to a client on the blocklist.
 #[inline(never)]
-fn is_allowed<St>(
+fn is_on_allowlist<St>(
     layer: &LayerState<St>,
     lists: &AccessLists,
     head: &RequestHead<'_>,

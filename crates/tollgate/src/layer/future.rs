@@ -14,7 +14,7 @@ use super::cancel::CancelGuard;
 use super::respond::{self, OwnResponse};
 use super::rows::Rows;
 use super::state::LayerState;
-use super::wait::{Waiting, guard};
+use super::wait::{Waiting, refund_if_dropped};
 use crate::RequestHead;
 use crate::body::{BodyMode, InFlight};
 
@@ -104,7 +104,7 @@ where
                 return Poll::Ready(Ok(Some(response)));
             }
             let may_leave = !self.is_ready && !rows.is_empty();
-            self.guard = may_leave.then(|| guard(&self.layer, &rows));
+            self.guard = may_leave.then(|| refund_if_dropped(&self.layer, &rows));
             self.layer.clear_unshown(&mut rows);
             (self.waiting, self.rows) = (None, rows);
         }
@@ -118,7 +118,7 @@ where
         if let Some(guard) = self.guard {
             guard.disarm();
         }
-        self.layer.prepare(&self.rows, self.request.extensions_mut());
+        self.layer.hand_over(&self.rows, self.request.extensions_mut());
         let future = self.inner.call(self.request);
         Stage::Running { future, work: Some((self.layer, self.rows)) }
     }

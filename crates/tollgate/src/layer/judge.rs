@@ -7,7 +7,7 @@ use super::rows::{Rejection, Rows};
 use super::state::LayerState;
 use super::telemetry::DecisionTimer;
 
-/// Fills in the decisions. The rows are empty afterwards if the store failed and the request passes.
+/// Writes the decisions into the rows, or applies the failure policies.
 #[inline]
 pub(super) fn judge<St: Store>(
     layer: &LayerState<St>,

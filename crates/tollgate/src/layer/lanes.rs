@@ -47,14 +47,47 @@ type Lane = BTreeMap<ArrivalNumber, (Arc<Notify>, u64)>;
 
 pub(super) struct Member {
     pub(super) arrival: ArrivalNumber,
-    /// The keys of its charges. The bits below are indices into this list.
+    /// The keys of its charges.
     pub(super) keys: Box<[LaneKey]>,
     pub(super) costs: Box<[u64]>,
     /// The keys that it may wait for. Excludes keys of limits that reject, and keys with cost 0.
-    pub(super) may_wait: u64,
+    pub(super) may_wait: KeySet,
     /// The keys that it waits for, or waited for last.
-    pub(super) joined: u64,
-    pub(super) first: Arc<Notify>,
+    pub(super) joined: KeySet,
+    /// Notified when the request becomes the first in a lane.
+    pub(super) is_first: Arc<Notify>,
+}
+
+/// A set of a request's keys, by their index in [`Member::keys`]. A layer has at most 64 limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeySet(u64);
+
+impl KeySet {
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) const fn contains(self, key: usize) -> bool {
+        self.0 & (1 << key) != 0
+    }
+
+    pub(super) const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..u64::BITS as usize).filter(move |key| self.contains(*key))
+    }
+}
+
+impl FromIterator<usize> for KeySet {
+    fn from_iter<I: IntoIterator<Item = usize>>(keys: I) -> Self {
+        Self(keys.into_iter().fold(0, |set, key| set | 1 << key))
+    }
 }
 
 impl Lanes {
@@ -62,11 +95,10 @@ impl Lanes {
         self.0.len()
     }
 
-    pub(super) fn behind(&self, member: &Member) -> u64 {
+    pub(super) fn behind(&self, member: &Member) -> KeySet {
         let first = |key| self.0.get(key)?.first_key_value();
         let is_behind = |key| first(key).is_some_and(|(first, _)| *first < member.arrival);
-        let keys = bits(member.may_wait).filter(|number| is_behind(&member.keys[*number]));
-        keys.fold(0, |keys, number| keys | 1 << number)
+        member.may_wait.iter().filter(|number| is_behind(&member.keys[*number])).collect()
     }
 
     pub(super) fn units_ahead(&self, member: &Member, number: usize) -> u64 {
@@ -78,44 +110,34 @@ impl Lanes {
     /// Moves a request into the lanes of the keys that it waits for: the `denying` keys, and each
     /// key that an earlier request waits for. Returns `false` if there is no such key. The request
     /// may then call the store.
-    pub(super) fn place(&mut self, member: &mut Member, denying: u64) -> bool {
-        let waits_for = denying | self.behind(member);
-        if waits_for == 0 {
+    pub(super) fn place(&mut self, member: &mut Member, denying: KeySet) -> bool {
+        let waits_for = denying.union(self.behind(member));
+        if waits_for.is_empty() {
             return false;
         }
-        self.leave(member, member.joined & !waits_for);
-        for number in bits(waits_for & !member.joined) {
+        self.leave(member, member.joined.without(waits_for));
+        for number in waits_for.without(member.joined).iter() {
             let lane = self.0.entry(member.keys[number].clone()).or_default();
-            lane.insert(member.arrival, (Arc::clone(&member.first), member.costs[number]));
+            lane.insert(member.arrival, (Arc::clone(&member.is_first), member.costs[number]));
         }
         member.joined = waits_for;
         true
     }
 
     /// Removes a request from the lanes of these keys, and wakes the next request in each lane.
-    pub(super) fn leave(&mut self, member: &Member, keys: u64) {
-        for number in bits(keys) {
+    pub(super) fn leave(&mut self, member: &Member, keys: KeySet) {
+        for number in keys.iter() {
             let Entry::Occupied(mut lane) = self.0.entry(member.keys[number].clone()) else {
                 continue;
             };
             lane.get_mut().remove(&member.arrival);
             match lane.get().first_key_value() {
                 None => drop(lane.remove()),
-                Some((next, (first, _))) if *next > member.arrival => first.notify_one(),
+                Some((next, (is_first, _))) if *next > member.arrival => is_first.notify_one(),
                 Some(_) => {}
             }
         }
     }
-}
-
-#[inline]
-pub(super) fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
-    std::iter::from_fn(move || {
-        let lowest = bits.trailing_zeros();
-        // `bits` without its lowest set bit.
-        bits &= bits.wrapping_sub(1);
-        (lowest < u64::BITS).then_some(lowest as usize)
-    })
 }
 
 #[cfg(test)]

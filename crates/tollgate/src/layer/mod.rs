@@ -13,22 +13,23 @@
 //!    are the request's rows. `without_key` may already reject a request that has no key.
 //! 3. `telemetry.rs`: `start` begins the measurement. `state.rs`: `decide` makes the charges from
 //!    the rows and calls the store.
-//! 4. `judge.rs`: `judge` records the reply and writes its decisions into the rows. Allowed
-//!    requests continue to the service; `prepare` gives them access to the decision.
+//! 4. `judge.rs`: `judge` records the reply and writes its decisions into the rows.
+//!    `state.rs`: `hand_over` gives the handler access to them. Then the service is called.
 //! 5. `future.rs`: `ResponseFuture` polls the service, or returns the response to a rejected
 //!    request.
 //! 6. `respond.rs`: `finish` adds headers from the rows to the response. `reject` makes the
 //!    response to a rejected request.
 //!
-//! `wait.rs` handles requests that wait for the store's reply, in the wait queue, or for their turn
-//! in a leaky bucket. `ResponseFuture` holds these requests until they can continue as above.
+//! Some requests wait, as `admit` finds out: `wait.rs` has a function for requests that wait for the
+//! store's reply (`for_store`), in the wait queue (`for_units`), or for their turn in a leaky bucket
+//! (`for_turn`). `ResponseFuture` holds these requests until they continue at step 4.
 //!
 //! | file | types used by other files in this folder |
 //! |---|---|
 //! | `row.rs`, `rows.rs` | `Row`: a limit that applies to a request; `Rows`: all of them, with their decisions; `Rejection` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
 //! | `extras.rs` | `Extras`: features that continue after the decision; `FollowUp`: their state for a request |
-//! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `Member`; `Arrival`, `Ticket`: a position in the wait queue; `Waiter`, `Denied` |
+//! | `lanes.rs`, `wait_queue.rs`, `waiter.rs` | `Lanes`, `LaneKey`, `KeySet`, `Member`: a request in the lanes; `Arrival`, `Ticket`: a position in the wait queue; `Waiter`, `RetryTimes` |
 //! | `cancel.rs`, `receipts.rs` | `CancelGuard`: refunds the charges when a request is dropped; `settle` |
 //! | `in_flight.rs`, `settlement.rs` | `LeaseRenewer`: permits; `OpenCharges`: charges that are corrected later |
 //! | `telemetry.rs`, `outage.rs` | `Telemetry`, `Observed`, `DecisionTimer`, `WaitTimer`; `Outage`, the log of failures |

@@ -1,3 +1,5 @@
+//! The builder's settings, except for the limits.
+
 use std::sync::Arc;
 
 use super::telemetry::Observed;

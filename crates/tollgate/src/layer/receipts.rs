@@ -13,7 +13,6 @@ use tollgate_core::{Cost, Receipt, ReceiptId, Reply, Store, Verdict};
 use super::compiled::CompiledLimits;
 use super::row::Row;
 
-/// Returns the receipts for a verdict's charges.
 pub(super) fn receipts(limits: &CompiledLimits, rows: &[Row], verdict: &Verdict) -> Vec<Receipt> {
     verdict.receipts(&limits.charges(rows), || next_id(verdict)).collect()
 }

@@ -8,7 +8,9 @@ use tollgate_core::{Source, StoreError, Timestamp, Verdict};
 use super::extras::FollowUp;
 use super::row::Row;
 
-/// The limits that apply to a request, with the store's decisions after `judge`.
+/// The limits that apply to a request, with the store's decisions after `judge`. Once the request
+/// has passed, only the rows that its response needs: none if the store failed, or if the response
+/// shows nothing.
 #[derive(Default)]
 pub(super) struct Rows {
     /// Most layers have one limit.

@@ -170,7 +170,7 @@ where
         match admit(&self.state, &RequestHead::of(&request), &mut rows) {
             Admission::Pass => {
                 self.state.clear_unshown(&mut rows);
-                self.state.prepare(&rows, request.extensions_mut());
+                self.state.hand_over(&rows, request.extensions_mut());
                 let has_work = !rows.is_empty() || self.state.has_cost_headers();
                 let work = has_work.then(|| (Arc::clone(&self.state), rows));
                 ResponseFuture::running(self.inner.call(request), work)
@@ -199,8 +199,6 @@ impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
     }
 }
 
-/// Implemented by hand, because a derived `Clone` would require `St: Clone` just to clone a
-/// pointer.
 impl<S: Clone, St, M> Clone for RateLimit<S, St, M> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), Arc::clone(&self.state))

@@ -1,3 +1,5 @@
+//! The data that all clones of a layer and its services share.
+
 use http::Extensions;
 use tollgate_core::{Reply, Store, Verdict};
 
@@ -66,9 +68,9 @@ impl<St> LayerState<St> {
         &self.limits.of(row).limit
     }
 
-    /// Gives the handler of a request that passed access to the decisions.
+    /// Adds what handlers may ask for: the decisions, the reservation and the permits.
     #[inline]
-    pub(super) fn prepare(&self, rows: &Rows, extensions: &mut Extensions) {
+    pub(super) fn hand_over(&self, rows: &Rows, extensions: &mut Extensions) {
         let follow_up = rows.follow_up.as_ref();
         let exposes = self.options.expose_verdicts || follow_up.is_some_and(|it| it.exceeds);
         if exposes && !rows.is_empty() {

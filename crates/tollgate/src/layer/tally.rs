@@ -1,3 +1,5 @@
+//! Costs that are counted while a response streams.
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};

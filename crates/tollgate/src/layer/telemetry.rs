@@ -59,7 +59,6 @@ pub(super) struct WaitTimer {
 }
 
 impl WaitTimer {
-    /// Stops the timer, because the request no longer waits.
     pub(super) fn stop(self) {}
 }
 

@@ -11,12 +11,13 @@ use tollgate_core::{Micros, Policy, Store, StoreError, Verdict};
 
 use super::cancel::CancelGuard;
 use super::judge::judge;
+use super::lanes::KeySet;
 use super::row::Row;
 use super::rows::{Rejection, Rows};
 use super::state::LayerState;
 use super::telemetry::DecisionTimer;
 use super::wait_queue::{Arrival, Ticket, WaitQueue};
-use super::waiter::{Denied, Waiter};
+use super::waiter::{RetryTimes, Waiter};
 use crate::RequestHead;
 
 /// A waiting request. It resolves when the request may go to the service or is rejected.
@@ -32,13 +33,14 @@ pub(super) fn for_store<St: Store>(
     timer: DecisionTimer,
     reply: St::Future<Verdict>,
 ) -> Waiting {
-    let reply = guarded(layer, &rows, reply);
+    let reply = returning_permits(layer, &rows, reply);
     let layer = Arc::clone(layer);
     Box::pin(async move { after_reply(layer, rows, &timer, reply.await).await })
 }
 
-/// Otherwise clients that disconnect before the reply would fill a concurrency limit.
-fn guarded<St: Store>(
+/// Returns the permits if the request is dropped before the reply. Otherwise clients that disconnect
+/// early would fill a concurrency limit.
+fn returning_permits<St: Store>(
     layer: &Arc<LayerState<St>>,
     rows: &[Row],
     reply: St::Future<Verdict>,
@@ -82,7 +84,7 @@ fn turn<St: Store>(
     rows: &Rows,
 ) -> Option<impl Future<Output = ()> + Send + use<St>> {
     let (limit, delay) = delay(layer, rows)?;
-    let guard = guard(layer, rows);
+    let guard = refund_if_dropped(layer, rows);
     let timer = layer.telemetry.start_waiting(limit);
     let end = sleep(Duration::from(delay));
     Some(async move {
@@ -102,16 +104,16 @@ pub(super) fn delay<St>(layer: &LayerState<St>, rows: &Rows) -> Option<(usize, M
 
 /// Refunds an allowed request's charges if it is dropped before it runs. Its permits are
 /// returned with its rows.
-pub(super) fn guard<St: Store>(layer: &Arc<LayerState<St>>, rows: &Rows) -> CancelGuard<St> {
+pub(super) fn refund_if_dropped<St: Store>(
+    layer: &Arc<LayerState<St>>,
+    rows: &Rows,
+) -> CancelGuard<St> {
     let refunds = |policy: &Policy| !policy.is_concurrency();
     CancelGuard::charged(layer, rows, rows.verdict(), refunds)
 }
 
-/// Judges a request that may wait for units. It waits if earlier requests wait for the same key, or
-/// if the store denies it.
-///
-/// # Errors
-/// A waiting request's future, which takes the rows.
+/// Judges a request that may wait for units. If it waits, because earlier requests wait for the same
+/// key or because the store denies it, the returned future takes its rows.
 #[inline(never)]
 pub(super) fn for_units<St: Store>(
     layer: &Arc<LayerState<St>>,
@@ -119,31 +121,33 @@ pub(super) fn for_units<St: Store>(
     rows: &mut Rows,
     timer: DecisionTimer,
     head: &RequestHead<'_>,
-) -> Result<Result<(), Rejection>, Waiting> {
+) -> Result<Option<Waiting>, Rejection> {
     let arrival = queue.arrive(head);
     let waiter = Waiter { layer: Arc::clone(layer), rows: mem::take(rows) };
-    if arrival.others_wait && waiter.may_wait() != 0 && !waiter.never_passes() {
-        match waiter.enter(queue, &arrival, 0) {
+    if arrival.others_wait && !waiter.may_wait().is_empty() && !waiter.never_passes() {
+        match waiter.enter(queue, &arrival, KeySet::default()) {
             Ok(None) => {}
-            Ok(Some(ticket)) => return Err(in_queue(waiter, timer, ticket, None)),
-            Err(keys) => return Err(rejected(waiter, timer, keys)),
+            Ok(Some(ticket)) => return Ok(Some(in_queue(waiter, timer, ticket, None))),
+            Err(keys) => return Ok(Some(rejected(waiter, timer, keys))),
         }
     }
     let reply = match layer.decide(&waiter.rows).now() {
         Ok(reply) => reply,
         Err(reply) => {
-            let reply = guarded(layer, &waiter.rows, reply);
-            return Err(Box::pin(after_first_reply(waiter, queue.clone(), arrival, timer, reply)));
+            let reply = returning_permits(layer, &waiter.rows, reply);
+            let queue = queue.clone();
+            return Ok(Some(Box::pin(after_first_reply(waiter, queue, arrival, timer, reply))));
         }
     };
     if let Ok(verdict) = &reply
         && !verdict.is_admitted()
         && let Some((ticket, denied)) = waiter.after_denial(queue, &arrival, verdict)
     {
-        return Err(in_queue(waiter, timer, ticket, Some((verdict.clone(), denied))));
+        let denial = Some((verdict.clone(), denied));
+        return Ok(Some(in_queue(waiter, timer, ticket, denial)));
     }
     *rows = waiter.rows;
-    Ok(judge(layer, rows, &timer, reply))
+    judge(layer, rows, &timer, reply).map(|()| None)
 }
 
 async fn after_first_reply<St: Store>(
@@ -167,7 +171,7 @@ fn in_queue<St: Store>(
     waiter: Waiter<St>,
     mut timer: DecisionTimer,
     ticket: Ticket,
-    denial: Option<(Verdict, Denied)>,
+    denial: Option<(Verdict, RetryTimes)>,
 ) -> Waiting {
     timer.has_waited = true;
     let waiting = waiter.layer.telemetry.start_waiting(waiter.first_limit());
@@ -179,7 +183,7 @@ fn in_queue<St: Store>(
 }
 
 /// The wait queue is full.
-fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: u64) -> Waiting {
+fn rejected<St: Store>(waiter: Waiter<St>, mut timer: DecisionTimer, keys: KeySet) -> Waiting {
     timer.has_waited = true;
     Box::pin(async move {
         let reply = waiter.reject(keys).await;

@@ -13,7 +13,7 @@ use tollgate_core::Key;
 #[cfg(test)]
 use tollgate_interleavings::Mutex;
 
-use super::lanes::{ArrivalNumber, LaneKey, Lanes, Member};
+use super::lanes::{ArrivalNumber, KeySet, LaneKey, Lanes, Member};
 use crate::RequestHead;
 
 /// The wait queue for limits with [`OnExceeded::Wait`](crate::limit::OnExceeded), and its bounds.
@@ -92,11 +92,9 @@ impl Held {
 
 /// A request that may have to wait.
 pub(super) struct Arrival {
-    /// The request's number in arrival order.
     pub(super) number: ArrivalNumber,
     /// The number of bytes that the request holds while it waits.
     pub(super) bytes: usize,
-    /// Whether other requests wait now.
     pub(super) others_wait: bool,
 }
 
@@ -180,12 +178,12 @@ impl WaitQueue {
         &self,
         bytes: usize,
         mut member: Member,
-        denying: u64,
-    ) -> Result<Option<Ticket>, u64> {
+        denying: KeySet,
+    ) -> Result<Option<Ticket>, KeySet> {
         let Shared { max_requests, max_bytes, queue, .. } = &*self.shared;
         let mut queue = queue.lock();
-        let waits_for = denying | queue.lanes.behind(&member);
-        if waits_for == 0 {
+        let waits_for = denying.union(queue.lanes.behind(&member));
+        if waits_for.is_empty() {
             return Ok(None);
         }
         let most = Held {
@@ -228,7 +226,7 @@ fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
 const BASE_BYTES: usize = 1024;
 
 impl Ticket {
-    pub(super) fn waits(&mut self, denying: u64) -> bool {
+    pub(super) fn waits(&mut self, denying: KeySet) -> bool {
         let mut queue = self.shared.queue.lock();
         let waits = queue.lanes.place(&mut self.member, denying);
         self.shared.publish(&queue);
@@ -239,12 +237,12 @@ impl Ticket {
         self.shared.queue.lock().lanes.units_ahead(&self.member, number)
     }
 
-    pub(super) fn waits_for(&self) -> u64 {
+    pub(super) fn waits_for(&self) -> KeySet {
         self.member.joined
     }
 
     pub(super) async fn woken(&self) {
-        self.member.first.notified().await;
+        self.member.is_first.notified().await;
     }
 }
 

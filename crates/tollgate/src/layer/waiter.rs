@@ -1,3 +1,5 @@
+//! A request that may wait for units: when it calls the store again, and when it gives up.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use tollgate_core::{
 };
 
 use super::cancel::CancelGuard;
-use super::lanes::{LaneKey, Member, bits};
+use super::lanes::{KeySet, LaneKey, Member};
 use super::rows::Rows;
 use super::state::LayerState;
 use super::wait_queue::{Arrival, Ticket, WaitQueue};
@@ -22,15 +24,15 @@ pub(super) struct Waiter<St> {
 
 /// When each denied charge may be allowed. There is one entry per charge.
 #[derive(Default)]
-pub(super) struct Denied(Box<[Option<Instant>]>);
+pub(super) struct RetryTimes(Box<[Option<Instant>]>);
 
-impl Denied {
-    pub(super) fn keys(&self) -> u64 {
+impl RetryTimes {
+    fn keys(&self) -> KeySet {
         self.keys_after(None)
     }
 
-    fn keys_after(&self, now: Option<Instant>) -> u64 {
-        bits_where(self.0.len(), |number| self.0[number] > now)
+    fn keys_after(&self, now: Option<Instant>) -> KeySet {
+        (0..self.0.len()).filter(|number| self.0[*number] > now).collect()
     }
 
     fn next_after(&self, now: Instant) -> Option<Instant> {
@@ -39,11 +41,11 @@ impl Denied {
 }
 
 impl<St: Store> Waiter<St> {
-    /// Returns a bit for each row that the request may wait for.
-    pub(super) fn may_wait(&self) -> u64 {
-        bits_where(self.rows.len(), |number| {
-            self.max_wait_of(number).is_some() && self.rows[number].cost > Cost::ZERO
-        })
+    /// Returns the keys that the request may wait for.
+    pub(super) fn may_wait(&self) -> KeySet {
+        let costs = |number: &usize| self.rows[*number].cost > Cost::ZERO;
+        let limits = (0..self.rows.len()).filter(|number| self.max_wait_of(*number).is_some());
+        limits.filter(costs).collect()
     }
 
     /// How long the request may wait for a row. `None` if a denial is final.
@@ -53,7 +55,8 @@ impl<St: Store> Waiter<St> {
 
     /// Returns the first limit that the request may wait for. Metrics count the wait there.
     pub(super) fn first_limit(&self) -> usize {
-        usize::from(self.rows[self.may_wait().trailing_zeros() as usize].limit)
+        let number = self.may_wait().iter().next().expect("a request that may wait");
+        usize::from(self.rows[number].limit)
     }
 
     /// Whether a charge costs more than its policy's capacity. The store then denies the request
@@ -70,8 +73,8 @@ impl<St: Store> Waiter<St> {
         &self,
         queue: &WaitQueue,
         arrival: &Arrival,
-        denying: u64,
-    ) -> Result<Option<Ticket>, u64> {
+        denying: KeySet,
+    ) -> Result<Option<Ticket>, KeySet> {
         let charges = self.charges();
         let keys = charges
             .iter()
@@ -81,8 +84,8 @@ impl<St: Store> Waiter<St> {
             keys: keys.collect(),
             costs: charges.iter().map(|charge| charge.cost.get()).collect(),
             may_wait: self.may_wait(),
-            joined: 0,
-            first: Arc::default(),
+            joined: KeySet::default(),
+            is_first: Arc::default(),
         };
         queue.enter(arrival.bytes, member, denying)
     }
@@ -93,8 +96,8 @@ impl<St: Store> Waiter<St> {
         queue: &WaitQueue,
         arrival: &Arrival,
         verdict: &Verdict,
-    ) -> Option<(Ticket, Denied)> {
-        if self.may_wait() == 0 {
+    ) -> Option<(Ticket, RetryTimes)> {
+        if self.may_wait().is_empty() {
             return None;
         }
         let denied = self.denied(verdict)?;
@@ -109,11 +112,11 @@ impl<St: Store> Waiter<St> {
     }
 
     /// Returns when the denied charges may be allowed, or `None` if the denial is final.
-    pub(super) fn denied(&self, verdict: &Verdict) -> Option<Denied> {
+    pub(super) fn denied(&self, verdict: &Verdict) -> Option<RetryTimes> {
         self.denied_within(verdict, self.max_wait())
     }
 
-    fn denied_within(&self, verdict: &Verdict, remaining: Duration) -> Option<Denied> {
+    fn denied_within(&self, verdict: &Verdict, remaining: Duration) -> Option<RetryTimes> {
         let now = Instant::now();
         let mut denied: Box<[_]> = self.rows.iter().map(|_| None).collect();
         for (number, (charge, decision)) in
@@ -131,7 +134,7 @@ impl<St: Store> Waiter<St> {
                 denied[number] = Some(now + wait);
             }
         }
-        Some(Denied(denied))
+        Some(RetryTimes(denied))
     }
 
     /// Waits until no key denies the request and no earlier request waits for its keys. Then it
@@ -140,7 +143,7 @@ impl<St: Store> Waiter<St> {
     pub(super) async fn wait(
         &self,
         mut ticket: Ticket,
-        denial: Option<(Verdict, Denied)>,
+        denial: Option<(Verdict, RetryTimes)>,
     ) -> Result<Verdict, StoreError> {
         let deadline = Instant::now() + self.max_wait();
         let (verdict, mut denied) = match denial {
@@ -154,9 +157,12 @@ impl<St: Store> Waiter<St> {
                     // verdict.
                     Some(verdict) => match self.denied(verdict) {
                         Some(denied) => denied,
-                        None => return Ok(denied_under(0, verdict, |_, it| it.reset_after)),
+                        None => {
+                            let keys = KeySet::default();
+                            return Ok(denied_under(keys, verdict, |_, it| it.reset_after));
+                        }
                     },
-                    None => Denied::default(),
+                    None => RetryTimes::default(),
                 };
                 (verdict, denied)
             }
@@ -195,19 +201,18 @@ impl<St: Store> Waiter<St> {
             earliest(policy, cost, verdict.decisions().get(number)?, ticket.units_ahead(number))
         };
         let late = |number: usize| earliest(number).is_some_and(|wait| wait > max_wait);
-        let keys = bits(self.may_wait()).filter(|number| late(*number));
-        let keys = keys.fold(0, |keys, number| keys | 1 << number);
+        let keys: KeySet = self.may_wait().iter().filter(|number| late(*number)).collect();
         let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
-        (keys != 0).then(|| denied_under(keys, verdict, retry_after))
+        (!keys.is_empty()).then(|| denied_under(keys, verdict, retry_after))
     }
 
     /// Denies the request under these keys without charging it, so earlier requests get their
     /// units. `Retry-After` is the time until the quota is full again, because no earlier time is
     /// known.
-    pub(super) async fn reject(&self, keys: u64) -> Result<Verdict, StoreError> {
+    pub(super) async fn reject(&self, keys: KeySet) -> Result<Verdict, StoreError> {
         let peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
-        if peeked.source() == Source::Local && bits(keys).all(is_open) {
+        if peeked.source() == Source::Local && keys.iter().all(is_open) {
             // The store has failed, and each policy that the request waits for fails open. The
             // local policies decide.
             return self.call_store().await;
@@ -258,14 +263,14 @@ fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Opt
 }
 
 fn denied_under(
-    keys: u64,
+    keys: KeySet,
     verdict: &Verdict,
     retry_after: impl Fn(usize, &Decision) -> Micros,
 ) -> Verdict {
     let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
         let outcome = match decision.outcome {
             Outcome::Allow { .. } | Outcome::WouldAllow | Outcome::Deny { .. }
-                if keys & (1 << number) != 0 =>
+                if keys.contains(number) =>
             {
                 let retry_after = retry_after(number, decision).max(Micros::new(1));
                 Outcome::Deny { retry_after }
@@ -276,10 +281,6 @@ fn denied_under(
         Decision { outcome, ..*decision }
     });
     Verdict::new(false, verdict.decided_at(), decisions).with_source(verdict.source())
-}
-
-fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
-    (0..len).filter(|number| is_set(*number)).fold(0, |bits, number| bits | 1 << number)
 }
 
 /// How often the first waiter for a concurrency limit calls the store.

@@ -1,20 +1,26 @@
 use super::*;
 
+const NONE: KeySet = KeySet(0);
+const FIRST: KeySet = KeySet(0b1);
+const SECOND: KeySet = KeySet(0b10);
+const BOTH: KeySet = KeySet(0b11);
+
 /// A request that may wait for the keys with these names.
 fn member(arrival: ArrivalNumber, names: &[&str]) -> Member {
     let policy = Policy::fixed_window_counter("p", tollgate_core::Quota::per_second(1));
     let policy = policy.unwrap();
     let key = |name: &&str| LaneKey { policy: policy.clone(), key: Key::from(*name) };
     let keys: Box<[_]> = names.iter().map(key).collect();
-    let may_wait = (1 << keys.len()) - 1;
+    let may_wait = (0..keys.len()).collect();
     let costs = keys.iter().map(|_| arrival).collect();
-    Member { arrival, keys, costs, may_wait, joined: 0, first: Arc::default() }
+    let (joined, is_first) = (KeySet::default(), Arc::default());
+    Member { arrival, keys, costs, may_wait, joined, is_first }
 }
 
 impl Member {
     /// Whether it was woken since the last call.
     fn is_woken(&self) -> bool {
-        let mut woken = std::pin::pin!(self.first.notified());
+        let mut woken = std::pin::pin!(self.is_first.notified());
         woken.as_mut().enable()
     }
 }
@@ -23,13 +29,13 @@ impl Member {
 fn later_requests_wait_behind_earlier() {
     let mut lanes = Lanes::default();
     let [mut first, mut second, mut third] = [1, 2, 3].map(|it| member(it, &["a"]));
-    assert!(lanes.place(&mut second, 0b1));
-    assert!(!lanes.place(&mut first, 0), "it arrived earlier");
-    assert!(lanes.place(&mut third, 0));
+    assert!(lanes.place(&mut second, FIRST));
+    assert!(!lanes.place(&mut first, NONE), "it arrived earlier");
+    assert!(lanes.place(&mut third, NONE));
     lanes.leave(&second, second.joined);
     assert!(third.is_woken());
-    assert!(!lanes.place(&mut third, 0), "it is first in its lane");
-    assert_eq!((lanes.len(), third.joined), (1, 0b1), "it remains first until it leaves");
+    assert!(!lanes.place(&mut third, NONE), "it is first in its lane");
+    assert_eq!((lanes.len(), third.joined), (1, FIRST), "it remains first until it leaves");
     lanes.leave(&third, third.joined);
     assert_eq!(lanes.len(), 0);
 }
@@ -39,14 +45,14 @@ fn requests_leave_lanes_they_do_not_need() {
     let mut lanes = Lanes::default();
     let mut first = member(1, &["shared", "own"]);
     let mut second = member(2, &["shared"]);
-    assert!(lanes.place(&mut first, 0b11));
-    assert!(lanes.place(&mut second, 0b1));
-    assert!(lanes.place(&mut first, 0b10));
+    assert!(lanes.place(&mut first, BOTH));
+    assert!(lanes.place(&mut second, FIRST));
+    assert!(lanes.place(&mut first, SECOND));
     assert!(second.is_woken());
-    assert!(!lanes.place(&mut second, 0));
+    assert!(!lanes.place(&mut second, NONE));
     // It takes its place again, in front of the second request.
-    assert!(lanes.place(&mut first, 0b1));
-    assert!(lanes.place(&mut second, 0));
+    assert!(lanes.place(&mut first, FIRST));
+    assert!(lanes.place(&mut second, NONE));
     lanes.leave(&first, first.joined);
     assert!(second.is_woken() && !first.is_woken());
     lanes.leave(&second, second.joined);
@@ -59,13 +65,13 @@ fn blocked_requests_do_not_block_other_lanes() {
     let [mut own, mut shared] = [member(1, &["own"]), member(2, &["shared"])];
     let mut both = member(3, &["shared", "own"]);
     let mut last = member(4, &["shared"]);
-    assert!(lanes.place(&mut own, 0b1) && lanes.place(&mut shared, 0b1));
-    assert!(lanes.place(&mut both, 0) && lanes.place(&mut last, 0));
+    assert!(lanes.place(&mut own, FIRST) && lanes.place(&mut shared, FIRST));
+    assert!(lanes.place(&mut both, NONE) && lanes.place(&mut last, NONE));
     lanes.leave(&shared, shared.joined);
     assert!(both.is_woken() && !last.is_woken());
-    assert!(lanes.place(&mut both, 0), "it is behind the first");
+    assert!(lanes.place(&mut both, NONE), "it is behind the first");
     assert!(last.is_woken());
-    assert!(!lanes.place(&mut last, 0));
+    assert!(!lanes.place(&mut last, NONE));
 }
 
 #[test]
@@ -73,7 +79,7 @@ fn only_first_request_wakes_next() {
     let mut lanes = Lanes::default();
     let mut members = [1, 2, 3].map(|it| member(it, &["a"]));
     for member in &mut members {
-        assert!(lanes.place(member, 0b1));
+        assert!(lanes.place(member, FIRST));
     }
     let [first, second, third] = members;
     lanes.leave(&second, second.joined);
@@ -88,7 +94,7 @@ fn only_earlier_units_are_ahead() {
     // Each request costs as many units as its arrival number.
     let mut members = [(1, "a"), (2, "b"), (4, "a")].map(|(it, name)| member(it, &[name]));
     for member in &mut members {
-        assert!(lanes.place(member, 0b1));
+        assert!(lanes.place(member, FIRST));
     }
     for (arrival, expected) in [(1, 0), (3, 1), (4, 1), (5, 5)] {
         assert_eq!(lanes.units_ahead(&member(arrival, &["a"]), 0), expected, "{arrival}");
@@ -99,7 +105,7 @@ fn only_earlier_units_are_ahead() {
 fn unwaitable_keys_are_ignored() {
     let mut lanes = Lanes::default();
     let mut first = member(1, &["a", "b"]);
-    let mut second = Member { may_wait: 0b10, ..member(2, &["a", "b"]) };
-    assert!(lanes.place(&mut first, 0b1));
-    assert!(!lanes.place(&mut second, 0));
+    let mut second = Member { may_wait: SECOND, ..member(2, &["a", "b"]) };
+    assert!(lanes.place(&mut first, FIRST));
+    assert!(!lanes.place(&mut second, NONE));
 }

@@ -7,24 +7,30 @@ use tollgate_interleavings::{explore, thread};
 use super::super::lanes::LaneKey;
 use super::*;
 
-type Entry = Result<Option<Ticket>, u64>;
+type Entry = Result<Option<Ticket>, KeySet>;
 
 /// A request for this key arrives, and is denied.
 fn deny(queue: &WaitQueue, name: &str, bytes: usize) -> Entry {
-    enter(queue, name, bytes, 0b1)
+    enter(queue, name, bytes, key())
 }
 
 /// A request for this key arrives, and has not called the store yet.
 fn arrive(queue: &WaitQueue, name: &str) -> Entry {
-    enter(queue, name, 1, 0)
+    enter(queue, name, 1, KeySet::default())
 }
 
-fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
+fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: KeySet) -> Entry {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let keys = [LaneKey { policy, key: Key::from(name) }].into();
-    let (arrival, costs, first) = (arrival(queue).number, [1].into(), Arc::default());
-    let member = Member { arrival, keys, costs, may_wait: 0b1, joined: 0, first };
+    let (arrival, costs, is_first) = (arrival(queue).number, [1].into(), Arc::default());
+    let (may_wait, joined) = (key(), KeySet::default());
+    let member = Member { arrival, keys, costs, may_wait, joined, is_first };
     queue.enter(bytes, member, denying)
+}
+
+/// The request's only key.
+fn key() -> KeySet {
+    KeySet::from_iter([0])
 }
 
 fn arrival(queue: &WaitQueue) -> Arrival {
@@ -44,8 +50,8 @@ fn lanes_last_while_requests_wait() {
     assert!(is_free("b"));
     let second = waiting(arrive(&queue.clone(), "a"));
     let other = waiting(deny(&queue, "b", 1));
-    assert!(matches!(arrive(&queue, "a"), Err(0b1)));
-    assert!(matches!(deny(&queue, "c", 1), Err(0b1)), "the queue is full for all");
+    assert_eq!(arrive(&queue, "a").err(), Some(key()));
+    assert_eq!(deny(&queue, "c", 1).err(), Some(key()), "the queue is full for all");
     drop((first, other));
     assert!(!is_free("a"));
     drop(second);

@@ -351,6 +351,13 @@ async fn each_algorithm_takes_reports() {
             assert_eq!(send(25).await, (OverLimit, 0), "{key}");
             assert_eq!(send(0).await, (OverLimit, 0), "{key}");
             assert_eq!(service.codes(&[&[(key, "ann")]]).await, [OverLimit; 2], "{key}");
+            // A request may contain two limits for a key.
+            let mut both = hits(&[(key, "bob")], 0);
+            both.descriptors.push(both.descriptors[0].clone());
+            let unit = rate_limit::Unit::Day as i32;
+            both.descriptors[1].limit = Some(RateLimitOverride { requests_per_unit: 20, unit });
+            let both = service.send(both).await.unwrap();
+            assert_eq!((codes(&both), both.statuses[0].limit_remaining), (vec![Allowed; 3], 10));
         }
     }
 }
@@ -399,6 +406,24 @@ async fn negative_hits_are_refunded_up_to_the_limit() {
         assert_eq!(error.code(), tonic::Code::Unimplemented);
         assert!(error.message().contains("use fixed_window_counter"), "{error}");
     }
+}
+
+/// The units of an outage are refunded where they were charged: in this process.
+#[tokio::test(flavor = "multi_thread")]
+async fn negative_hits_are_refunded_during_an_outage() {
+    let redis = Redis::start();
+    let lines = format!("store: {{redis: {{url: '{}', timeout: 300ms}}}}", redis.url());
+    let service = Service::start(&lines, RULES).await;
+    let remaining = async |request: RateLimitRequest| {
+        service.send(request).await.unwrap().statuses[0].limit_remaining
+    };
+    let ann = [("tokens", "ann")];
+    assert_eq!(remaining(request(&[&ann])).await, 9);
+    redis.kill();
+    let mut four = request(&[&ann]);
+    four.hits_addend = 4;
+    let charged = remaining(four).await;
+    assert_eq!(remaining(refund(&ann, 3)).await, charged + 3);
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use tollgate::store::{
     Charge, Charged, Decision, Micros, Outcome, Receipt, ReceiptId, Settlement, StoreError,
     Timestamp, Verdict,
 };
-use tollgate::{Store, StoreExt as _};
-use tollgate_config::plan::{Allowed, Rule};
+use tollgate::{Policy, Store, StoreExt as _};
+use tollgate_config::plan::{Allowed, Rule, Unit};
 
 /// A descriptor with its rule and key.
 pub(super) struct Met<'a> {
@@ -102,7 +102,8 @@ pub(super) async fn decide<St: Store>(
         .collect();
     correct(store, met).await?;
     // Checks are decided first, because a denied request must not be charged.
-    decide_reports(store, met, &mut decided).await?;
+    let policies = policies(met);
+    decide_reports(store, met, &policies, &mut decided).await?;
 
     let requests: Vec<_> = limited(met)
         .enumerate()
@@ -115,18 +116,9 @@ pub(super) async fn decide<St: Store>(
     if requests.is_empty() {
         return Ok(decided);
     }
-    // A store call must not contain different quotas for a key, so the smallest limit applies.
-    let mut smallest = HashMap::<_, &Allowed>::new();
-    for Requested { met, allowed, .. } in &requests {
-        let smallest = smallest.entry((allowed.unit, &met.key)).or_insert(allowed);
-        if allowed.requests < smallest.requests {
-            *smallest = allowed;
-        }
-    }
     let has_quotas = quotas(met).nth(1).is_some();
     let charges = requests.iter().map(|Requested { met, allowed, cost, .. }| {
-        let smallest = smallest.get(&(allowed.unit, &met.key)).unwrap_or(allowed);
-        let charge = Charge::new(&smallest.policy, &met.key, *cost);
+        let charge = Charge::new(policies[&(allowed.unit, &met.key)], &met.key, *cost);
         let watches = met.shadow || (met.rule.quota && has_quotas);
         if watches { charge.shadow() } else { charge }
     });
@@ -187,12 +179,13 @@ async fn correct<St: Store>(store: &St, met: &[Option<Met<'_>>]) -> Result<(), S
 async fn decide_reports<St: Store>(
     store: &St,
     met: &[Option<Met<'_>>],
+    policies: &Policies<'_>,
     decided: &mut [Option<Decided>],
 ) -> Result<(), StoreError> {
     let reports: Vec<_> = limited(met)
         .enumerate()
         .filter_map(|(index, limited)| {
-            let (met, allowed) = limited?;
+            let (met, allowed) = limited.filter(|(_, allowed)| allowed.requests > 0)?;
             let cost = match met.hits {
                 Hits::Request(_) => return None,
                 Hits::Report(cost) => cost,
@@ -200,9 +193,12 @@ async fn decide_reports<St: Store>(
             };
             let charge = match &allowed.counted {
                 Some(counted) => Charge::new(counted, &met.key, cost),
-                None => Charge::new(&allowed.policy, &met.key, Cost::ONE).dry(),
+                None => {
+                    let policy = policies[&(allowed.unit, &met.key)];
+                    Charge::new(policy, &met.key, Cost::ONE).dry()
+                }
             };
-            (allowed.requests > 0).then_some((index, allowed, charge))
+            Some((index, allowed, charge))
         })
         .collect();
     if reports.is_empty() {
@@ -239,6 +235,20 @@ async fn decide_requests<St: Store>(
         decided[index] = Some(Decided::new(allowed, decision, verdict.decided_at()));
     }
     Ok(())
+}
+
+type Policies<'a> = HashMap<(Unit, &'a Key), &'a Policy>;
+
+/// A store call must not contain different quotas for a key, so the smallest limit applies.
+fn policies<'a>(met: &'a [Option<Met<'a>>]) -> Policies<'a> {
+    let mut policies = Policies::new();
+    for (met, allowed) in limited(met).flatten().filter(|(_, allowed)| allowed.requests > 0) {
+        let policy = policies.entry((allowed.unit, &met.key)).or_insert(&allowed.policy);
+        if allowed.policy.capacity() < policy.capacity() {
+            *policy = &allowed.policy;
+        }
+    }
+    policies
 }
 
 fn next_id(verdict: &Verdict) -> ReceiptId {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::address::{Address, Servers, UrlError};
-use crate::check::{self, About};
+use crate::check::{self, ServerCheck};
 use crate::clock::Clock;
 use crate::combiner::Combiner;
 use crate::connection::Network;
@@ -272,7 +272,7 @@ impl RedisStoreBuilder {
         let ids = Ids::new(random.next());
         let names = Names::new(&self.namespace, &self.secret);
         let is_cluster_node = matches!(address.servers, Servers::Cluster(_));
-        let about = About {
+        let check = ServerCheck {
             names: names.clone(),
             is_cluster_node,
             counters: Arc::clone(&counters),
@@ -280,13 +280,13 @@ impl RedisStoreBuilder {
         };
         let topology = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| HostPort { host, port }).collect();
-            Topology::cluster(seeds, Connect { network, bounds, has_breaker, about })
+            Topology::cluster(seeds, Connect { network, bounds, has_breaker, check })
         } else {
             let breaker = NodeBreaker::new(bounds.timeout, has_breaker);
             let connection = network.connect(None, bounds.timeout).map_err(ConnectError::Client)?;
             let host_port = HostPort { host: address.to_string(), port: 0 };
             let node = Node::new(connection, host_port, bounds, breaker, random);
-            check::watch(&node, about);
+            check::watch(&node, check);
             Topology::single(node)
         };
         let leases = Leases::new(self.clock.clone());

@@ -18,9 +18,9 @@ use crate::random::Random;
 use crate::report::{RedisReport, RedisWarning};
 use crate::stats::Counters;
 
-/// A check's parameters.
+/// What a check needs to know.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct ServerCheck {
     /// The names under which the check may write.
     pub(crate) names: Names,
     /// Whether the server should be a Cluster node.
@@ -30,7 +30,7 @@ pub(crate) struct About {
 }
 
 /// Checks a server after each connection to it, until the store drops the server.
-pub(crate) fn watch(node: &Arc<Node>, about: About) {
+pub(crate) fn watch(node: &Arc<Node>, check: ServerCheck) {
     let mut connected = node.reconnects();
     let runtime = node.runtime().clone();
     let node = Arc::downgrade(node);
@@ -46,8 +46,8 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
                 return;
             }
             let Some(node) = node.upgrade() else { return };
-            about.counters.count_connection();
-            let report = look(&node, &about).await;
+            check.counters.count_connection();
+            let report = look(&node, &check).await;
             let told = node.report();
             for warning in &report.warnings {
                 // Do not repeat a warning after each reconnection.
@@ -64,10 +64,10 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 ///
 /// A fleet meets a new server at the same time, so this takes two round trips: the first reads
 /// the properties, and the second rehearses a decision.
-async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
+async fn look(node: &Arc<Node>, check: &ServerCheck) -> RedisReport {
     // This may be a different server than before.
     node.set_cross_slot(false);
-    let answers = node.commands(questions(about)).await;
+    let answers = node.commands(questions(check)).await;
     let [cluster, server, memory, rights @ ..] = &answers[..] else {
         return RedisReport::default();
     };
@@ -83,7 +83,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     if let Some(version) = version.filter(|_| major.is_some_and(|major| major < 6)) {
         report.warnings.push(RedisWarning::Version(version.to_owned()));
     }
-    if report.is_cluster == Some(true) && !about.is_cluster_node {
+    if report.is_cluster == Some(true) && !check.is_cluster_node {
         report.warnings.push(RedisWarning::Cluster);
     }
     match maxmemory_policy(memory) {
@@ -95,9 +95,9 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
         }
         Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
     }
-    let is_able = major.is_some_and(|major| major >= 7) && about.is_cluster_node;
-    node.set_cross_slot(is_able && takes_cross_slot(node, about).await);
-    match rehearse(node, about).await {
+    let is_able = major.is_some_and(|major| major >= 7) && check.is_cluster_node;
+    node.set_cross_slot(is_able && takes_cross_slot(node, check).await);
+    match rehearse(node, check).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
         // Another Cluster node owns the slot, or this is a replica. Neither needs a warning.
         Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
@@ -122,7 +122,7 @@ async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
 }
 
 /// The commands that query the server's properties, and then the user's rights.
-fn questions(about: &About) -> SmallVec<[Command; 1]> {
+fn questions(check: &ServerCheck) -> SmallVec<[Command; 1]> {
     let properties: [(&'static str, &[&'static str]); 3] =
         [("INFO", &["cluster"]), ("INFO", &["server"]), ("CONFIG", &["GET", "maxmemory-policy"])];
     let bytes = |words: &'static [&str]| words.iter().map(|it| Bytes::from_static(it.as_bytes()));
@@ -130,7 +130,7 @@ fn questions(about: &About) -> SmallVec<[Command; 1]> {
     for (name, arguments) in properties {
         commands.push(Command { name, arguments: bytes(arguments).collect() });
     }
-    let Some((_, key)) = unused(about) else { return commands };
+    let Some((_, key)) = unused(check) else { return commands };
     for (name, rest) in NOT_REHEARSED {
         let arguments = iter::once(Bytes::copy_from_slice(&key)).chain(bytes(rest));
         commands.push(Command { name, arguments: arguments.collect() });
@@ -139,9 +139,9 @@ fn questions(about: &About) -> SmallVec<[Command; 1]> {
 }
 
 /// Returns a policy, and a key that no other process uses.
-fn unused(about: &About) -> Option<(Policy, Name)> {
+fn unused(check: &ServerCheck) -> Option<(Policy, Name)> {
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
-    let key = about.names.state(&policy, &Key::new(about.random.next().to_be_bytes()));
+    let key = check.names.state(&policy, &Key::new(check.random.next().to_be_bytes()));
     Some((policy, key))
 }
 
@@ -181,10 +181,10 @@ fn maxmemory_policy(answer: &Answer) -> Result<String, String> {
 
 /// Charges and resets a key that only this call uses. This runs most of the script's commands and
 /// leaves no key behind. Returns how far the server's clock is ahead.
-async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
+async fn rehearse(node: &Arc<Node>, check: &ServerCheck) -> Result<i64, Failure> {
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
-    let nonce = about.random.next();
-    let (policy, state) = unused(about).ok_or_else(|| lost(&"no policy"))?;
+    let nonce = check.random.next();
+    let (policy, state) = unused(check).ok_or_else(|| lost(&"no policy"))?;
     let mut batch = Batch::new(nonce);
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
     batch.decide(&[line]).map_err(|error| lost(&error))?;
@@ -203,10 +203,10 @@ async fn rehearse(node: &Arc<Node>, about: &About) -> Result<i64, Failure> {
 
 /// Sends a dry run in a call that may contain keys of several slots. A valid reply means that the
 /// server, and any proxy in front of it, accepts such calls.
-async fn takes_cross_slot(node: &Arc<Node>, about: &About) -> bool {
-    let Some((policy, state)) = unused(about) else { return false };
+async fn takes_cross_slot(node: &Arc<Node>, check: &ServerCheck) -> bool {
+    let Some((policy, state)) = unused(check) else { return false };
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: true };
-    let mut batch = Batch::new(about.random.next());
+    let mut batch = Batch::new(check.random.next());
     batch.set_cross_slot();
     if batch.decide(&[line]).is_err() {
         return false;

@@ -263,11 +263,7 @@ fn ask(
         CallAnswer::Verdict(verdict) => Some(verdict),
         _ => None,
     };
-    let combiner = &store.0.combiner;
-    let about = charges.first().map(|charge| combiner.topology.slot(&charge.state));
-    let slot = about.unwrap_or_default();
-    let ticket = Ticket::new(Request::Decide(charges), slot, NOT_REMEMBERED, deadline);
-    RedisFuture::submit(combiner, Arc::new(ticket), read)
+    store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges), read)
 }
 
 /// Refunds the charges of the receipts. Returns whether all refunds were confirmed. A lost refund

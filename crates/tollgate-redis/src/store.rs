@@ -16,7 +16,7 @@ use crate::combiner::Combiner;
 use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::lease::Leases;
-use crate::names::{Name, Names};
+use crate::names::Names;
 use crate::node::Node;
 use crate::report::RedisReport;
 use crate::roster::Roster;
@@ -101,16 +101,27 @@ impl RedisStore {
         combiner.counters.read(combiner.topology.queued(), replicas)
     }
 
-    /// Queues a request about a key, or starts the call that carries it.
+    /// Queues a request, or starts the call that carries it.
     pub(crate) fn submit<T>(
         &self,
-        about: &Name,
+        request: Request,
+        read: fn(CallAnswer) -> Option<T>,
+    ) -> RedisFuture<T> {
+        self.submit_within(self.deadline(), self.0.combiner.deny_cache.epoch(), request, read)
+    }
+
+    /// Submits a request that fails after `deadline`. The deny cache remembers its answer if the
+    /// cache's epoch is still `epoch`.
+    pub(crate) fn submit_within<T>(
+        &self,
+        deadline: Instant,
+        epoch: u64,
         request: Request,
         read: fn(CallAnswer) -> Option<T>,
     ) -> RedisFuture<T> {
         let combiner = &self.0.combiner;
-        let slot = combiner.topology.slot(about);
-        let ticket = Ticket::new(request, slot, combiner.deny_cache.epoch(), self.deadline());
+        let slot = request.state().map(|state| combiner.topology.slot(state));
+        let ticket = Ticket::new(request, slot.unwrap_or_default(), epoch, deadline);
         RedisFuture::submit(combiner, Arc::new(ticket), read)
     }
 
@@ -153,10 +164,9 @@ impl RedisStore {
             self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let about = state.clone();
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        self.submit(&about, Request::Settle { state, settled, receipt, actual, lifetime }, read)
+        self.submit(Request::Settle { state, settled, receipt, actual, lifetime }, read)
     }
 }
 
@@ -194,8 +204,7 @@ impl Store for RedisStore {
         if !self.is_one_call(&charges) {
             return Reply::pending(self.decide_across_slots(charges, read));
         }
-        let about = charges.first().map(|charge| charge.state.clone()).unwrap_or_default();
-        Reply::pending(self.submit(&about, Request::Decide(charges), read))
+        Reply::pending(self.submit(Request::Decide(charges), read))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
@@ -212,10 +221,9 @@ impl Store for RedisStore {
             _ => None,
         };
         let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let about = state.clone();
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        Reply::pending(self.submit(&about, Request::Renew { state, settled, receipt }, read))
+        Reply::pending(self.submit(Request::Renew { state, settled, receipt }, read))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
@@ -225,8 +233,7 @@ impl Store for RedisStore {
         };
         self.0.combiner.deny_cache.forget();
         let state = self.0.names.state(policy, key);
-        let about = state.clone();
-        Reply::pending(self.submit(&about, Request::Reset { state }, read))
+        Reply::pending(self.submit(Request::Reset { state }, read))
     }
 
     fn name(&self) -> &'static str {

@@ -57,6 +57,17 @@ impl Request {
         }
     }
 
+    /// Returns a state's name. All states of a request have the same slot.
+    pub(crate) fn state(&self) -> Option<&Name> {
+        match self {
+            Self::Decide(charges) => charges.first().map(|charge| &charge.state),
+            Self::Settle { state, .. }
+            | Self::Renew { state, .. }
+            | Self::Reset { state }
+            | Self::Lease { state, .. } => Some(state),
+        }
+    }
+
     /// Returns the maximum number of keys that this adds to a call.
     pub(crate) fn keys(&self) -> usize {
         match self {

@@ -96,7 +96,7 @@ async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
 fn call(store: &RedisStore, key: &LeasedKey, spent: &Returned, ask: Ask) -> RedisFuture<Leased> {
     let (state, policy) = (key.state.clone(), key.policy.clone());
     let request = Request::Lease { state, policy, spent: spent.spent(), ask };
-    store.submit(&key.state, request, |answer| match answer {
+    store.submit(request, |answer| match answer {
         CallAnswer::Leased(leased) => Some(leased),
         _ => None,
     })

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::check::{self, About};
+use crate::check::{self, ServerCheck};
 use crate::connection::Network;
 use crate::host_port::HostPort;
 use crate::node::Node;
@@ -32,7 +32,7 @@ pub(crate) struct Connect {
     pub(crate) network: Network,
     pub(crate) bounds: Bounds,
     pub(crate) has_breaker: bool,
-    pub(crate) about: About,
+    pub(crate) check: ServerCheck,
 }
 
 /// A healthy Cluster is queried this often, because it may have grown or shrunk.
@@ -57,14 +57,14 @@ impl Discovery {
 impl Connect {
     /// Starts to connect to a node.
     pub(super) fn node(&self, address: &HostPort) -> Option<Arc<Node>> {
-        let Self { network, bounds, has_breaker, about } = self;
+        let Self { network, bounds, has_breaker, check } = self;
         let breaker = NodeBreaker::new(bounds.timeout, *has_breaker);
         let connection = network.connect(Some(address), bounds.timeout).inspect_err(|error| {
             tracing::warn!(target: "tollgate", node = %address, %error, "a node cannot be used");
         });
-        let random = Arc::clone(&about.random);
+        let random = Arc::clone(&check.random);
         let node = Node::new(connection.ok()?, address.clone(), *bounds, breaker, random);
-        check::watch(&node, about.clone());
+        check::watch(&node, check.clone());
         Some(node)
     }
 }

@@ -80,7 +80,7 @@ impl Discovery {
         let mut nodes: Vec<_> = topology.map.read().nodes.values().cloned().collect();
         // Sorted first, because the map's order would make a seeded shuffle irreproducible.
         nodes.sort_unstable_by(|one, other| one.address.cmp(&other.address));
-        let random = &self.connect.about.random;
+        let random = &self.connect.check.random;
         nodes.sort_by_cached_key(|node| (!node.is_connected(), random.next()));
         nodes
     }
@@ -100,7 +100,7 @@ impl Node {
 
 async fn run(topology: Arc<Topology>) {
     let Some(discovery) = &topology.discovery else { return };
-    let random = &discovery.connect.about.random;
+    let random = &discovery.connect.check.random;
     let mut pause = SHORTEST_PAUSE;
     let mut known = Vec::new();
     let mut was_told = false;

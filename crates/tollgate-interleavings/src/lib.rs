@@ -51,14 +51,16 @@ fn acquire<G>(try_lock: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
 
 /// `parking_lot`'s mutex, with a switch before each lock.
 #[derive(Debug, Default)]
-pub struct Mutex<T>(parking_lot::Mutex<T>);
+pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// Creates a mutex.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
     }
+}
 
+impl<T: ?Sized> Mutex<T> {
     /// Locks the mutex.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         acquire(|| self.0.try_lock(), || self.0.lock())

@@ -23,26 +23,25 @@ use crate::failure::STORE;
 use crate::future::RedisFuture;
 use crate::ids::Ids;
 use crate::store::RedisStore;
-use crate::ticket::{CallAnswer, OwnedCharge, Request, Ticket};
+use crate::ticket::{Awaited, CallAnswer, OwnedCharge, Request};
 
 impl RedisStore {
     /// Decides a request with charges in several slots.
     pub(crate) fn decide_across_slots(
         &self,
         charges: SmallVec<[OwnedCharge; 2]>,
-        read: fn(CallAnswer) -> Option<Verdict>,
     ) -> RedisFuture<Verdict> {
         let runtime = self.0.combiner.runtime.clone();
         let deadline = self.deadline();
         let request = CrossSlot { store: self.clone(), groups: groups(self, charges), deadline };
-        let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
+        let ticket = Awaited::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
         let ticket = Arc::new(ticket);
         let asked = Arc::clone(&ticket);
         let drive = Box::pin(async move {
             let verdict = request.decide(&asked).await;
             asked.answer(verdict.map(CallAnswer::Verdict));
         });
-        RedisFuture::driven(ticket, drive, runtime, read)
+        RedisFuture::driven(ticket, drive, runtime)
     }
 }
 
@@ -149,7 +148,7 @@ impl Decisions {
 }
 
 impl CrossSlot {
-    async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
+    async fn decide(self, asked: &Awaited<Verdict>) -> Result<Verdict, StoreError> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
         let (mut is_silent, mut may_be_charged) = (true, false);
         for group in &self.groups {
@@ -259,11 +258,7 @@ fn ask(
     charges: SmallVec<[OwnedCharge; 2]>,
     deadline: Instant,
 ) -> RedisFuture<Verdict> {
-    let read = |answer| match answer {
-        CallAnswer::Verdict(verdict) => Some(verdict),
-        _ => None,
-    };
-    store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges), read)
+    store.submit_within(deadline, NOT_REMEMBERED, Request::Decide(charges))
 }
 
 /// Refunds the charges of the receipts. Returns whether all refunds were confirmed. A lost refund

@@ -3,50 +3,64 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 use tollgate_core::StoreError;
 
 use crate::combiner::{Combiner, Drive};
-use crate::failure::STORE;
-use crate::ticket::{CallAnswer, Ticket};
+use crate::ticket::{Answer, Awaited, Ticket};
 
 /// A future for an answer from a [`RedisStore`](crate::RedisStore).
 ///
 /// If the caller drops it, a request that has not been sent yet is never sent.
 pub struct RedisFuture<T> {
+    ticket: Arc<Awaited<T>>,
+    driven: Option<Driven>,
+}
+
+/// A call that a future drives.
+struct Driven {
+    call: Drive,
+    /// Continues the call if the future is dropped.
+    runtime: Handle,
     ticket: Arc<Ticket>,
-    /// The call, if this future drives it, and the runtime that continues it if this future is
-    /// dropped.
-    drive: Option<(Drive, Handle)>,
-    /// Extracts the expected result from the answer.
-    read: fn(CallAnswer) -> Option<T>,
+}
+
+impl Driven {
+    /// Spawns the call in the store's runtime.
+    fn leave(self) {
+        self.runtime.spawn(Detached { call: self.call, tickets: vec![self.ticket] });
+    }
 }
 
 impl<T> RedisFuture<T> {
-    pub(crate) fn submit(
-        combiner: &Arc<Combiner>,
-        ticket: Arc<Ticket>,
-        read: fn(CallAnswer) -> Option<T>,
-    ) -> Self {
-        let drive = combiner.submit(&ticket).map(|drive| (drive, combiner.runtime.clone()));
-        Self { ticket, drive, read }
+    pub(crate) fn submit(combiner: &Arc<Combiner>, ticket: Arc<Awaited<T>>) -> Self
+    where
+        T: Answer,
+    {
+        let any: Arc<Ticket> = ticket.clone();
+        let call = combiner.submit(&any);
+        let runtime = || combiner.runtime.clone();
+        let driven = call.map(|call| Driven { call, runtime: runtime(), ticket: any });
+        Self { ticket, driven }
     }
 
-    /// Creates a future for the answer that `drive` will write to the ticket.
-    pub(crate) const fn driven(
-        ticket: Arc<Ticket>,
-        drive: Drive,
-        runtime: Handle,
-        read: fn(CallAnswer) -> Option<T>,
-    ) -> Self {
-        Self { ticket, drive: Some((drive, runtime)), read }
+    /// Creates a future for the answer that `call` will write to the ticket.
+    pub(crate) fn driven(ticket: Arc<Awaited<T>>, call: Drive, runtime: Handle) -> Self
+    where
+        T: Answer,
+    {
+        let driven = Some(Driven { call, runtime, ticket: ticket.clone() });
+        Self { ticket, driven }
     }
 
     /// Reports the timeout, unless this future drives the call, which checks the deadline itself.
-    pub(crate) fn expire(&self) {
-        if self.drive.is_none() {
+    pub(crate) fn expire(&self)
+    where
+        T: Answer,
+    {
+        if self.driven.is_none() {
             self.ticket.expire();
         }
     }
@@ -56,24 +70,18 @@ impl<T> Future for RedisFuture<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { ticket, drive, read } = &mut *self;
-        if let Some((call, runtime)) = drive {
-            if !is_within(runtime) {
-                leave(drive, ticket);
-            } else if call.as_mut().poll(cx).is_pending() {
+        if let Some(mut driven) = self.driven.take() {
+            if !is_within(&driven.runtime) {
+                driven.leave();
+            } else if driven.call.as_mut().poll(cx).is_pending() {
                 // No other task answers meanwhile. A waker in the ticket would only make this task
                 // wake itself.
+                self.driven = Some(driven);
                 return Poll::Pending;
             }
             // The call has finished, or the runtime drives it.
-            *drive = None;
         }
-        let answer = ready!(ticket.poll(cx));
-        Poll::Ready(answer.and_then(|answer| {
-            let mixed_up =
-                || StoreError::maybe_charged(STORE, "the answer belongs to another request");
-            read(answer).ok_or_else(mixed_up)
-        }))
+        self.ticket.poll(cx)
     }
 }
 
@@ -81,7 +89,9 @@ impl<T> Drop for RedisFuture<T> {
     fn drop(&mut self) {
         self.ticket.abandon();
         // A started call runs to completion, because other requests share its lane and its script.
-        leave(&mut self.drive, &self.ticket);
+        if let Some(driven) = self.driven.take() {
+            driven.leave();
+        }
     }
 }
 
@@ -89,13 +99,6 @@ impl<T> Drop for RedisFuture<T> {
 /// and another runtime cannot tell whether it has.
 fn is_within(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
-}
-
-/// Spawns the call in the store's runtime.
-fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
-    if let Some((call, runtime)) = drive.take() {
-        runtime.spawn(Detached { call, tickets: vec![Arc::clone(ticket)] });
-    }
 }
 
 /// A call that the runtime drives. If the runtime shuts down first, its callers get an error.

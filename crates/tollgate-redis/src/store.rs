@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::report::RedisReport;
 use crate::roster::Roster;
 use crate::stats::RedisStats;
-use crate::ticket::{CallAnswer, OwnedCharge, Request, Ticket};
+use crate::ticket::{Answer, Awaited, OwnedCharge, Request};
 
 /// The store that processes share: all processes that use the same Redis share their quotas. Clones
 /// share one connection.
@@ -102,27 +102,22 @@ impl RedisStore {
     }
 
     /// Queues a request, or starts the call that carries it.
-    pub(crate) fn submit<T>(
-        &self,
-        request: Request,
-        read: fn(CallAnswer) -> Option<T>,
-    ) -> RedisFuture<T> {
-        self.submit_within(self.deadline(), self.0.combiner.deny_cache.epoch(), request, read)
+    pub(crate) fn submit<T: Answer>(&self, request: Request) -> RedisFuture<T> {
+        self.submit_within(self.deadline(), self.0.combiner.deny_cache.epoch(), request)
     }
 
     /// Submits a request that fails after `deadline`. The deny cache remembers its answer if the
     /// cache's epoch is still `epoch`.
-    pub(crate) fn submit_within<T>(
+    pub(crate) fn submit_within<T: Answer>(
         &self,
         deadline: Instant,
         epoch: u64,
         request: Request,
-        read: fn(CallAnswer) -> Option<T>,
     ) -> RedisFuture<T> {
         let combiner = &self.0.combiner;
         let slot = request.state().map(|state| combiner.topology.slot(state));
-        let ticket = Ticket::new(request, slot.unwrap_or_default(), epoch, deadline);
-        RedisFuture::submit(combiner, Arc::new(ticket), read)
+        let ticket = Awaited::new(request, slot.unwrap_or_default(), epoch, deadline);
+        RedisFuture::submit(combiner, Arc::new(ticket))
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -154,10 +149,6 @@ impl RedisStore {
         receipt: &Receipt,
         actual: Cost,
     ) -> RedisFuture<Settlement> {
-        let read = |answer| match answer {
-            CallAnswer::Settlement(settlement) => Some(settlement),
-            _ => None,
-        };
         // Exclude the policy before sending: refunded units may allow other requests. Denials by
         // concurrency limits are not remembered anyway.
         if !receipt.policy.is_concurrency() {
@@ -166,7 +157,7 @@ impl RedisStore {
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        self.submit(Request::Settle { state, settled, receipt, actual, lifetime }, read)
+        self.submit(Request::Settle { state, settled, receipt, actual, lifetime })
     }
 }
 
@@ -174,10 +165,6 @@ impl Store for RedisStore {
     type Future<T: Send + 'static> = RedisFuture<T>;
 
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
-        let read = |answer| match answer {
-            CallAnswer::Verdict(verdict) => Some(verdict),
-            _ => None,
-        };
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
         // A dry run may have any cost, so only Redis can answer it.
         let is_dry = charges.iter().any(|charge| charge.dry);
@@ -202,9 +189,9 @@ impl Store for RedisStore {
         let charges = charges.iter().map(|charge| OwnedCharge::new(name(charge), charge));
         let charges: SmallVec<[OwnedCharge; 2]> = charges.collect();
         if !self.is_one_call(&charges) {
-            return Reply::pending(self.decide_across_slots(charges, read));
+            return Reply::pending(self.decide_across_slots(charges));
         }
-        Reply::pending(self.submit(Request::Decide(charges), read))
+        Reply::pending(self.submit(Request::Decide(charges)))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
@@ -216,24 +203,16 @@ impl Store for RedisStore {
             let error = StoreError::no_lease(STORE, &receipt.policy);
             return Reply::ready(Err(error));
         }
-        let read = |answer| match answer {
-            CallAnswer::Renewal(receipt) => Some(receipt),
-            _ => None,
-        };
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        Reply::pending(self.submit(Request::Renew { state, settled, receipt }, read))
+        Reply::pending(self.submit(Request::Renew { state, settled, receipt }))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
-        let read = |answer| match answer {
-            CallAnswer::Reset => Some(()),
-            _ => None,
-        };
         self.0.combiner.deny_cache.forget();
         let state = self.0.names.state(policy, key);
-        Reply::pending(self.submit(Request::Reset { state }, read))
+        Reply::pending(self.submit(Request::Reset { state }))
     }
 
     fn name(&self) -> &'static str {

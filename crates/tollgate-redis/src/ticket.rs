@@ -1,5 +1,6 @@
 //! A request on its way to Redis, and its answer.
 
+use std::fmt;
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
@@ -101,14 +102,38 @@ impl OwnedCharge {
     }
 }
 
-/// Redis' answer.
-#[derive(Debug)]
-pub(crate) enum CallAnswer {
+/// Declares the answers of Redis, each with its type for callers.
+macro_rules! answers {
+    ($($kind:ident($answer:ty)),*) => {
+        /// Redis' answer to any request.
+        #[derive(Debug)]
+        pub(crate) enum CallAnswer {
+            $($kind($answer),)*
+        }
+
+        $(impl Answer for $answer {
+            fn of(answer: CallAnswer) -> Option<Self> {
+                match answer {
+                    CallAnswer::$kind(answer) => Some(answer),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+answers! {
     Verdict(Verdict),
     Settlement(Settlement),
     Renewal(Option<Receipt>),
-    Reset,
-    Leased(Leased),
+    Reset(()),
+    Leased(Leased)
+}
+
+/// An answer that a caller waits for.
+pub(crate) trait Answer: fmt::Debug + Send + Sized + 'static {
+    /// Returns `None` if Redis answered another kind of request.
+    fn of(answer: CallAnswer) -> Option<Self>;
 }
 
 /// Redis' answer to a request for a block, and its time.
@@ -121,9 +146,10 @@ pub(crate) struct Leased {
     pub(crate) sent: Moment,
 }
 
-/// A request, shared between the caller and the task that sends it to Redis.
+/// A request, shared between the caller and the task that sends it to Redis. The caller's ticket is
+/// [`Awaited`] and has the answer's type, which queues and calls need not know.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct Ticket<R: ?Sized = dyn ReplySlot> {
     pub(crate) request: Request,
     /// The slot of its keys.
     pub(crate) slot: u16,
@@ -131,32 +157,68 @@ pub(crate) struct Ticket {
     pub(crate) epoch: u64,
     /// The caller gives up after this instant.
     pub(crate) deadline: Instant,
-    progress: Mutex<Progress>,
+    progress: Mutex<Progress<R>>,
+}
+
+/// A ticket for an answer of type `T`.
+pub(crate) type Awaited<T> = Ticket<Option<Result<T, StoreError>>>;
+
+#[derive(Debug)]
+struct Progress<R: ?Sized> {
+    stage: Stage,
+    reply: R,
+}
+
+/// The place for the answer to a request.
+pub(crate) trait ReplySlot: fmt::Debug + Send {
+    fn fill(&mut self, answer: Result<CallAnswer, StoreError>);
+}
+
+impl<T: Answer> ReplySlot for Option<Result<T, StoreError>> {
+    fn fill(&mut self, answer: Result<CallAnswer, StoreError>) {
+        let mixed_up = || StoreError::maybe_charged(STORE, "the answer belongs to another request");
+        *self = Some(answer.and_then(|answer| T::of(answer).ok_or_else(mixed_up)));
+    }
 }
 
 #[derive(Debug)]
-enum Progress {
+enum Stage {
     /// Waits to be sent, possibly for a second time.
-    Queued {
-        waker: Option<Waker>,
-        refusals: u8,
-    },
+    Queued { waker: Option<Waker>, refusals: u8 },
     /// Is in a call.
-    Sent {
-        waker: Option<Waker>,
-        refusals: u8,
-    },
-    Answered(Result<CallAnswer, StoreError>),
-    /// The caller took the answer, or gave up.
+    Sent { waker: Option<Waker>, refusals: u8 },
+    /// The request is answered, or the caller gave up.
     Over,
 }
 
-impl Ticket {
+impl<T> Awaited<T> {
     pub(crate) fn new(request: Request, slot: u16, epoch: u64, deadline: Instant) -> Self {
-        let progress = Mutex::new(Progress::Queued { waker: None, refusals: 0 });
+        let stage = Stage::Queued { waker: None, refusals: 0 };
+        let progress = Mutex::new(Progress { stage, reply: None });
         Self { request, slot, epoch, deadline, progress }
     }
 
+    /// Discards the request, because the caller gave up.
+    pub(crate) fn abandon(&self) {
+        self.progress.lock().stage = Stage::Over;
+    }
+
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<T, StoreError>> {
+        let mut progress = self.progress.lock();
+        match &mut progress.stage {
+            Stage::Queued { waker, .. } | Stage::Sent { waker, .. } => {
+                *waker = Some(register(waker.take(), cx));
+                Poll::Pending
+            }
+            Stage::Over => {
+                let completed = || Err(StoreError::invalid(STORE, "polled after completion"));
+                Poll::Ready(progress.reply.take().unwrap_or_else(completed))
+            }
+        }
+    }
+}
+
+impl<R: ReplySlot + ?Sized> Ticket<R> {
     /// Returns the slot if the request needs a separate batch for it. Decisions of several slots
     /// share a batch if the node allows that.
     pub(crate) fn separate_slot(&self, allows_cross_slot: bool) -> Option<u16> {
@@ -166,29 +228,29 @@ impl Ticket {
 
     /// Whether a caller waits for the answer.
     pub(crate) fn is_waited_for(&self) -> bool {
-        !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
+        !matches!(self.progress.lock().stage, Stage::Over)
     }
 
     /// Marks this as sent in a call. Returns `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
-        let mut progress = self.progress.lock();
-        match &mut *progress {
-            Progress::Queued { waker, refusals } => {
-                *progress = Progress::Sent { waker: waker.take(), refusals: *refusals };
+        let stage = &mut self.progress.lock().stage;
+        match stage {
+            Stage::Queued { waker, refusals } => {
+                *stage = Stage::Sent { waker: waker.take(), refusals: *refusals };
                 true
             }
-            Progress::Sent { .. } => true,
-            Progress::Answered(_) | Progress::Over => false,
+            Stage::Sent { .. } => true,
+            Stage::Over => false,
         }
     }
 
     /// Requeues this request after Redis rejected the call as late, although this process's clock
     /// was still before the deadline. Returns `false` after [too many rejections](MOST_REFUSALS).
     pub(crate) fn take_back(&self) -> bool {
-        let mut progress = self.progress.lock();
-        match &mut *progress {
-            Progress::Sent { waker, refusals } if *refusals < MOST_REFUSALS => {
-                *progress = Progress::Queued { waker: waker.take(), refusals: *refusals + 1 };
+        let stage = &mut self.progress.lock().stage;
+        match stage {
+            Stage::Sent { waker, refusals } if *refusals < MOST_REFUSALS => {
+                *stage = Stage::Queued { waker: waker.take(), refusals: *refusals + 1 };
                 true
             }
             _ => false,
@@ -198,14 +260,14 @@ impl Ticket {
     /// Requeues this request because another node will execute the call. Returns `false` if the
     /// caller has given up.
     pub(crate) fn unsend(&self) -> bool {
-        let mut progress = self.progress.lock();
-        match &mut *progress {
-            Progress::Sent { waker, refusals } => {
-                *progress = Progress::Queued { waker: waker.take(), refusals: *refusals };
+        let stage = &mut self.progress.lock().stage;
+        match stage {
+            Stage::Sent { waker, refusals } => {
+                *stage = Stage::Queued { waker: waker.take(), refusals: *refusals };
                 true
             }
-            Progress::Queued { .. } => true,
-            Progress::Answered(_) | Progress::Over => false,
+            Stage::Queued { .. } => true,
+            Stage::Over => false,
         }
     }
 
@@ -242,41 +304,15 @@ impl Ticket {
     /// Answers, if the request still waits. `answer` receives whether it is in a call.
     fn answer_with(&self, answer: impl FnOnce(bool) -> Result<CallAnswer, StoreError>) {
         let mut progress = self.progress.lock();
-        let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
-            Progress::Queued { waker, .. } => (false, waker),
-            Progress::Sent { waker, .. } => (true, waker),
-            before => {
-                *progress = before;
-                return;
-            }
+        let (is_sent, waker) = match std::mem::replace(&mut progress.stage, Stage::Over) {
+            Stage::Queued { waker, .. } => (false, waker),
+            Stage::Sent { waker, .. } => (true, waker),
+            Stage::Over => return,
         };
-        *progress = Progress::Answered(answer(is_sent));
+        progress.reply.fill(answer(is_sent));
         drop(progress);
         if let Some(waker) = waker {
             waker.wake();
-        }
-    }
-
-    /// Discards the request, because the caller gave up.
-    pub(crate) fn abandon(&self) {
-        *self.progress.lock() = Progress::Over;
-    }
-
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<CallAnswer, StoreError>> {
-        let mut progress = self.progress.lock();
-        match std::mem::replace(&mut *progress, Progress::Over) {
-            Progress::Answered(answer) => Poll::Ready(answer),
-            Progress::Over => {
-                Poll::Ready(Err(StoreError::invalid(STORE, "polled after completion")))
-            }
-            Progress::Queued { waker, refusals } => {
-                *progress = Progress::Queued { waker: Some(register(waker, cx)), refusals };
-                Poll::Pending
-            }
-            Progress::Sent { waker, refusals } => {
-                *progress = Progress::Sent { waker: Some(register(waker, cx)), refusals };
-                Poll::Pending
-            }
         }
     }
 }
@@ -301,12 +337,12 @@ mod tests {
 
     use super::*;
 
-    fn ticket() -> Ticket {
+    fn ticket() -> Awaited<()> {
         let request = Request::Reset { state: Name::new() };
-        Ticket::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
+        Awaited::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
     }
 
-    fn poll(ticket: &Ticket) -> Poll<Result<CallAnswer, StoreError>> {
+    fn poll(ticket: &Awaited<()>) -> Poll<Result<(), StoreError>> {
         ticket.poll(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -316,16 +352,24 @@ mod tests {
         assert!(poll(&ticket).is_pending());
         assert!(ticket.send());
         assert!(poll(&ticket).is_pending());
-        ticket.answer(Ok(CallAnswer::Reset));
-        assert!(matches!(poll(&ticket), Poll::Ready(Ok(CallAnswer::Reset))));
+        ticket.answer(Ok(CallAnswer::Reset(())));
+        assert!(matches!(poll(&ticket), Poll::Ready(Ok(()))));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn other_requests_answer_is_an_error() {
+        let ticket = ticket();
+        ticket.answer(Ok(CallAnswer::Renewal(None)));
+        let answer = poll(&ticket);
+        assert!(matches!(answer, Poll::Ready(Err(error)) if error.may_have_charged()));
     }
 
     #[test]
     fn first_answer_counts() {
         let ticket = ticket();
         ticket.expire();
-        ticket.answer(Ok(CallAnswer::Reset));
+        ticket.answer(Ok(CallAnswer::Reset(())));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
 
@@ -369,7 +413,7 @@ mod tests {
             let sender = thread::spawn(move || {
                 let is_sent = sent.send();
                 if is_sent {
-                    sent.answer(Ok(CallAnswer::Reset));
+                    sent.answer(Ok(CallAnswer::Reset(())));
                 }
                 is_sent
             });

@@ -54,7 +54,7 @@ impl Combiner {
                 Row::Reset => {
                     // Denials from before the reset may have been stored since this was sent.
                     self.deny_cache.forget();
-                    Ok(CallAnswer::Reset)
+                    Ok(CallAnswer::Reset(()))
                 }
                 Row::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
@@ -132,6 +132,7 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
+    use crate::ticket::Awaited;
 
     /// A store and its server's node. The node believes that the server's clock is a minute ahead.
     fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Node>, Instant) {
@@ -144,7 +145,7 @@ mod tests {
     }
 
     fn request(deadline: Instant) -> Arc<Ticket> {
-        Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
+        Arc::new(Awaited::<()>::new(Request::Reset { state: Name::new() }, 0, 0, deadline))
     }
 
     /// Sends an old request, which is late by now, and a new request. Redis rejects both at `now`.

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
-    use crate::ticket::Request;
+    use crate::ticket::{Awaited, Request};
 
     #[test]
     fn redirected_request_fails_without_runtime() {
@@ -172,8 +172,9 @@ mod tests {
         let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
         drop(runtime);
         let last = Instant::now() + Duration::from_secs(60);
-        let ticket = Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, 0, last));
-        store.0.combiner.go_on(vec![Arc::clone(&ticket)], Redirects::default());
+        let ticket = Awaited::<()>::new(Request::Reset { state: Name::new() }, 0, 0, last);
+        let ticket = Arc::new(ticket);
+        store.0.combiner.go_on(vec![ticket.clone()], Redirects::default());
         let answer = ticket.poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(answer, Poll::Ready(Err(error)) if !error.may_have_charged()));
     }

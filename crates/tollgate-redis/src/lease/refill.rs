@@ -11,7 +11,7 @@ use super::key::LeasedKey;
 use crate::encode::Ask;
 use crate::future::RedisFuture;
 use crate::store::{Inner, RedisStore};
-use crate::ticket::{CallAnswer, Leased, Request};
+use crate::ticket::{Leased, Request};
 
 impl RedisStore {
     /// Counts a request that Redis must decide. If all keys are busy, they get refill tasks. Blocks
@@ -96,10 +96,7 @@ async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
 fn call(store: &RedisStore, key: &LeasedKey, spent: &Returned, ask: Ask) -> RedisFuture<Leased> {
     let (state, policy) = (key.state.clone(), key.policy.clone());
     let request = Request::Lease { state, policy, spent: spent.spent(), ask };
-    store.submit(request, |answer| match answer {
-        CallAnswer::Leased(leased) => Some(leased),
-        _ => None,
-    })
+    store.submit(request)
 }
 
 async fn wait(key: &LeasedKey, at: Option<Instant>) {

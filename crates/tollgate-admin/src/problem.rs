@@ -1,10 +1,11 @@
 //! Errors: a problem body (RFC 9457).
 
+use axum::body::Body;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
-use http::{StatusCode, header};
-use serde_json::json;
+use http::StatusCode;
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
+use tollgate::denial::problem_response;
 use tollgate::store::StoreError;
 
 #[derive(Debug)]
@@ -49,17 +50,9 @@ impl From<BytesRejection> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Self { status, detail } = self;
-        let title = status.canonical_reason().unwrap_or("Error");
-        let body = json!({
-            "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
-        });
-        let mut response = (status, format!("{body:#}\n")).into_response();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let mut response = problem_response(self.status, None, &self.detail).map(Body::from);
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -7,7 +7,6 @@
 mod flow;
 mod meter;
 pub mod metric;
-mod problem;
 pub mod proxy;
 pub mod serve;
 pub mod trace;

@@ -23,6 +23,14 @@ impl JsonMembers {
     }
 
     /// Adds a string that needs no escaping.
+    pub(super) fn literal(&mut self, name: &str, text: &str) {
+        self.name(name);
+        self.0.push('"');
+        self.0.push_str(text);
+        self.0.push('"');
+    }
+
+    /// Adds a value whose display needs no escaping.
     pub(super) fn display(&mut self, name: &str, value: impl Display) {
         self.name(name);
         // Writing to a string does not fail.

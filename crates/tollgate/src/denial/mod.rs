@@ -36,6 +36,7 @@ use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Calendar, Cost, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
+pub use self::problem::problem_response;
 pub use self::reason::Reason;
 pub(crate) use self::respond::ResponseFromFn;
 pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};

@@ -1,15 +1,63 @@
-//! The problem body: `application/problem+json`.
+//! The problem body (RFC 9457): `application/problem+json`.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
 use tollgate_core::{Calendar, Cost, Micros};
 
 use super::json::JsonMembers;
 use super::{Denial, Members, QuotaMembers, Reason};
 
+/// Makes an error response for other causes than a denial, with the same form of body. `detail` is
+/// for people, and `code` is for programs.
+///
+/// ```
+/// use http::StatusCode;
+/// use tollgate::denial::problem_response;
+///
+/// let response = problem_response(StatusCode::NOT_FOUND, None, "Try /items.");
+/// let body = r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"Try /items."}"#;
+/// assert_eq!(response.body(), body);
+/// ```
+pub fn problem_response(status: StatusCode, code: Option<&str>, detail: &str) -> Response<Bytes> {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let mut json = begin("about:blank", title, status, 128 + detail.len());
+    json.text("detail", detail);
+    if let Some(code) = code {
+        json.text("code", code);
+    }
+    let mut response = respond(status, json.into_object(), HeaderMap::with_capacity(8));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn begin(problem_type: &str, title: &str, status: StatusCode, bytes: usize) -> JsonMembers {
+    let mut json = JsonMembers::with_capacity(bytes);
+    json.literal("type", problem_type);
+    json.literal("title", title);
+    json.integer("status", status.as_u16());
+    json
+}
+
+fn respond(status: StatusCode, json: String, headers: HeaderMap) -> Response<Bytes> {
+    let mut response = Response::new(json.into());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    let json = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
 impl Denial<'_> {
+    /// Makes the default response to an HTTP request: a problem body with these members.
+    pub fn to_problem(&self, members: &Members) -> Response<Bytes> {
+        respond(self.status, self.to_json(members), HeaderMap::with_capacity(HEADERS))
+    }
+
     /// Returns a short explanation for people, with advice.
     pub fn detail(&self) -> String {
         Detail(self).to_string()
@@ -18,17 +66,15 @@ impl Denial<'_> {
     /// Returns the problem body as JSON, with these additional members.
     pub fn to_json(&self, members: &Members) -> String {
         let members = members.json();
-        let mut json = JsonMembers::with_capacity(512 + members.len());
-        json.display("type", self.reason.problem_type());
-        json.display("title", self.reason.title());
-        json.integer("status", self.status.as_u16());
+        let (problem_type, title) = (self.reason.problem_type(), self.reason.title());
+        let mut json = begin(problem_type, title, self.status, 512 + members.len());
         // Only the name of a calendar may need escaping.
         if self.calendar().is_some() {
             json.text("detail", &self.detail());
         } else {
             json.display("detail", Detail(self));
         }
-        json.display("code", self.reason.code());
+        json.literal("code", self.reason.code());
         if let Some(quota) = self.quota {
             json.integer("limit", quota.limit);
             json.integer("remaining", quota.remaining);
@@ -38,7 +84,7 @@ impl Denial<'_> {
             match quota.span() {
                 Some(Span::Window(window)) => json.display("window", window),
                 Some(span) => json.text("window", &span.to_string()),
-                None => json.display("quota_unit", "concurrent-requests"),
+                None => json.literal("quota_unit", "concurrent-requests"),
             }
         }
         if let Some(seconds) = self.retry_after_secs {
@@ -143,3 +189,7 @@ impl fmt::Display for Units {
         write!(f, "{} unit{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
+
+/// Enough for the layer's headers, the server's `Date` and `Content-Length`, and a few of the
+/// program, so that the map does not grow.
+const HEADERS: usize = 12;

@@ -232,16 +232,6 @@ impl Denial<'_> {
         response
     }
 
-    /// Makes the default response to an HTTP request: a problem body with these members.
-    pub fn to_problem(&self, members: &Members) -> Response<Bytes> {
-        let mut response = Response::new(self.to_json(members).into());
-        *response.status_mut() = self.status();
-        response.headers_mut().reserve(HEADERS);
-        let json = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(CONTENT_TYPE, json);
-        response
-    }
-
     /// Makes a response with this body as JSON and the denial's status. If the body cannot be
     /// serialised, it returns the default [problem](Self::to_problem).
     #[cfg(feature = "serde")]
@@ -266,7 +256,3 @@ impl Denial<'_> {
 }
 
 const UNAUTHENTICATED: &str = "16";
-
-/// Enough for the layer's headers, the server's `Date` and `Content-Length`, and a few of the
-/// program, so that the map does not grow.
-const HEADERS: usize = 12;

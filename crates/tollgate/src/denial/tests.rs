@@ -222,6 +222,20 @@ fn problem_includes_custom_members() {
 }
 
 #[test]
+fn other_errors_have_the_same_form() {
+    let status = StatusCode::from_u16(799).unwrap();
+    let response = problem_response(status, Some("a\"b"), "line\nline");
+    assert_eq!(response.status(), status);
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+    let expected = json!({
+        "type": "about:blank", "title": "Error", "status": 799, "detail": "line\nline",
+        "code": "a\"b",
+    });
+    assert_eq!(body(&response), expected);
+}
+
+#[test]
 fn head_response_has_no_body() {
     let denial = Denial::store_unavailable([], Micros::new(1));
     let request = Request::builder().method(Method::HEAD).body(()).unwrap();

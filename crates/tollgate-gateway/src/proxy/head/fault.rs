@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use tollgate::denial::problem_response;
 use tollgate_config::path::PathFault;
 
 use super::fields::MOST_FIELDS;
-use crate::problem::problem;
 
 /// The reason why no upstream answered a request.
 ///
@@ -103,7 +103,8 @@ impl Fault {
     }
 
     pub fn response<B: From<Bytes>>(self) -> Response<B> {
-        let mut response = problem(self.status(), self.code(), &format!("{self}.")).map(B::from);
+        let mut response =
+            problem_response(self.status(), Some(self.code()), &format!("{self}.")).map(B::from);
         response.extensions_mut().insert(self);
         response
     }

@@ -22,10 +22,10 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
+use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
 use tower_service::Service;
 
-use crate::problem::problem;
 use crate::proxy::{Body, Connection};
 use crate::serve::app::App;
 use crate::serve::operations::access_log::{AccessLog, Entry};
@@ -42,12 +42,19 @@ pub(crate) async fn answer<St: Inspect, B>(
         static LOGGED: Once = Once::new();
         LOGGED.call_once(|| tracing::warn!("{ip} requests decisions but is not a trusted proxy"));
         let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
-        return (problem(StatusCode::FORBIDDEN, "untrusted-proxy", &cure).map(Body::from), None);
+        return (
+            problem_response(StatusCode::FORBIDDEN, Some("untrusted-proxy"), &cure).map(Body::from),
+            None,
+        );
     }
     let (request, connection) = match original(asked) {
         Ok(original) => original,
         Err(cure) => {
-            return (problem(StatusCode::BAD_REQUEST, "bad-question", &cure).map(Body::from), None);
+            return (
+                problem_response(StatusCode::BAD_REQUEST, Some("bad-question"), &cure)
+                    .map(Body::from),
+                None,
+            );
         }
     };
     let entry = log.begin(&request, &connection);

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
+use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
 use tower_service::Service;
 
-use crate::problem::problem;
 use crate::serve::decide::keys::KeySet;
 use crate::serve::edge::listener;
 use crate::serve::gateway::{Gateway, History};
@@ -139,7 +139,8 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
 
 pub(crate) fn read_only() -> Response<Body> {
     let (status, code) = (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed");
-    let mut response = problem(status, code, "This can only be read.").map(Body::from);
+    let mut response =
+        problem_response(status, Some(code), "This can only be read.").map(Body::from);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }

@@ -68,7 +68,7 @@ use tollgate::observe::{Inspect, LayerHandle};
 
 use guard::{Guard, Hosts, Token};
 use peers::Peers;
-use state::{Ending, Layers, Render, Shared, State, Streams};
+use state::{AdminContext, Ending, Layers, Render, State, Streams};
 
 pub use error::AdminError;
 
@@ -193,7 +193,7 @@ impl AdminBuilder {
         let peers = Peers::new(self.peers)?;
         let target =
             self.target.map(|target| peers::origin(&target).ok_or(AdminError::Target(target)));
-        let state = State(Arc::new(Shared {
+        let state = State(Arc::new(AdminContext {
             guard: Guard {
                 token,
                 numbers_need_token: self.numbers_need_token,

@@ -13,9 +13,9 @@ use tollgate::observe::LayerHandle;
 use super::guard::Guard;
 
 #[derive(Clone)]
-pub(super) struct State(pub(super) Arc<Shared>);
+pub(super) struct State(pub(super) Arc<AdminContext>);
 
-pub(super) struct Shared {
+pub(super) struct AdminContext {
     pub(super) guard: Guard,
     pub(super) subjects: SubjectFormatter,
     pub(super) layers: Vec<Layers>,

@@ -47,10 +47,10 @@ use crate::{Api, Call, Meter, Model, Models, OutputHistory, Usage};
 #[derive(Clone)]
 pub struct LlmBudget<St> {
     limits: RateLimitLayer<St>,
-    shared: Arc<Shared>,
+    shared: Arc<Budget>,
 }
 
-struct Shared {
+struct Budget {
     key: Box<dyn KeySource>,
     models: Models,
     history: OutputHistory,
@@ -120,7 +120,7 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
     pub fn build(self) -> Result<LlmBudget<St>, LayerError> {
         let Self { limits, key, models, max_body, tokens, money } = self;
         let (key, history) = (Box::new(key), OutputHistory::new(MAX_PAIRS));
-        let shared = Arc::new(Shared { key, models, history, max_body, tokens, money });
+        let shared = Arc::new(Budget { key, models, history, max_body, tokens, money });
         Ok(LlmBudget { limits: limits.build()?, shared })
     }
 }
@@ -178,7 +178,7 @@ where
 #[derive(Clone, Debug)]
 pub struct LlmService<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<Budget>,
 }
 
 type Responding<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
@@ -210,7 +210,7 @@ where
     }
 }
 
-impl Shared {
+impl Budget {
     /// Adds the [`Call`] to a request, or returns an error response.
     async fn read(&self, request: Request<Body>) -> Result<Request<Body>, Response<Bytes>> {
         // The limits deny a request without a key, so its body is not read.
@@ -248,7 +248,7 @@ impl Shared {
 #[derive(Clone, Debug)]
 pub struct Settle<S> {
     inner: S,
-    shared: Arc<Shared>,
+    shared: Arc<Budget>,
 }
 
 impl<S> Service<Request<Body>> for Settle<S>
@@ -294,7 +294,7 @@ where
 struct Bill {
     meter: Meter,
     reservation: Reservation,
-    shared: Arc<Shared>,
+    shared: Arc<Budget>,
 }
 
 impl Drop for Bill {
@@ -356,10 +356,10 @@ impl http_body::Body for MeteredBody {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { models, max_body, .. } = self;
-        f.debug_struct("Shared")
+        f.debug_struct("Budget")
             .field("models", models)
             .field("max_body", max_body)
             .finish_non_exhaustive()

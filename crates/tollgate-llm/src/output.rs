@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Clones share the history.
 #[derive(Clone, Debug)]
-pub struct OutputHistory(Arc<Shared>);
+pub struct OutputHistory(Arc<Histograms>);
 
 #[derive(Debug)]
-struct Shared {
+struct Histograms {
     hasher: RandomState,
     /// Half of the maximum, because there are two generations.
     max_recent: usize,
@@ -44,7 +44,7 @@ impl OutputHistory {
     pub fn new(max_pairs: usize) -> Self {
         let max_recent = (max_pairs / 2).max(1);
         let (hasher, generations) = (RandomState::new(), Mutex::default());
-        Self(Arc::new(Shared { hasher, max_recent, generations }))
+        Self(Arc::new(Histograms { hasher, max_recent, generations }))
     }
 
     /// Records a complete response's output tokens.

@@ -6,7 +6,7 @@ use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_ru
 
 use crate::any_table::Kind;
 use crate::clock::Clock;
-use crate::part::Spot;
+use crate::part::EntryKey;
 use crate::shard::Shard;
 use crate::store::Inner;
 
@@ -33,8 +33,8 @@ impl<C: Clock> Inner<C> {
         let Charge { policy, key, cost, .. } = *charge;
         let (hash, shard) = self.locate(policy, key);
         let shard = self.shards[shard].lock();
-        let spot = Spot { policy, key, hash, table: shard.own.known_table(policy)? };
-        with_rule!(policy.rule(), rule => decide_by(rule, shard, spot, cost, &self.clock))
+        let entry_key = EntryKey { policy, key, hash, table: shard.own.known_table(policy)? };
+        with_rule!(policy.rule(), rule => decide_by(rule, shard, entry_key, cost, &self.clock))
     }
 
     /// Decides a few charges to keys that are all in the store.
@@ -117,11 +117,11 @@ fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) ->
 fn decide_by<R: Kind>(
     rule: &R,
     mut shard: MutexGuard<'_, Shard>,
-    spot: Spot<'_>,
+    entry_key: EntryKey<'_>,
     cost: Cost,
     clock: &impl Clock,
 ) -> Option<(Decision, Timestamp)> {
-    let state = shard.own.state_mut::<R>(spot)?;
+    let state = shard.own.state_mut::<R>(entry_key)?;
     // Read the clock under the lock, so time does not step back between decisions, and after the
     // search, which would otherwise wait for the clock.
     let now = clock.now();

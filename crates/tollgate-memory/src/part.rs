@@ -19,7 +19,7 @@ pub(crate) struct Part {
 
 /// A key under a policy, with the policy's table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct EntryKey<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) key: &'a Key,
     pub(crate) hash: u64,
@@ -105,12 +105,12 @@ impl Part {
     }
 
     /// Where a key's state is.
-    pub(crate) fn find(&self, spot: Spot<'_>) -> Place {
-        let contains = |table: &AnyTable| table.contains(spot.hash, spot.key);
-        if contains(&self.tables[spot.table]) {
+    pub(crate) fn find(&self, entry_key: EntryKey<'_>) -> Place {
+        let contains = |table: &AnyTable| table.contains(entry_key.hash, entry_key.key);
+        if contains(&self.tables[entry_key.table]) {
             return Place::Here;
         }
-        let is_moved = |table: &AnyTable| table.is_version_of(spot.policy) && contains(table);
+        let is_moved = |table: &AnyTable| table.is_version_of(entry_key.policy) && contains(table);
         match self.tables.iter().position(is_moved) {
             Some(from) => Place::Moved { from },
             None => Place::New,
@@ -118,14 +118,14 @@ impl Part {
     }
 
     /// Returns a key's state in its policy's table.
-    pub(crate) fn state<R: Kind>(&self, spot: Spot<'_>) -> Option<&R::State> {
-        R::table(&self.tables[spot.table])?.find(spot.hash, spot.key)
+    pub(crate) fn state<R: Kind>(&self, entry_key: EntryKey<'_>) -> Option<&R::State> {
+        R::table(&self.tables[entry_key.table])?.find(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state in its policy's table, mutably.
     #[inline]
-    pub(crate) fn state_mut<R: Kind>(&mut self, spot: Spot<'_>) -> Option<&mut R::State> {
-        R::table_mut(&mut self.tables[spot.table])?.find_mut(spot.hash, spot.key)
+    pub(crate) fn state_mut<R: Kind>(&mut self, entry_key: EntryKey<'_>) -> Option<&mut R::State> {
+        R::table_mut(&mut self.tables[entry_key.table])?.find_mut(entry_key.hash, entry_key.key)
     }
 
     /// Returns a key's state under any version of its policy, converted to `rule`.
@@ -145,16 +145,16 @@ impl Part {
     /// another version.
     pub(crate) fn put<R: Kind>(
         &mut self,
-        spot: Spot<'_>,
+        entry_key: EntryKey<'_>,
         place: Place,
         state: R::State,
         now: Timestamp,
     ) {
         if let Place::Moved { from } = place {
-            self.tables[from].remove(spot.hash, spot.key);
+            self.tables[from].remove(entry_key.hash, entry_key.key);
         }
-        if let Some(table) = R::table_mut(&mut self.tables[spot.table]) {
-            table.insert(spot.hash, spot.key.clone(), state, now, &self.hasher);
+        if let Some(table) = R::table_mut(&mut self.tables[entry_key.table]) {
+            table.insert(entry_key.hash, entry_key.key.clone(), state, now, &self.hasher);
         }
     }
 
@@ -167,13 +167,13 @@ impl Part {
     }
 
     /// Whether a key's state in this table equals an unused key's state.
-    pub(crate) fn is_fresh(&self, table: usize, spot: Spot<'_>, now: Timestamp) -> bool {
-        self.tables[table].is_fresh(spot.hash, spot.key, now)
+    pub(crate) fn is_fresh(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
+        self.tables[table].is_fresh(entry_key.hash, entry_key.key, now)
     }
 
     /// Forgets a key in this table.
-    pub(crate) fn forget_in(&mut self, table: usize, spot: Spot<'_>) {
-        self.tables[table].remove(spot.hash, spot.key);
+    pub(crate) fn forget_in(&mut self, table: usize, entry_key: EntryKey<'_>) {
+        self.tables[table].remove(entry_key.hash, entry_key.key);
     }
 
     /// Checks the next `buckets` buckets, divided equally among the tables, and removes keys that are
@@ -213,8 +213,8 @@ impl Part {
     }
 
     /// Returns the bytes that the key would take if it were added.
-    pub(crate) fn bytes_of(&self, spot: Spot<'_>) -> usize {
-        with_table!(&self.tables[spot.table], table => table.bytes_of_one_more(spot.key))
+    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>) -> usize {
+        with_table!(&self.tables[entry_key.table], table => table.bytes_of_one_more(entry_key.key))
     }
 
     pub(crate) fn hash(&self, key: &Key) -> u64 {

@@ -5,7 +5,7 @@ use tollgate_core::algorithm::Rule;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, with_rule};
 
 use crate::any_table::Kind;
-use crate::part::{Part, Place, Spot};
+use crate::part::{EntryKey, Part, Place};
 use crate::voided::Voided;
 
 /// A part of the keys, with its own lock and bounds.
@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
 /// A key's entry under a policy, found for the current request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat<'a> {
-    spot: Spot<'a>,
+    entry_key: EntryKey<'a>,
     place: Place,
     /// Whether this is the overflow entry.
     shared: bool,
@@ -73,13 +73,13 @@ impl Shard {
         now: Timestamp,
     ) -> Seat<'a> {
         let Charge { policy, key, .. } = *charge;
-        let spot = Spot { policy, key, hash, table: self.own.table(policy, charges) };
-        let mut place = self.own.find(spot);
+        let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
+        let mut place = self.own.find(entry_key);
         if let Place::Moved { from } = place
-            && self.own.is_fresh(from, spot, now)
+            && self.own.is_fresh(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
-            self.own.forget_in(from, spot);
+            self.own.forget_in(from, entry_key);
             place = Place::New;
         }
         // Check all overflow entries for removal. There are few.
@@ -87,20 +87,20 @@ impl Shard {
         let fits = match place {
             Place::Here => true,
             // The key leaves its old table, but may need more room in the new table.
-            Place::Moved { .. } => self.makes_room(spot, 0, now),
-            Place::New => self.makes_room(spot, 1, now),
+            Place::Moved { .. } => self.makes_room(entry_key, 0, now),
+            Place::New => self.makes_room(entry_key, 1, now),
         };
         if fits {
             if place != Place::Here {
                 self.reserved.keys += usize::from(place == Place::New);
-                self.reserved.bytes += self.own.bytes_of(spot);
+                self.reserved.bytes += self.own.bytes_of(entry_key);
             }
-            return Seat { spot, place, shared: false };
+            return Seat { entry_key, place, shared: false };
         }
         self.overflowed += u64::from(charge.cost > Cost::ZERO);
         let table = self.shared.table(policy, charges);
-        let spot = Spot { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
-        Seat { spot, place: self.shared.find(spot), shared: true }
+        let entry_key = EntryKey { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
+        Seat { entry_key, place: self.shared.find(entry_key), shared: true }
     }
 
     /// Clears the current request's reservations.
@@ -109,24 +109,25 @@ impl Shard {
     }
 
     /// Whether there is room for this number of new keys, removing expired keys first if necessary.
-    fn makes_room(&mut self, spot: Spot<'_>, keys: usize, now: Timestamp) -> bool {
-        if !self.has_room(spot, keys) {
+    fn makes_room(&mut self, entry_key: EntryKey<'_>, keys: usize, now: Timestamp) -> bool {
+        if !self.has_room(entry_key, keys) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
             self.own.shrink();
         }
-        self.has_room(spot, keys)
+        self.has_room(entry_key, keys)
     }
 
-    fn has_room(&self, spot: Spot<'_>, keys: usize) -> bool {
+    fn has_room(&self, entry_key: EntryKey<'_>, keys: usize) -> bool {
         self.own.keys() + self.reserved.keys + keys <= self.bounds.keys
-            && self.own.bytes() + self.reserved.bytes + self.own.bytes_of(spot) <= self.bounds.bytes
+            && self.own.bytes() + self.reserved.bytes + self.own.bytes_of(entry_key)
+                <= self.bounds.bytes
     }
 
     /// Returns the version of the policy under which the key has its own state, if any.
     pub(crate) fn holder<'a>(&'a self, seat: &Seat<'a>) -> Option<&'a Policy> {
         match seat.place {
             _ if seat.shared => None,
-            Place::Here => Some(seat.spot.policy),
+            Place::Here => Some(seat.entry_key.policy),
             Place::Moved { from } => Some(self.own.policy(from)),
             Place::New => None,
         }
@@ -144,7 +145,7 @@ impl Shard {
         let in_flight = receipt.policy.is_concurrency();
         let held = match seat.place {
             _ if seat.shared && !in_flight => return None,
-            Place::Here => seat.spot.policy,
+            Place::Here => seat.entry_key.policy,
             Place::Moved { from } => self.part(seat).policy(from),
             Place::New => return None,
         };
@@ -166,7 +167,7 @@ impl Shard {
 
     /// Returns the decision on `cost`, without charging it.
     pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
-        with_rule!(seat.spot.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
+        with_rule!(seat.entry_key.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
     }
 
     fn assess_as<R: Kind>(
@@ -177,7 +178,7 @@ impl Shard {
         now: Timestamp,
     ) -> Decision {
         let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
-        match self.part(seat).state::<R>(seat.spot) {
+        match self.part(seat).state::<R>(seat.entry_key) {
             Some(state) => assess(state),
             None => assess(&self.inherited_state(rule, seat, now)),
         }
@@ -185,14 +186,14 @@ impl Shard {
 
     /// Charges a cost that was assessed as allowed.
     pub(crate) fn charge(&mut self, seat: &Seat<'_>, cost: Cost, now: Timestamp) {
-        with_rule!(seat.spot.policy.rule(), rule => {
+        with_rule!(seat.entry_key.policy.rule(), rule => {
             self.change(rule, seat, now, |state| rule.charge(state, now, cost));
         });
     }
 
     /// Adds a strike to a penalty.
     pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
-        with_rule!(seat.spot.policy.rule(), rule => {
+        with_rule!(seat.entry_key.policy.rule(), rule => {
             self.change(rule, seat, now, |state| rule.owe(state, 1, now));
         });
     }
@@ -206,24 +207,25 @@ impl Shard {
         change: impl FnOnce(&mut R::State) -> T,
     ) -> T {
         // If the state has been swept since it was found, the key is new.
-        if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.spot) {
+        if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.entry_key) {
             return change(state);
         }
         let mut state = self.inherited_state(rule, seat, now);
         let result = change(&mut state);
         if let Place::Moved { from } = seat.place
-            && !(seat.spot.policy.is_concurrency() && self.part(seat).policy(from).is_concurrency())
+            && !(seat.entry_key.policy.is_concurrency()
+                && self.part(seat).policy(from).is_concurrency())
         {
-            self.voided.insert(self.own.slot(seat.spot.policy, seat.spot.key), now);
+            self.voided.insert(self.own.slot(seat.entry_key.policy, seat.entry_key.key), now);
         }
-        self.part_mut(seat).put::<R>(seat.spot, seat.place, state, now);
+        self.part_mut(seat).put::<R>(seat.entry_key, seat.place, state, now);
         result
     }
 
     /// Returns the state for a key that is not in its policy's table: converted from another
     /// version, copied from the overflow entry, or unused.
     fn inherited_state<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
-        let Spot { policy, key, hash, .. } = seat.spot;
+        let EntryKey { policy, key, hash, .. } = seat.entry_key;
         let found = self.part(seat).read(rule, policy, hash, key, now);
         let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);
         found.or_else(shared).unwrap_or_else(|| rule.fresh())
@@ -251,6 +253,6 @@ impl Seat<'_> {
 
     /// Whether both are the same overflow entry. Any other entry appears at most once per request.
     pub(crate) fn shares_entry_with(&self, other: &Self) -> bool {
-        self.shared && other.shared && self.spot.policy.name() == other.spot.policy.name()
+        self.shared && other.shared && self.entry_key.policy.name() == other.entry_key.policy.name()
     }
 }

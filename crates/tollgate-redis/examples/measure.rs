@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Client, Server};
+use support::{ScriptClient, Server};
 use tollgate_core::{
     Algorithm, Charged, Cost, Key, LeakyMode, Policy, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Timestamp,
@@ -61,7 +61,7 @@ fn main() {
 
 /// Microseconds per decision, with `requests` decisions in each call, spread over `keys` keys.
 fn cost(
-    client: &mut Client,
+    client: &mut ScriptClient,
     policies: &[&Policy],
     requests: usize,
     keys: usize,
@@ -106,7 +106,7 @@ fn cost(
 }
 
 /// A full log, where each call adds an entry and another expires.
-fn logs(client: &mut Client, entries: u64) {
+fn logs(client: &mut ScriptClient, entries: u64) {
     const STEP: u64 = 1_000;
     let algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
     let window = Duration::from_micros(entries * STEP);
@@ -143,7 +143,7 @@ fn logs(client: &mut Client, entries: u64) {
 }
 
 /// Microseconds per refund of the charge in a log's middle, which costs the most.
-fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u64) -> f64 {
+fn refunds(client: &mut ScriptClient, key: &[u8], policy: &Policy, middle: u64, now: u64) -> f64 {
     const CALLS: u64 = 20;
     let before = client.cpu_time();
     for number in 0..CALLS {
@@ -165,7 +165,7 @@ fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u
 }
 
 /// The least that a limiter over Redis does: the time, a read and a write.
-fn baseline(client: &mut Client) -> f64 {
+fn baseline(client: &mut ScriptClient) -> f64 {
     const SCRIPT: &[u8] = b"redis.call('TIME') local v = redis.call('GET', KEYS[1]) \
         redis.call('SET', KEYS[1], ARGV[1], 'PXAT', 2000000000000) return v";
     const KEY: &[u8] = b"tollgate:0123456789abcdef0000:baseline";

@@ -81,7 +81,7 @@ impl Value {
 
 /// A single connection. To pipeline, call [`say`](Self::say) for each command, then call
 /// [`hear`](Self::hear) for each reply.
-pub struct Client {
+pub struct RedisClient {
     out: Vec<u8>,
     stream: BufReader<Box<dyn Stream>>,
 }
@@ -90,7 +90,7 @@ trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
 
-impl Client {
+impl RedisClient {
     /// Connects to a Unix socket.
     ///
     /// # Errors
@@ -231,9 +231,9 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
+        f.debug_struct("RedisClient").finish_non_exhaustive()
     }
 }
 

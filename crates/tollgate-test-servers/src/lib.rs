@@ -7,7 +7,7 @@
 //! | [`Sentinels`] | a master, its replicas, and the sentinels that monitor them |
 //! | [`Proxy`] | a TCP proxy that delays, drops or cuts the traffic between client and server |
 //! | [`Recorder`] | a relay that records the commands that a server executed |
-//! | [`Client`] | a client that sends commands to these servers |
+//! | [`RedisClient`] | a client that sends commands to these servers |
 //!
 //! Servers listen on free ports of 127.0.0.1 or on a socket in a temporary folder, by default
 //! without persistence. A server is killed when its handle is dropped, when the test panics, or
@@ -28,7 +28,7 @@ mod redis;
 mod sentinel;
 mod wait;
 
-pub use client::{Client, Value};
+pub use client::{RedisClient, Value};
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use proxy::{Flow, Proxy, Tally};
 pub use recorder::{Exchange, Recorder};

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::client::{Client, Value};
+use crate::client::{RedisClient, Value};
 
 /// A TCP relay in front of a Redis server that records each command with its reply.
 ///
@@ -121,7 +121,7 @@ fn relay(client: TcpStream, server: TcpStream, log: Arc<Log>) -> io::Result<()> 
 }
 
 fn parse(message: &[u8]) -> Value {
-    Client::over(Cursor::new(message.to_vec())).hear()
+    RedisClient::over(Cursor::new(message.to_vec())).hear()
 }
 
 /// Reads a RESP2 message.

@@ -9,7 +9,7 @@ use super::super::typed::{Item, Key, Location, Setting};
 use super::context::{FileContext, inherited, is_bucket, is_queue};
 use super::options::{self, LeaseOption, PenaltyTarget};
 use super::policy::{self, Section};
-use super::quotas::{self, Quotas};
+use super::quotas::{self, QUOTA_KEYS, Quotas};
 use super::settling::{self, PolicyContext};
 use super::{costs, llm, paths};
 use crate::plan::{
@@ -30,7 +30,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     if limiter.tiers.is_set() && !limiter.client.is_set() {
         limiter.tiers.name().error(
             "`tiers` needs `client`, the quota of clients without a tier",
-            "add a section `client` with `limit` and `windowSeconds`",
+            format!("add a section `client` with {QUOTA_KEYS}"),
         );
     }
     let keys = Keys { global: &limiter.global, client: &limiter.client, apis: &limiter.apis };
@@ -39,7 +39,7 @@ pub(super) fn limits<'a>(file: &FileContext<'a>) -> Limits<'a> {
     {
         limiter.tiers.name().error(
             "`tiers` needs `client.limit`, the quota of clients without a tier",
-            "add `limit` and `windowSeconds` to `client`",
+            format!("add {QUOTA_KEYS} to `client`"),
         );
     }
     limits.limits = own;
@@ -333,7 +333,7 @@ fn quotas<'a>(
     let Some(client) = client else {
         return Err(keys.share.name().error(
             "`client` has no quota that this could be a share of",
-            "write a section `client` with a `limit`, or `limit` and `windowSeconds` here",
+            format!("write a section `client` with a `limit`, or {QUOTA_KEYS} here"),
         ));
     };
     if let Some(quota) = client.all().find(|quota| quota.calendar().is_some())
@@ -344,7 +344,7 @@ fn quotas<'a>(
                 "this is a part of a quota per {}, which a {algorithm} cannot count",
                 quota.span()
             ),
-            "write `strategy: fixed_window_counter`, or `limit` and `windowSeconds`",
+            format!("write `strategy: fixed_window_counter`, or {QUOTA_KEYS}"),
         ));
     }
     let quotas = client.shared_by(section.quota(), algorithm);

@@ -11,6 +11,7 @@ use super::super::problem::Checked;
 use super::super::tables::{Llm, ModelPrice};
 use super::super::typed::Setting;
 use super::context::{FileContext, inherited};
+use super::quotas::QUOTA_KEYS;
 use super::{options, paths};
 use crate::plan::{
     ApiPlan, CostTable, LimitPlan, LlmPlan, Methods, PathMatch, QuotaPlan, ReservePlan, SettleBy,
@@ -31,7 +32,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     if needs_key && !limiter.client.is_set() {
         limiter.llm.name().warn(
             "requests to paths without a limit need no key",
-            "add `client: {limit: 600, windowSeconds: 60}`, which applies to all paths",
+            format!("add a section `client` with {QUOTA_KEYS}, which applies to all paths"),
         );
     }
     let on_store_error = inherited(&keys.on_store_error, &file.limiter.on_store_error)?;

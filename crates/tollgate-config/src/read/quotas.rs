@@ -176,3 +176,6 @@ pub(super) fn of_tiers<'a>(
         Either::Other(tier) => of_section(tier.quota(), &tier.also, algorithm),
     })
 }
+
+/// The keys of a quota, for cures.
+pub(super) const QUOTA_KEYS: &str = "`limit` and `windowSeconds`";

@@ -42,38 +42,29 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
     }))
 }
 
+/// Lists these keys. It names all keys, so that a new key does not compile until it is in either
+/// list.
+macro_rules! settings {
+    ($limiter:ident { $($key:ident),*; except $($other:ident),* }) => {{
+        let RateLimiter { $($key,)* $($other: _),* } = $limiter;
+        let keys: Vec<&Setting> = vec![$($key),*];
+        keys
+    }};
+}
+
 /// Reports keys about requests that the gateway does not see because it only answers Envoy.
 pub(super) fn check_only_rate_limits(root: &File, limiter: &RateLimiter) {
     let forwards = root.has_target(limiter) || limiter.listen.is_set();
     if !limiter.rate_limit_service.is_set() || limiter.forward_auth.is_set() || forwards {
         return;
     }
-    let keys: [&Setting; 24] = [
-        &limiter.strategy,
-        &limiter.global,
-        &limiter.client,
-        &limiter.apis,
-        &limiter.llm,
-        &limiter.identity,
-        &limiter.on_missing_key,
-        &limiter.trusted_proxies,
-        &limiter.jwt,
-        &limiter.api_keys,
-        &limiter.tiers,
-        &limiter.costs,
-        &limiter.exempt,
-        &limiter.preflights,
-        &limiter.deny,
-        &limiter.allow,
-        &limiter.waiting,
-        &limiter.headers,
-        &limiter.response,
-        &limiter.shed,
-        &limiter.paths,
-        &limiter.max_body_bytes,
-        &limiter.max_tunnels,
-        &limiter.access_log,
-    ];
+    let keys = settings!(limiter {
+        strategy, global, client, apis, llm, identity, on_missing_key, trusted_proxies, jwt,
+        api_keys, tiers, costs, exempt, preflights, grpc, deny, allow, waiting, shed, headers,
+        response, paths, max_body_bytes, max_tunnels, access_log;
+        except info, listen, admin, forward_auth, rate_limit_service, target, routes,
+        on_store_error, shadow, store, timeouts, log, tracing
+    });
     for key in keys.into_iter().filter(|key| key.is_set()) {
         key.name().error(
             format!("`{}` has no effect on `rateLimitService`, which has its own rules", key.key),

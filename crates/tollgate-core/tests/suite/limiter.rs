@@ -68,16 +68,16 @@ pub(crate) fn instant(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-struct Held<R: Rule> {
+struct RuleState<R: Rule> {
     rule: R,
     state: R::State,
 }
 
 fn boxed<R: Rule>(rule: R, state: R::State) -> Box<dyn Limiter> {
-    Box::new(Held { rule, state })
+    Box::new(RuleState { rule, state })
 }
 
-impl<R: Rule> Limiter for Held<R> {
+impl<R: Rule> Limiter for RuleState<R> {
     fn assess(&self, now: u64, cost: u64) -> Decision {
         let now = instant(now);
         let view = self.rule.refresh(&self.state, now);

@@ -8,5 +8,17 @@
 mod paced;
 mod waiting;
 
+use http_body::SizeHint;
+
 pub(crate) use self::paced::Paced;
 pub(crate) use self::waiting::{Piece, Share, Stream};
+
+/// Returns the size of a body that has this many bytes before the rest.
+pub(crate) fn size_with(bytes: u64, rest: &SizeHint) -> SizeHint {
+    let mut whole = SizeHint::new();
+    whole.set_lower(rest.lower().saturating_add(bytes));
+    if let Some(upper) = rest.upper() {
+        whole.set_upper(upper.saturating_add(bytes));
+    }
+    whole
+}

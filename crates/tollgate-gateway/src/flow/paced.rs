@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use super::size_with;
 use super::waiting::{Piece, SMALL, Share, Stream};
 
 pin_project! {
@@ -129,13 +130,7 @@ impl<B: Body<Data = Bytes>> Body for Paced<B> {
 
     fn size_hint(&self) -> SizeHint {
         let held = (self.joined.len() + self.rest.len()) as u64;
-        let body = self.body.size_hint();
-        let mut whole = SizeHint::new();
-        whole.set_lower(body.lower() + held);
-        if let Some(upper) = body.upper() {
-            whole.set_upper(upper + held);
-        }
-        whole
+        size_with(held, &self.body.size_hint())
     }
 }
 

@@ -11,14 +11,14 @@ use tollgate_redis::protocol::{Batch, Line, Row, TEXT};
 use tollgate_store_tests::reference::Reference;
 use tollgate_store_tests::{seed, seeds};
 
-use crate::support::{Client, Server, Value};
+use crate::support::{ScriptClient, Server, Value};
 
 const ENTRIES: u64 = 1_500;
 
 /// A long log and its reference.
 struct Log {
     policy: Policy,
-    client: Client,
+    client: ScriptClient,
     reference: Reference,
     now: u64,
     ids: u128,

@@ -12,7 +12,7 @@ use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, Redis, Sentinels, until_async};
 
 use crate::cluster::MINUTE;
-use crate::support::{Client, Server, Value};
+use crate::support::{ScriptClient, Server, Value};
 
 type Process = Fallback<RedisStore, MemoryStore>;
 
@@ -195,7 +195,7 @@ async fn cluster_failover_grants_one_local_quota() {
 }
 
 /// Calls the script with a member's number, at a second of the server's time.
-fn count(client: &mut Client, member: u64, second: u64) -> i64 {
+fn count(client: &mut ScriptClient, member: u64, second: u64) -> i64 {
     let (number, second) = (member.to_be_bytes(), second.to_string());
     let script = include_bytes!("../../lua/roster.lua");
     match client.run(&[b"EVAL", script, b"1", b"{roster}", &number, second.as_bytes()]) {

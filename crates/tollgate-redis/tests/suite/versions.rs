@@ -21,7 +21,7 @@ use tollgate_core::{
 use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent, TEXT};
 use tollgate_store_tests::reference::Reference;
 
-use crate::support::{Client, Server, Value};
+use crate::support::{ScriptClient, Server, Value};
 
 const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
 
@@ -209,7 +209,7 @@ struct Call {
 }
 
 impl Call {
-    fn again(&self, client: &mut Client) -> Vec<u8> {
+    fn again(&self, client: &mut ScriptClient) -> Vec<u8> {
         client.say_script(&self.keys, &self.args);
         match client.hear() {
             Value::Text(reply) => reply,

@@ -8,7 +8,7 @@
 //! | `mapping.rs` | the names of JSON fields |
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of complete lines |
-//! | `held.rs` | lines that are held until it is their turn |
+//! | `pending.rs` | lines that wait until it is their turn |
 //! | `visible.rs` | safe output of client-supplied text |
 //! | `order.rs` | lines from several files in chronological order |
 //!
@@ -20,11 +20,11 @@
 //!   order.
 //! * A leap second counts as the previous second.
 
-mod held;
 mod input;
 mod json;
 mod mapping;
 mod order;
+mod pending;
 mod record;
 mod text;
 mod time;

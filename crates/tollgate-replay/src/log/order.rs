@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
 
-use super::held::{Entry, Held, Odd};
 use super::input::{Blocks, Input, ReadError};
+use super::pending::{Entry, Odd, PendingRecords};
 use super::record::{Batch, Reason, Record};
 use super::{Format, LineReader};
 
@@ -24,7 +24,7 @@ pub struct Options {
     /// time of the previous line. A line that is more than an hour behind is skipped, and many such
     /// lines abort the run.
     pub reorder: Duration,
-    /// The maximum number of lines per file that are held for sorting.
+    /// The maximum number of lines per file that wait for sorting.
     pub max_held: usize,
     /// Whether an unreadable line aborts the run.
     pub strict: bool,
@@ -100,7 +100,7 @@ pub struct Records {
 struct Stream {
     name: Box<str>,
     batches: Receiver<Result<Read, ReadError>>,
-    held: Held,
+    pending: PendingRecords,
     late: Late,
     headers: Arc<[Box<str>]>,
     format: Box<str>,
@@ -145,7 +145,7 @@ impl Records {
     #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         if let Some(last) = self.last.take() {
-            self.files[last].held.forget();
+            self.files[last].pending.forget();
         }
         let mut earliest: Option<(Entry, usize)> = None;
         for number in 0..self.files.len() {
@@ -169,7 +169,7 @@ impl Records {
         self.reached = self.reached.max(entry.at);
         self.last = Some(number);
         self.lines += 1;
-        let Some(mut record) = file.held.give(entry, &file.name, &file.headers) else {
+        let Some(mut record) = file.pending.give(entry, &file.name, &file.headers) else {
             return Ok(None);
         };
         record.at = self.reached;
@@ -205,11 +205,11 @@ impl Records {
         let reorder = Micros::from(self.options.reorder);
         loop {
             let file = &mut self.files[number];
-            let next = file.held.peek();
+            let next = file.pending.peek();
             let is_due = |entry: &Entry| {
                 file.is_over
-                    || entry.at + reorder < file.held.latest
-                    || file.held.len() > self.options.max_held
+                    || entry.at + reorder < file.pending.latest
+                    || file.pending.len() > self.options.max_held
             };
             if let Some(entry) = next.filter(is_due) {
                 return Ok(Some(entry));
@@ -228,7 +228,7 @@ impl Records {
             |(line, back): (u64, Micros)| ReadError::Backwards { name, line, back: back.into() };
         let Ok(read) = file.batches.recv() else {
             file.is_over = true;
-            let odd = file.held.end().map_err(backwards)?;
+            let odd = file.pending.end().map_err(backwards)?;
             self.leave_out(number, odd)?;
             return self.files[number].check(true);
         };
@@ -238,7 +238,7 @@ impl Records {
         file.seen |= batch.seen;
         let (lines, records) = (batch.lines, batch.records.len());
         let unreadable = std::mem::take(&mut batch.unreadable);
-        let odd = file.held.add(batch, self.options.not_after).map_err(backwards)?;
+        let odd = file.pending.add(batch, self.options.not_after).map_err(backwards)?;
         if odd.len() < records {
             file.in_vain = None;
         } else if let Some(in_vain) = &mut file.in_vain {
@@ -328,7 +328,7 @@ impl Stream {
         Self {
             name,
             batches,
-            held: Held::default(),
+            pending: PendingRecords::default(),
             late: Late::default(),
             headers: [].into(),
             seen: 0,

@@ -17,8 +17,8 @@ const MANY: usize = 16;
 
 /// A file's records that wait for their turn.
 #[derive(Default)]
-pub(super) struct Held {
-    /// The batches, each with the number of records that are still held.
+pub(super) struct PendingRecords {
+    /// The batches, each with the number of records that are still pending.
     batches: VecDeque<(Batch, usize)>,
     /// The number of the first batch.
     first: u32,
@@ -56,7 +56,7 @@ pub(super) struct Entry {
     index: u32,
 }
 
-impl Held {
+impl PendingRecords {
     pub(super) fn len(&self) -> usize {
         self.in_order.len() + self.others.len()
     }
@@ -187,7 +187,7 @@ impl Held {
         self.release(seen.entry);
     }
 
-    /// The earliest held line.
+    /// The earliest pending line.
     pub(super) fn peek(&self) -> Option<Entry> {
         let other = self.others.peek().map(|Reverse(entry)| *entry);
         match (self.in_order.front().copied(), other) {

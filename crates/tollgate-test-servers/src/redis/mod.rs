@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::client::{Client, Value, field};
+use crate::client::{RedisClient, Value, field};
 use crate::process::{Process, require};
 use crate::wait::until;
 use tollgate_replicas::Port;
@@ -144,8 +144,8 @@ impl Redis {
     /// # Errors
     ///
     /// If the server is down, or does not reply within 10 s.
-    pub fn connect(&self) -> io::Result<Client> {
-        let mut client = Client::unix(&self.socket())?;
+    pub fn connect(&self) -> io::Result<RedisClient> {
+        let mut client = RedisClient::unix(&self.socket())?;
         if let Some(password) = &self.password {
             // If AUTH fails, the next command fails too and returns the error.
             client.try_cmd(&["AUTH", password])?;

@@ -4,12 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use tollgate_test_servers::{Client, Proxy, Redis, Value, until};
+use tollgate_test_servers::{Proxy, Redis, RedisClient, Value, until};
 
-fn pair() -> (Redis, Proxy, Client) {
+fn pair() -> (Redis, Proxy, RedisClient) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.address());
-    let mut client = Client::tcp(proxy.address()).expect("a proxy");
+    let mut client = RedisClient::tcp(proxy.address()).expect("a proxy");
     assert_eq!(client.cmd(&["PING"]).text(), "PONG");
     (redis, proxy, client)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollgate_test_servers::{Client, Redis, until};
+use tollgate_test_servers::{Redis, RedisClient, until};
 
 #[test]
 fn drop_removes_server_and_folder() {
@@ -14,7 +14,7 @@ fn drop_removes_server_and_folder() {
     let (address, folder) = (redis.address(), redis.folder().to_owned());
     redis.stop();
     drop(redis);
-    assert!(Client::tcp(address).is_err());
+    assert!(RedisClient::tcp(address).is_err());
     assert!(!folder.exists());
 }
 
@@ -27,7 +27,7 @@ fn test_panic_kills_server() {
         std::panic::resume_unwind(Box::new("a failure"));
     });
     test.join().expect_err("a panic");
-    assert!(Client::tcp(receive.recv().expect("an address")).is_err());
+    assert!(RedisClient::tcp(receive.recv().expect("an address")).is_err());
 }
 
 #[test]
@@ -42,13 +42,13 @@ fn killed_test_kills_server() {
     BufReader::new(test.stdout.take().expect("asked for")).read_line(&mut url).expect("a URL");
     let address: SocketAddr =
         url.trim().strip_prefix("redis://").expect("a URL").parse().expect("");
-    let folder = Client::tcp(address).expect("a server").cmd(&["CONFIG", "GET", "dir"]);
+    let folder = RedisClient::tcp(address).expect("a server").cmd(&["CONFIG", "GET", "dir"]);
     let folder = Path::new(folder.list()[1].text());
     assert!(folder.exists());
 
     test.kill().expect("still running");
     test.wait().expect("a child");
-    until("the server ends", LIMIT, || Client::tcp(address).is_err().then_some(()));
+    until("the server ends", LIMIT, || RedisClient::tcp(address).is_err().then_some(()));
     until("its folder is removed", LIMIT, || (!folder.exists()).then_some(()));
 }
 

@@ -19,9 +19,9 @@ use crate::body::InFlight;
 /// A single task renews each permit when a quarter of the time to live is over, or half at the
 /// latest. The rest is a reserve in case the store is down. Most requests finish earlier, so they
 /// only cost a map entry and no timer.
-pub(super) struct LeaseRenewer<St>(Arc<Shared<St>>);
+pub(super) struct LeaseRenewer<St>(Arc<Renewals<St>>);
 
-struct Shared<St> {
+struct Renewals<St> {
     store: St,
     every: Duration,
     register: Mutex<Register>,
@@ -50,7 +50,7 @@ impl<St: Store> LeaseRenewer<St> {
         let in_flight = policies.filter(|policy| policy.is_concurrency());
         let shortest = in_flight.map(|policy| Duration::from(policy.window())).min()?;
         let (store, every) = (store.clone(), (shortest / 4).max(SHORTEST_SLEEP));
-        Some(Self(Arc::new(Shared { store, every, register: Mutex::default() })))
+        Some(Self(Arc::new(Renewals { store, every, register: Mutex::default() })))
     }
 
     pub(super) fn hold(&self, receipts: &[Receipt]) -> InFlight {
@@ -79,7 +79,7 @@ impl<St: Store> LeaseRenewer<St> {
 }
 
 struct InFlightGuard<St: Store> {
-    shared: Arc<Shared<St>>,
+    shared: Arc<Renewals<St>>,
     request: u64,
 }
 
@@ -102,7 +102,7 @@ fn return_permits<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Ha
 }
 
 /// The renewal task. It is dropped unfinished when its runtime shuts down.
-struct RenewTask<St>(Weak<Shared<St>>);
+struct RenewTask<St>(Weak<Renewals<St>>);
 
 impl<St> Drop for RenewTask<St> {
     /// Lets the next request start another task.
@@ -158,7 +158,7 @@ async fn renew<St: Store>(mut renewal: Renewal<St>) {
 /// The permits of a request while the store renews them. They go back to the register even if the
 /// store panics or the runtime ends.
 struct Renewal<St: Store> {
-    shared: Arc<Shared<St>>,
+    shared: Arc<Renewals<St>>,
     request: u64,
     receipts: Receipts,
     /// The time of the renewal, if all permits were renewed.

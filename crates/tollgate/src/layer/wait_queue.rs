@@ -50,10 +50,10 @@ use crate::RequestHead;
 /// ```
 #[derive(Clone)]
 pub struct WaitQueue {
-    shared: Arc<Shared>,
+    shared: Arc<BoundedQueue>,
 }
 
-struct Shared {
+struct BoundedQueue {
     max_requests: AtomicUsize,
     max_bytes: AtomicUsize,
     body_window: AtomicUsize,
@@ -65,20 +65,20 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Held,
+    waiting: QueueUsage,
     /// How much of the queue each non-global key holds.
-    by_key: HashMap<LaneKey, Held>,
+    by_key: HashMap<LaneKey, QueueUsage>,
     lanes: Lanes,
 }
 
 /// How many places and bytes waiting requests hold.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct QueueUsage {
     requests: usize,
     bytes: usize,
 }
 
-impl Held {
+impl QueueUsage {
     /// Adds a request, unless that would exceed a bound.
     fn with(self, bytes: usize, most: Self) -> Option<Self> {
         let held = Self { requests: self.requests + 1, bytes: self.bytes.checked_add(bytes)? };
@@ -100,7 +100,7 @@ pub(super) struct Arrival {
 
 /// A request's position in the wait queue. When this is dropped, the request leaves the queue.
 pub(super) struct Ticket {
-    shared: Arc<Shared>,
+    shared: Arc<BoundedQueue>,
     bytes: usize,
     member: Member,
 }
@@ -108,7 +108,7 @@ pub(super) struct Ticket {
 impl WaitQueue {
     /// Creates a wait queue with the default bounds.
     pub fn new() -> Self {
-        let shared = Shared {
+        let shared = BoundedQueue {
             max_requests: AtomicUsize::new(1_024),
             max_bytes: AtomicUsize::new(64 << 20),
             body_window: AtomicUsize::new(1 << 20),
@@ -180,18 +180,19 @@ impl WaitQueue {
         mut member: Member,
         denying: KeySet,
     ) -> Result<Option<Ticket>, KeySet> {
-        let Shared { max_requests, max_bytes, queue, .. } = &*self.shared;
+        let BoundedQueue { max_requests, max_bytes, queue, .. } = &*self.shared;
         let mut queue = queue.lock();
         let waits_for = denying.union(queue.lanes.behind(&member));
         if waits_for.is_empty() {
             return Ok(None);
         }
-        let most = Held {
+        let most = QueueUsage {
             requests: max_requests.load(Ordering::Relaxed),
             bytes: max_bytes.load(Ordering::Relaxed),
         };
         let waiting = queue.waiting.with(bytes, most).ok_or(waits_for)?;
-        let part = Held { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
+        let part =
+            QueueUsage { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
         let is_full = |key| queue.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
         // A client's own limit admits many concurrent requests while it has a unit left. If they
         // all wait for a shared limit, they must not take every place.
@@ -201,7 +202,7 @@ impl WaitQueue {
         queue.waiting = waiting;
         for key in own_keys(&member) {
             let held = queue.by_key.entry(key.clone()).or_default();
-            *held = Held { requests: held.requests + 1, bytes: held.bytes + bytes };
+            *held = QueueUsage { requests: held.requests + 1, bytes: held.bytes + bytes };
         }
         queue.lanes.place(&mut member, denying);
         self.shared.publish(&queue);
@@ -210,7 +211,7 @@ impl WaitQueue {
     }
 }
 
-impl Shared {
+impl BoundedQueue {
     /// Publishes the number of lanes for later requests. Called under the lock, after each change.
     fn publish(&self, queue: &Queue) {
         self.lanes.store(queue.lanes.len(), Ordering::Release);
@@ -270,7 +271,7 @@ impl Default for WaitQueue {
 
 impl fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { max_requests, max_bytes, queue, .. } = &*self.shared;
+        let BoundedQueue { max_requests, max_bytes, queue, .. } = &*self.shared;
         let queue = queue.lock();
         let (waiting, lanes) = (queue.waiting.requests, queue.lanes.len());
         drop(queue);

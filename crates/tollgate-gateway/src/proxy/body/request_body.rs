@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::error::BodyError;
+use crate::flow::size_with;
 
 /// The body of a client's request. The gateway may have read its start, or all of it.
 #[derive(Debug, Default)]
@@ -118,14 +119,8 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         let read = self.read.len() as u64;
-        let Some(rest) = &self.rest else { return SizeHint::with_exact(read) };
-        let rest = rest.size_hint();
-        let mut whole = SizeHint::new();
-        whole.set_lower(rest.lower().saturating_add(read));
-        if let Some(upper) = rest.upper() {
-            whole.set_upper(upper.saturating_add(read));
-        }
-        whole
+        let rest = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        size_with(read, &rest)
     }
 }
 

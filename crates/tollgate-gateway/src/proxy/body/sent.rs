@@ -15,9 +15,9 @@ use crate::flow::{Paced, Piece};
 /// A request body, or `None`. Boxed, because each connection has a buffer for dozens of requests,
 /// and most requests have no body.
 #[derive(Default)]
-pub(crate) struct Sent(Option<Pin<Box<Paced<RequestBody>>>>);
+pub(crate) struct Sent(Option<Pin<Box<Paced<TimedBody>>>>);
 
-type RequestBody = Timed<RawBody, Arc<Upload>>;
+type TimedBody = Timed<RawBody, Arc<Upload>>;
 
 impl Sent {
     pub(crate) fn of(body: RawBody, idle: Duration, upload: &Arc<Upload>) -> Self {

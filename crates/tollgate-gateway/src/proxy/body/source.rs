@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::error::BodyError;
 use super::request_body::RequestBody;
+use crate::flow::size_with;
 
 #[derive(Debug)]
 pub(crate) enum RawBody {
@@ -145,12 +146,7 @@ impl Body for RawBody {
                 let request = request.lock();
                 let rest = request.body.as_ref().map_or_else(SizeHint::default, Body::size_hint);
                 let again = request.again.iter().map(|piece| piece.len() as u64).sum::<u64>();
-                let mut whole = SizeHint::new();
-                whole.set_lower(rest.lower() + again);
-                if let Some(upper) = rest.upper() {
-                    whole.set_upper(upper + again);
-                }
-                whole
+                size_with(again, &rest)
             }
         }
     }

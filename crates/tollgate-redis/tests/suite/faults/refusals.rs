@@ -10,7 +10,7 @@ use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, skip, until};
 
 use super::scene::{Held, Scene, TASKS, Told};
-use crate::support::{Client, Server, Value};
+use crate::support::{ScriptClient, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
 
@@ -72,7 +72,7 @@ fn full_memory_only_fails_charges() {
             enforce: true,
             dry: false,
         };
-        let call = |client: &mut Client, lines: &[Line<'_>]| {
+        let call = |client: &mut ScriptClient, lines: &[Line<'_>]| {
             let mut batch = Batch::new(1);
             lines.iter().for_each(|line| batch.decide(&[*line]).expect("room"));
             client.call(&batch, None).rows

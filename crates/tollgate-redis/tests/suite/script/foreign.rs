@@ -4,10 +4,10 @@ use tollgate_core::{Algorithm, Charge, Cost, Key, ReceiptId, Settlement, Source,
 use tollgate_redis::protocol::{Batch, CROSS_SLOT_TEXT, Fault, Row};
 
 use super::{MODES, decide, line, next_year, policy};
-use crate::support::{Client, Server, Value, expiry_of};
+use crate::support::{ScriptClient, Server, Value, expiry_of};
 
 /// Values that are not states, each under its own key.
-fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
+fn foreign(client: &mut ScriptClient) -> Vec<(String, Fault)> {
     let mut all = Vec::new();
     for command in
         ["LPUSH list x", "SADD set x", "HSET hash f x", "ZADD zset 1 x", "XADD stream 1-1 f x"]
@@ -69,7 +69,7 @@ fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
-fn dump(client: &mut Client, keys: &[(String, Fault)]) -> Vec<Value> {
+fn dump(client: &mut ScriptClient, keys: &[(String, Fault)]) -> Vec<Value> {
     keys.iter().map(|(key, _)| client.run(&[b"DUMP", key.as_bytes()])).collect()
 }
 
@@ -158,7 +158,7 @@ fn unreadable_value_keeps_receipt_valid() {
     let verdict = decide(&mut client, &[line("k", &policy, 4)], now);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(4))];
     let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
-    let settle = |client: &mut Client, actual| {
+    let settle = |client: &mut ScriptClient, actual| {
         let mut batch = Batch::new(1);
         batch.settle(b"k", b"r", &receipt, Cost::new(actual)).expect("room");
         client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0)

@@ -12,7 +12,7 @@ use tollgate_core::{
 use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 use tollgate_store_tests::{seed, seeds};
 
-use crate::support::{Client, Server, Value};
+use crate::support::{ScriptClient, Server, Value};
 
 const MODES: [Algorithm; 10] = [
     Algorithm::FixedWindowCounter,
@@ -41,7 +41,7 @@ fn next_year() -> u64 {
     u64::try_from((real + Duration::from_secs(365 * 86_400)).as_micros()).expect("before 2255")
 }
 
-fn decide(client: &mut Client, lines: &[Line<'_>], now: u64) -> Verdict {
+fn decide(client: &mut ScriptClient, lines: &[Line<'_>], now: u64) -> Verdict {
     let mut batch = Batch::new(1);
     batch.decide(lines).expect("room");
     match client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0) {
@@ -51,7 +51,7 @@ fn decide(client: &mut Client, lines: &[Line<'_>], now: u64) -> Verdict {
 }
 
 /// Fills a key in several steps, so a log has several entries.
-fn fill(client: &mut Client, key: &str, policy: &Policy, now: u64) {
+fn fill(client: &mut ScriptClient, key: &str, policy: &Policy, now: u64) {
     for step in 0.. {
         if !decide(client, &[line(key, policy, 1)], now + step).is_admitted() {
             return;
@@ -59,11 +59,11 @@ fn fill(client: &mut Client, key: &str, policy: &Policy, now: u64) {
     }
 }
 
-fn held(client: &mut Client, key: &str) -> [Value; 2] {
+fn held(client: &mut ScriptClient, key: &str) -> [Value; 2] {
     [client.run(&[b"GET", key.as_bytes()]), client.expiry(key.as_bytes())]
 }
 
-fn writes(client: &mut Client) -> u64 {
+fn writes(client: &mut ScriptClient) -> u64 {
     ["set", "setrange", "append", "del", "pexpireat"].map(|name| client.stats(name).0).iter().sum()
 }
 
@@ -188,7 +188,7 @@ fn script_uses_redis_time() {
     let mut batch = Batch::new(9);
     batch.reset(b"k").expect("room");
     batch.set_deadline(Some(Timestamp::from_micros(5)));
-    let time = |client: &mut Client| match client.run(&[b"TIME"]) {
+    let time = |client: &mut ScriptClient| match client.run(&[b"TIME"]) {
         Value::List(parts) => {
             let number = |part: &Value| match part {
                 Value::Text(text) => {

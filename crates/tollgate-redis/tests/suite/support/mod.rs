@@ -30,7 +30,7 @@ impl Server {
     }
 
     /// Opens a connection that knows the script.
-    pub fn connect(&self) -> Client {
+    pub fn connect(&self) -> ScriptClient {
         let client = self.connect_with(TEXT);
         assert_eq!(client.sha1, SHA1.as_bytes());
         client
@@ -38,7 +38,7 @@ impl Server {
 
     /// Opens a connection that is a replica to the server, which then counts the bytes that it
     /// sends to replicas. It sends no pings, so only writes count.
-    pub fn replica(&self) -> Client {
+    pub fn replica(&self) -> ScriptClient {
         let mut replica = self.connect();
         for (name, value) in [
             ("repl-ping-replica-period", "86400"),
@@ -56,10 +56,10 @@ impl Server {
     }
 
     /// Opens a connection that knows a variant of the script.
-    pub fn connect_with(&self, text: &str) -> Client {
+    pub fn connect_with(&self, text: &str) -> ScriptClient {
         let connection = self.0.connect().expect("a server that has answered");
         let is_cross_slot = text == CROSS_SLOT_TEXT;
-        let mut client = Client { connection, sha1: Vec::new(), is_cross_slot };
+        let mut client = ScriptClient { connection, sha1: Vec::new(), is_cross_slot };
         match client.run(&[b"SCRIPT", b"LOAD", text.as_bytes()]) {
             Value::Text(sha1) => client.sha1 = sha1,
             other => panic!("{other:?}"),
@@ -69,14 +69,14 @@ impl Server {
 }
 
 #[derive(Debug)]
-pub struct Client {
-    connection: tollgate_test_servers::Client,
+pub struct ScriptClient {
+    connection: tollgate_test_servers::RedisClient,
     sha1: Vec<u8>,
     /// Whether the call's keys are among its arguments.
     is_cross_slot: bool,
 }
 
-impl Client {
+impl ScriptClient {
     /// Sends a command; [`hear`](Self::hear) receives the answers in order.
     pub fn say(&mut self, command: &[&[u8]]) {
         self.connection.say(command);

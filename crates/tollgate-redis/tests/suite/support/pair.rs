@@ -6,12 +6,12 @@ use tollgate_core::{
 use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_store_tests::reference::Reference;
 
-use super::{Client, Value, expiry_of};
+use super::{ScriptClient, Value, expiry_of};
 
 /// A key and a manual clock. Each call contains one request.
 #[derive(Debug)]
 pub struct Pair<'a> {
-    pub client: &'a mut Client,
+    pub client: &'a mut ScriptClient,
     pub reference: Reference,
     pub now: u64,
     key: String,
@@ -20,7 +20,7 @@ pub struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// Creates a pair. No other test may use `key` on the server.
-    pub fn new(client: &'a mut Client, key: impl Into<String>, now: u64) -> Self {
+    pub fn new(client: &'a mut ScriptClient, key: impl Into<String>, now: u64) -> Self {
         Self { client, reference: Reference::default(), now, key: key.into(), receipts: 0 }
     }
 

@@ -12,7 +12,7 @@ use tollgate_redis::protocol::{Batch, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use self::clock::Clock;
-use crate::support::{Client, Value, expiry_of};
+use crate::support::{ScriptClient, Value, expiry_of};
 
 /// What a trace's policies look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Trace {
     }
 
     /// Runs the trace. Returns how many decisions, blocks, and charges to frozen keys it had.
-    pub(crate) fn run(mut self, client: &mut Client) -> [usize; 3] {
+    pub(crate) fn run(mut self, client: &mut ScriptClient) -> [usize; 3] {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 2_500,
@@ -240,7 +240,7 @@ impl Trace {
         Key::from(["", "a", "a key that is not kept inline"][self.rng.usize(..keys)])
     }
 
-    fn compare(&mut self, client: &mut Client) {
+    fn compare(&mut self, client: &mut ScriptClient) {
         let Some(expected) = self.under_way.pop_front() else { return };
         let Expected { batch, now, rows, expiries, text, .. } = expected;
         let (family, seed) = (self.family, self.seed);

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -99,17 +100,19 @@ async fn truncated_response_is_not_completed() {
     }
 }
 
-/// A server that pauses within each response.
-fn pauses(pause: Duration) -> SocketAddr {
+/// A server that pauses within each response while the lock is held.
+fn pauses(lock: &Arc<Mutex<()>>) -> SocketAddr {
+    let lock = Arc::clone(lock);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
+            let lock = Arc::clone(&lock);
             thread::spawn(move || {
                 let _ = stream.read(&mut [0; 4096]);
                 let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
                 let _ = stream.write_all(head.as_bytes());
-                thread::sleep(pause);
+                drop(lock.lock());
                 let _ = stream.write_all(b"5\r\nworld\r\n0\r\n\r\n");
             });
         }
@@ -120,7 +123,8 @@ fn pauses(pause: Duration) -> SocketAddr {
 /// An event stream beside an API: only its route allows long pauses.
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_have_their_own_timeouts() {
-    let (slow, silent) = (pauses(Duration::from_millis(900)), answers_then_hangs(""));
+    let lock = Arc::default();
+    let (slow, silent) = (pauses(&lock), answers_then_hangs(""));
     let gateway = Gateway::start(&format!(
         "timeouts: {{idle: 200ms, response: 10s, requestHeader: 100ms}}
 routes:
@@ -129,15 +133,22 @@ routes:
 target: http://{slow}
 ",
     ));
-    let get = |path: &str| {
+    let address = gateway.address;
+    let get = move |path: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        exchange(gateway.address, &request)
+        exchange(address, &request)
     };
-    let events = get("/events");
+    let pause = lock.lock().unwrap();
+    let events = thread::spawn(move || get("/events"));
+    // Each of these responses ends after the timeout that must not apply to the events.
+    let others = [get("/"), get("/api"), get("/")];
+    drop(pause);
+    let events = events.join().unwrap();
     assert!(events.contains("hello") && events.ends_with("world\r\n0\r\n\r\n"), "{events}");
-    let other = get("/");
-    assert!(other.contains("hello") && !other.contains("world"), "{other}");
-    let api = get("/api");
+    for other in [&others[0], &others[2]] {
+        assert!(other.contains("hello") && !other.contains("world"), "{other}");
+    }
+    let api = &others[1];
     assert!(api.contains("504") && api.contains("upstream-timeout"), "{api}");
 }
 

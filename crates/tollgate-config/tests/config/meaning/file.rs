@@ -7,7 +7,7 @@ use http::Method;
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::OnStoreError;
 use tollgate_config::path::Ambiguous;
-use tollgate_config::plan::upstream::Address;
+use tollgate_config::plan::upstream::{Address, Connections, Timeouts};
 use tollgate_config::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
 
 use super::with;
@@ -86,21 +86,28 @@ fn defaults_match_the_documentation() {
 #[test]
 fn targets_inherit_missing_timeouts() {
     let plan = with(
-        "  timeouts: {response: 2s, idle: 3s, pool: 4s, connectionAge: 5s}
+        "  timeouts:
+    {connect: 1s, response: 2s, idle: 3s, tunnel: 4s, pool: 5s, connectionAge: 6s, addressAge: 7s}
   routes:
     - name: events
       path: /events
-      target: {url: 'http://a', timeouts: {idle: 1h, pool: 6s}}
+      target: {url: 'http://a', timeouts: {connect: 11s, idle: 13s, pool: 15s, addressAge: 17s}}
+    - name: api
+      path: /api
+      target: {url: 'http://b', timeouts: {response: 12s, tunnel: 14s, connectionAge: 16s}}
 ",
     );
     let seconds = |route: usize| {
         let target = plan.routes[route].target.as_ref().unwrap();
-        let (times, to) = (target.timeouts, target.servers.connections);
-        [times.response, times.body, to.idle, to.max_age].map(|span| span.as_secs())
+        let (Timeouts { response, body, tunnel }, to) =
+            (target.timeouts, target.servers.connections);
+        let Connections { timeout, idle, max_age, lookup_interval } = to;
+        [timeout, response, body, tunnel, idle, max_age, lookup_interval].map(|it| it.as_secs())
     };
-    assert_eq!(seconds(0), [2, 3_600, 6, 5]);
-    assert_eq!(seconds(1), [2, 3, 4, 5]);
-    assert_eq!(plan.timeouts.upstream, plan.routes[1].target.as_ref().unwrap().timeouts);
+    assert_eq!(seconds(0), [11, 2, 13, 4, 15, 6, 17]);
+    assert_eq!(seconds(1), [1, 12, 3, 14, 5, 16, 7]);
+    assert_eq!(seconds(2), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(plan.timeouts.upstream, plan.routes[2].target.as_ref().unwrap().timeouts);
 }
 
 #[test]

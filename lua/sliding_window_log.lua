@@ -8,6 +8,9 @@
 --   and so do the entries of `patch`, which is packed. A long log uses `long` instead
 --   (long_log.lua).
 -- view: state, seen, head, base.
+--
+-- Longer than the other ports and than its twin, because Redis stores a packed string, of which this
+-- reads and writes only the parts that a call needs.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED

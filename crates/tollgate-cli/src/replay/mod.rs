@@ -1,5 +1,6 @@
 //! `tollgate replay`: a file's decisions for the requests in an access log.
 
+mod client_name;
 mod differences;
 mod progress;
 mod recorded;

@@ -5,9 +5,8 @@
 //! instead.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::hash::RandomState;
+use std::net::SocketAddr;
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
@@ -30,6 +29,8 @@ use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Requ
 
 use tollgate_gateway::proxy::{check_method, is_host_and_port};
 use tollgate_gateway::serve::{ClientIdentity, Identity, client_ip, lists};
+
+use super::client_name::Name;
 
 /// The replay's assumptions about information that logs lack.
 pub(super) const ASSUMPTIONS: [&str; 9] = [
@@ -357,55 +358,4 @@ fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
 fn contain(statuses: &[Statuses], status: u16) -> bool {
     let status = StatusCode::from_u16(status);
     status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
-}
-
-/// A client's name in reports: the subject that is charged, which is not always the peer.
-struct Name<'a> {
-    subject: Option<&'a Subject>,
-    record: &'a Record<'a>,
-    hide: Option<&'a RandomState>,
-    prefixes: (u8, u8),
-}
-
-impl fmt::Display for Name<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(subject) = self.subject else { return f.write_str("unknown") };
-        let (kind, key) = (subject.kind.as_str(), subject.key.as_bytes());
-        if let Some(hide) = self.hide {
-            return write!(f, "{kind}:#{:016x}", hide.hash_one(&*key));
-        }
-        match (subject.kind, self.record.user) {
-            (SubjectKind::Ip, _) if write_network(&key, self.prefixes, f)? => Ok(()),
-            (SubjectKind::User, Some(user)) => write!(f, "user:{}", Visible(user)),
-            // In the same form as for operators elsewhere: the key only contains a hash of the
-            // secret.
-            _ => {
-                write!(f, "{kind}:")?;
-                key.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-        }
-    }
-}
-
-/// Writes the address or network in a `ClientIp` key. Returns `false` if the key is a hash.
-fn write_network(
-    key: &[u8],
-    (v4, v6): (u8, u8),
-    f: &mut fmt::Formatter<'_>,
-) -> Result<bool, fmt::Error> {
-    match *key {
-        [1, a, b, c, d] => {
-            write!(f, "{}", Ipv4Addr::new(a, b, c, d))?;
-            if v4 < 32 {
-                write!(f, "/{v4}")?;
-            }
-        }
-        [2, ref network @ ..] if network.len() <= 16 => {
-            let mut octets = [0; 16];
-            octets[..network.len()].copy_from_slice(network);
-            write!(f, "{}/{v6}", Ipv6Addr::from(octets))?;
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
 }

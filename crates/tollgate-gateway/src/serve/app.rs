@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
@@ -10,17 +9,15 @@ use http::header::{CONNECTION, HeaderValue};
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use tokio_rustls::rustls::ServerConfig;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Denial, Problem, ResponseFormat};
 use tollgate::headers;
-use tollgate::key::{RequestHead, TrustedProxies};
+use tollgate::key::RequestHead;
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
-use tollgate_config::files;
 use tollgate_config::plan::upstream::Address;
-use tollgate_config::plan::{Connections, Front, LlmPlan, Meeting, Plan, is_grpc};
+use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -33,6 +30,7 @@ use super::decide::llm::Llm;
 use super::decide::settled::{Prices, Settled};
 use super::decide::token_limit::{Addresses, TooManyRefused};
 use super::edge::activity::{Patience, stall_after};
+use super::edge::listener_settings::{ListenerKey, ListenerSettings};
 use super::error::BuildError;
 use super::fronts::rate_limits::RateLimits;
 use super::operations::access_log::AccessLog;
@@ -57,18 +55,6 @@ pub(super) struct App<St> {
     pub(super) admin_connections: usize,
     room: WaitQueue,
     llm: Llm,
-}
-
-/// A listener's address in the file, where port 0 lets the system choose the port.
-pub(super) type ListenerKey = (SocketAddr, Front);
-
-#[derive(Clone, Debug)]
-pub(super) struct ListenerSettings {
-    pub(super) tls: Option<Arc<ServerConfig>>,
-    pub(super) proxy_protocol: Option<TrustedProxies>,
-    pub(super) most: usize,
-    pub(super) most_per_address: usize,
-    pub(super) front: Front,
 }
 
 #[derive(Clone)]
@@ -140,17 +126,7 @@ impl<St: Inspect> App<St> {
             room: &room,
         };
         let (routes, preflights) = (parts.routes()?, parts.preflights()?);
-        let mut listeners = HashMap::new();
-        for (listen, most) in plan.listen.iter().zip(most) {
-            // Read at every reload, so new connections get a renewed certificate.
-            let tls = listen.tls.as_ref().map(files::tls).transpose()?;
-            let proxy_protocol = listen.proxy_protocol.clone();
-            let most_per_address = listen.max_connections_per_address;
-            let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
-            let front = listen.front;
-            let settings = ListenerSettings { tls, proxy_protocol, most, most_per_address, front };
-            listeners.insert((listen.addr, front), settings);
-        }
+        let listeners = ListenerSettings::all(&plan, most)?;
         let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
         // Last, because the earlier version keeps its own bounds if this version fails.
         let (requests, bytes) = plan.waiting;

@@ -29,7 +29,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use self::app::{ListenerKey, Persistent};
+use self::app::Persistent;
 pub use self::decide::client_identity::{ClientIdentity, Identity};
 pub use self::decide::key_sources::client_ip;
 use self::decide::keys::KeySets;
@@ -37,6 +37,7 @@ pub use self::decide::lists::lists;
 use self::decide::redis;
 pub use self::decide::redis::connect;
 use self::decide::token_limit::Addresses;
+use self::edge::listener_settings::ListenerKey;
 use self::edge::workers::Workers;
 use self::edge::{listener, slots};
 pub use self::error::BuildError;

@@ -8,9 +8,9 @@ use tokio_util::task::TaskTracker;
 use tollgate::observe::Inspect;
 
 use super::connection;
+use super::listener_settings::{ListenerKey, ListenerSettings};
 use super::slots::Slots;
 use super::workers::Workers;
-use crate::serve::app::{ListenerKey, ListenerSettings};
 use crate::serve::gateway::Gateway;
 
 /// Accepts connections until the gateway drains, and then the connections in the backlog, because

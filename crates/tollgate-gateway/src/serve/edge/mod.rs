@@ -6,6 +6,7 @@ pub(super) mod connection;
 pub(super) mod lifetime;
 pub(super) mod linger;
 pub(super) mod listener;
+pub(super) mod listener_settings;
 pub(super) mod slots;
 pub(super) mod streams;
 pub(super) mod workers;

@@ -6,11 +6,14 @@ use http::Request;
 use http::uri::Scheme;
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tollgate_config::plan::upstream::Endpoint;
 
+use super::open::{PING, PONG};
 use super::*;
 use crate::proxy::Clients;
 use crate::proxy::body::sent::Sent;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Client, Gateway, RawClient, Upstream, exchange};
+use crate::support::{Client, Gateway, RawClient, Upstream};
 
 /// A server that answers with its name. `/health` fails while the given file exists.
 const SERVER: &str = "
@@ -241,57 +241,6 @@ async fn unix_socket_is_a_target() {
     server.wait().unwrap();
     let answer = client.get("/").await;
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (502, "upstream-unreachable"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn prefix_is_stripped_after_limits_match() {
-    let upstream = Upstream::new().await;
-    let (gateway, client) = Gateway::with_client(&format!(
-        "paths: {{ambiguous: keep}}\n\
-         routes:\n\
-         - name: v1\n\
-        \x20 path: /v1/*\n\
-        \x20 target: {{url: 'http://{}/base', stripPrefix: /v1}}\n\
-        \x20 apis: [{{identifier: secret, path: /v1/secret, limit: 1, windowSeconds: 3600}}]\n",
-        upstream.address
-    ));
-    for (path, seen) in [
-        ("/v1", "/base/"),
-        ("/v1/", "/base/"),
-        ("/v1/a?b=/v1/c", "/base/a?b=/v1/c"),
-        ("/v1?b", "/base/?b"),
-        ("/v1/v1/a", "/base/v1/a"),
-        ("/%761//a", "/base/a"),
-    ] {
-        assert_eq!(client.get(path).await.status, 200, "{path}");
-        assert_eq!(upstream.last().uri.to_string(), seen, "{path}");
-        assert_eq!(upstream.last().header("x-forwarded-prefix"), "/v1");
-    }
-    assert_eq!(client.get("/v1/secret").await.status, 200);
-    let count = upstream.seen().len();
-    for (path, status) in [
-        ("/v1/secret", 429),
-        ("/v1//secret", 429),
-        ("/v1/./%73ecret", 429),
-        ("/v1/a/../secret", 429),
-        ("/v10/secret", 404),
-        ("/secret", 404),
-        ("/V1/secret", 404),
-        // The limit matches one of the possible readings.
-        ("/v1/a%2F..%2Fsecret", 429),
-        ("/v1%2Fsecret", 429),
-        ("/v1/..%3B/v1/secret", 429),
-        ("/v1/%5Csecret", 429),
-        // The service might read a path outside the prefix.
-        ("/v1/..%2Fsecret", 400),
-        ("/v1/..%3B/secret", 400),
-        ("/v1/a%2Fb", 400),
-    ] {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-        let answer = exchange(gateway.address, &request);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
-    }
-    assert_eq!(upstream.seen().len(), count, "a rejected request was forwarded");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,54 +1,10 @@
-//! Multiple quotas and wait queues.
+//! Soft limits and wait queues.
 
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::{Gateway, Upstream, sha256};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_tier_quotas_apply() {
-    let upstream = Upstream::new().await;
-    let lines = format!(
-        "{}strategy: sliding_window_log\n\
-         identity: [apiKey, ip]\n\
-         apiKeys:\n\
-         - {{sha256: {}, tier: free}}\n\
-         - {{sha256: {}, tier: pro}}\n\
-         client: {{limit: 1, windowSeconds: 3600}}\n\
-         tiers:\n  \
-           free: {{limit: 8, windowSeconds: 3600, also: [{{limit: 3, windowSeconds: 1800}}]}}\n  \
-           pro: {{limit: 20, windowSeconds: 3600}}\n\
-         apis:\n\
-         - {{identifier: ai, path: /ai, share: 1/4}}\n",
-        upstream.target(),
-        sha256("free-key"),
-        sha256("pro-key")
-    );
-    let (_gateway, client) = Gateway::with_client(&lines);
-    let ask = async |key: &str, path: &str| {
-        let answer = client.send("GET", path, &[("x-api-key", key)], "").await.unwrap();
-        let denied_by = (answer.status == 429).then(|| answer.json()["violated-policies"].clone());
-        denied_by.unwrap_or_default()
-    };
-    for (key, path, denied_by) in [
-        ("free-key", "/", serde_json::json!(null)),
-        // A quarter of 3 rounds down to 0, but the minimum quota is 1.
-        ("free-key", "/ai", serde_json::json!(null)),
-        ("free-key", "/ai", serde_json::json!(["ai/2"])),
-        ("free-key", "/", serde_json::json!(null)),
-        ("free-key", "/", serde_json::json!(["client/2"])),
-        ("nobody", "/", serde_json::json!(null)),
-        ("nobody", "/", serde_json::json!(["client"])),
-        ("pro-key", "/", serde_json::json!(null)),
-    ] {
-        assert_eq!(ask(key, path).await, denied_by, "{key} {path}");
-    }
-    // A client with a single quota gets a single header entry.
-    let answer = client.send("GET", "/", &[("x-api-key", "pro-key")], "").await.unwrap();
-    assert_eq!(answer.header("ratelimit").split(',').count(), 1);
-    assert_eq!(answer.header("x-ratelimit-remaining"), "18");
-}
+use crate::support::{Gateway, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn target_receives_exceeded_soft_limits() {

@@ -276,9 +276,13 @@ async fn old_connection_is_replaced() {
     assert!(seen.try_recv().is_err(), "it is younger than four fifths of the maximum");
     pass(MAX_AGE * 3 / 10).await;
     use_once(pool.checkout().await.unwrap()).await;
-    assert_eq!(seen.recv().await, Some(Seen::Closed));
     use_once(pool.checkout().await.unwrap()).await;
-    assert_eq!(seen.recv().await, Some(Seen::Opened));
+    // The server has answered the last request, but it may not yet have seen the close.
+    let first = seen.try_recv().expect("a new connection");
+    let second = seen.recv().await.unwrap();
+    assert!(
+        [[Seen::Closed, Seen::Opened], [Seen::Opened, Seen::Closed]].contains(&[first, second])
+    );
 }
 
 #[tokio::test]

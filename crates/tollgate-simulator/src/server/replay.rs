@@ -51,7 +51,15 @@ impl Replay {
     pub fn call(&mut self, command: &[Vec<u8>], now: Timestamp) -> Option<Replayed> {
         let name = ["EVAL", "EVALSHA"];
         let name = name.into_iter().find(|it| command[0].eq_ignore_ascii_case(it.as_bytes()))?;
-        let arguments = command[1..].iter().map(|it| Bytes::copy_from_slice(it)).collect();
+        let mut arguments: Vec<_> =
+            command[1..].iter().map(|it| Bytes::copy_from_slice(it)).collect();
+        if *arguments[1] == *b"0" && arguments.len() > CROSS_SLOT {
+            // A call over several slots has its keys behind the time.
+            let keys = arguments.split_off(CROSS_SLOT);
+            arguments.pop();
+            arguments[1] = keys.len().to_string().into();
+            arguments.splice(2..2, keys);
+        }
         let command = Command { name, arguments };
         if !is_call(&command) {
             return None;
@@ -92,6 +100,10 @@ impl Replay {
         self.0.ask(policy, key, cost)
     }
 }
+
+/// The arguments before the keys of a call over several slots: the script, no keys, the head, the
+/// forms, the requests and the time.
+const CROSS_SLOT: usize = 6;
 
 impl Default for Replay {
     fn default() -> Self {

@@ -420,7 +420,9 @@ impl Clients {
             let at = Timestamp::from_micros(at);
             for (charges, verdict) in denied {
                 let pairs = charges.iter().zip(verdict.decisions());
-                for ((policy, key, cost), decision) in pairs.filter(|(_, it)| it.denies()) {
+                // The other process may have settled or reset such a policy.
+                let pairs = pairs.filter(|((policy, ..), it)| it.denies() && !is_settled(policy));
+                for ((policy, key, cost), decision) in pairs {
                     let real = replay.ask(policy, key, *cost, at);
                     let passes = |it: &Decision| match it.outcome {
                         Outcome::Deny { retry_after } => Some(at + retry_after),

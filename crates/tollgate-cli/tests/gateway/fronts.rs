@@ -1,6 +1,5 @@
 //! Other proxies that forward requests themselves and leave the decision to the gateway.
 
-use std::env;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,9 +11,9 @@ use http_body_util::{BodyExt as _, Full};
 use saphyr::LoadableYamlNode as _;
 use tempfile::TempDir;
 use tollgate_replicas::{Port, Process};
-use tollgate_test_servers::{skip, until, until_async};
+use tollgate_test_servers::{until, until_async};
 
-use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream, is_heavy};
+use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -264,22 +263,8 @@ fn envoy(file: &str) -> [&str; 7] {
     ["-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
 }
 
-/// Whether Envoy is installed. It is large, so only `cargo xtask test --all` installs it.
-fn has_envoy() -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let is_here = env::split_paths(&path).any(|folder| folder.join("envoy").is_file());
-    if !is_here && !is_heavy() {
-        skip("Envoy is missing; `cargo xtask test --all` installs it");
-        return false;
-    }
-    true
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_follows_decisions() {
-    if !has_envoy() {
-        return;
-    }
     let checked = check("envoy", &envoy("envoy.yaml"), &["envoy.yaml"]).await;
     let denied = checked.client.get("/a").await;
     assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"));
@@ -337,9 +322,6 @@ impl EnvoySetup {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_sends_descriptors() {
-    if !has_envoy() {
-        return;
-    }
     let rules = [("minute", "year"), ("second", "year"), ("100}", "3}"), ("20}", "1}")];
     let asking =
         EnvoySetup::start("envoy-ratelimit.yaml", Upstream::new().await, &rules, &[]).await;
@@ -375,9 +357,6 @@ async fn token_service() -> Upstream {
 /// exceed the budget, the next request is denied.
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_reports_response_tokens() {
-    if !has_envoy() {
-        return;
-    }
     let rules =
         [("{unit: day, requests_per_unit: 100000}", "{unit: year, requests_per_unit: 100}")];
     let asking = EnvoySetup::start("envoy-tokens.yaml", token_service().await, &rules, &[]).await;
@@ -403,9 +382,6 @@ async fn envoy_reports_response_tokens() {
 /// Each request is charged for 10 tokens, and the tokens in the response are refunded.
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_refunds_negative_hits() {
-    if !has_envoy() {
-        return;
-    }
     let rules = [
         (
             "{unit: day, requests_per_unit: 100000}",

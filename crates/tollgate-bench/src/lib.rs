@@ -46,7 +46,9 @@ use crate::apps::Wrapping;
 type Failure = Box<dyn Error + Send + Sync>;
 
 #[derive(Parser)]
-#[command(about = "Measure the cost of decisions; the tables are written to docs/benchmarks")]
+#[command(
+    about = "Measure the cost of decisions; tables are written to docs/benchmarks/amd or intel"
+)]
 struct Cli {
     #[command(subcommand)]
     bench: Option<Bench>,

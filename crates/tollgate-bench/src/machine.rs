@@ -31,6 +31,15 @@ pub(crate) fn describe(bench: &str) -> Result<String, Failure> {
     ))
 }
 
+/// The processor's maker. Ratios of locked operations differ between makers.
+pub(crate) fn maker() -> &'static str {
+    match &*field("/proc/cpuinfo", "vendor_id").unwrap_or_default() {
+        "AuthenticAMD" => "amd",
+        "GenuineIntel" => "intel",
+        _ => "other",
+    }
+}
+
 /// The value in a file's first line `name : value` or `name=value`.
 fn field(path: &str, name: &str) -> Result<String, Failure> {
     let text = fs::read_to_string(path)?;

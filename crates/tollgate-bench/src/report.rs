@@ -1,4 +1,4 @@
-//! The tables, on the terminal and in docs/benchmarks.
+//! The tables, on the terminal and in docs/benchmarks, where each processor's maker has a folder.
 
 use std::fmt::Write;
 use std::fs;
@@ -65,7 +65,7 @@ pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a benchmark's page and writes it to docs/benchmarks.
+/// Prints a benchmark's page and writes it to the folder of this machine's processor.
 pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Failure> {
     let mut page = format!("# {name}\n\n{method}\n\n{}\n", machine::describe(name)?);
     for table in tables {
@@ -73,6 +73,7 @@ pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Fa
     }
     println!("{page}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
+    let folder = folder.join(machine::maker());
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(name).with_extension("md"), page)?;
     Ok(())

@@ -361,7 +361,7 @@ fn goodput_recovers_after_long_stalls() {
 
 /// A Cluster spreads a million requests per second over 50 shards. A shard gets its share, then
 /// half as much again, and then twice as much. The times are a fit to the Cluster's rows in
-/// `docs/benchmarks/fleet.md`. `docs/benchmarks/scaling.md` has the results.
+/// `docs/benchmarks/intel/fleet.md`. `docs/benchmarks/scaling.md` has the results.
 #[test]
 fn large_fleet_shares_a_shard() {
     let server = Server { network: us(500), call: us(18), request: us(11), ..NEAR };

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 use tollgate::key::Key;
 use tollgate::policy::Cost;
 use tollgate::{Policy, Quota, StoreExt};
 use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, skip, until};
 
-use super::scene::{Held, Scene, TASKS, Told};
+use super::scene::{Held, OUTAGE, Scene, TASKS, Told};
 use crate::support::{ScriptClient, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
@@ -168,6 +169,25 @@ async fn loading_server_recovers() {
     scene.policies_fail().await;
     redis.wait_until_ready();
     assert_eq!(scene.recovers(load).await.held.lost, 0);
+}
+
+/// Another client's script runs for too long. Redis then rejects all commands, even the time query
+/// that would confirm a rejection.
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_server_charges_no_request() {
+    let redis = Redis::start();
+    set(&redis, "lua-time-limit", "1");
+    let scene = Scene::new(&redis.url()).await;
+    let load = scene.load_under_way().await;
+    let mut other = redis.connect().expect("a connection");
+    other.say(&["EVAL", "while true do end", "0"]);
+    other.send().expect("a server");
+    scene.policies_fail().await;
+    sleep(OUTAGE).await;
+    scene.policies_fail().await;
+    assert_eq!(redis.cmd(&["SCRIPT", "KILL"]).error(), None);
+    let report = scene.recovers(load).await;
+    assert_eq!(report.held, Held::default());
 }
 
 #[tokio::test(flavor = "multi_thread")]

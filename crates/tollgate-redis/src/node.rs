@@ -1,6 +1,6 @@
 //! A Redis server.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ pub(crate) struct Node {
     /// When the last answered query of the time was sent. Held while querying, so concurrent calls
     /// share one query, and no query gets another's reply.
     asked_at: tokio::sync::Mutex<Option<Instant>>,
-    /// How often this side has replaced the connection.
-    reconnections: AtomicU64,
+    /// Only counts the connections.
+    connections: Reconnects,
     health: Mutex<Health>,
     breaker: NodeBreaker,
     timeout: Duration,
@@ -84,11 +84,11 @@ impl Node {
             lanes: Mutex::new(Lanes::new(bounds)),
             room: Arc::new(Semaphore::new(MOST_REDIRECTED)),
             named_at: Mutex::new(Instant::now()),
+            connections: connection.reconnects(),
             connection,
             runtime: Handle::current(),
             clock: ServerClock::new(),
             asked_at: tokio::sync::Mutex::default(),
-            reconnections: AtomicU64::new(0),
             health: Mutex::default(),
             breaker,
             timeout: bounds.timeout,
@@ -165,13 +165,15 @@ impl Node {
             commands.push(Command { name, arguments: arguments(name, batch, time) });
         }
         let timeout = deadline.saturating_duration_since(Instant::now());
-        let reconnections = self.reconnections.load(Ordering::Relaxed);
+        // A call that waits for a connection is sent on the next connection.
+        let connection = self.is_connected().then(|| self.connections.count());
         let mut answers = self.connection.send(commands, timeout).await;
+        let connection = connection.unwrap_or_else(|| self.connections.count());
         if is_asking {
             // `ASKING` only applies to the next command, and its answer does not matter.
             answers = answers.into_iter().skip(1).step_by(2).collect();
         }
-        if answers.iter().any(is_refusal) && !self.is_in_step(reconnections, deadline).await {
+        if answers.iter().any(is_refusal) && !self.is_in_step(connection, deadline).await {
             for answer in answers.iter_mut().filter(|answer| is_refusal(answer)) {
                 *answer = Err(CommandError::Lost("an earlier reply is missing".to_owned()));
             }
@@ -222,13 +224,13 @@ impl Node {
         self.query_time(None, deadline).await
     }
 
-    /// Whether the connection has lost no reply, since a call was sent after this number of
-    /// reconnections. Otherwise an error may be the reply to another call, because errors have no
-    /// nonce, and the server may have executed this call.
-    async fn is_in_step(self: &Arc<Self>, reconnections: u64, deadline: Instant) -> bool {
+    /// Whether the connection with this number has lost no reply. Otherwise an error may be the
+    /// reply to another call, because errors have no nonce, and the server may have executed this
+    /// call.
+    async fn is_in_step(self: &Arc<Self>, connection: usize, deadline: Instant) -> bool {
         let is_in_step = self.query_time(Some(Instant::now()), deadline).await.is_ok();
-        // The new connection's replies prove nothing about the old connection.
-        is_in_step && self.reconnections.load(Ordering::Relaxed) == reconnections
+        // A new connection's replies prove nothing about the old connection.
+        is_in_step && self.connections.count() == connection
     }
 
     /// Queries the server's time, unless a query that was sent later than `after` was answered.
@@ -325,11 +327,6 @@ impl Node {
     /// Reconnects, because replies no longer match their calls.
     pub(crate) fn distrust(&self) {
         tracing::warn!(target: "tollgate", "a reply from redis does not match its call, reconnecting");
-        self.reconnect();
-    }
-
-    fn reconnect(&self) {
-        self.reconnections.fetch_add(1, Ordering::Relaxed);
         self.connection.reconnect();
     }
 
@@ -392,7 +389,7 @@ impl Node {
         if (is_led_elsewhere || is_silent) && is_due {
             health.reconnected_at = Some(now);
             drop(health);
-            self.reconnect();
+            self.connection.reconnect();
         }
     }
 }

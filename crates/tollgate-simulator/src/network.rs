@@ -4,6 +4,9 @@
 //! A connection is two pipes, each a task. Commands pass the first pipe, wait for the server, and
 //! their answers pass the second. A road connects a replica with the servers, and outlives
 //! its connections. Messages on different connections can overtake each other.
+//!
+//! TCP delivers a connection's answers in order, so an answer is only lost with its connection. The
+//! store's test `out_of_step.rs` has a client library or proxy that mixes up answers.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -123,6 +123,11 @@ impl Reconnects {
         with_either!(self, it => !matches!(it.recv().await, Err(RecvError::Closed)))
     }
 
+    /// Returns the number of connections so far, if no notification is ever received.
+    pub(crate) fn count(&self) -> usize {
+        with_either!(self, it => it.len())
+    }
+
     /// Discards pending notifications.
     pub(crate) fn skip(&mut self) {
         while with_either!(self, it => it.try_recv().is_ok()) {}

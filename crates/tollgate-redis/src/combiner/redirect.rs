@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 use tollgate_core::StoreError;
 
 use super::{Combiner, Drive, Lane, NO_SERVER};
@@ -56,9 +56,17 @@ impl Route {
 impl Combiner {
     /// Queues a request at the node that has its key now.
     pub(super) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, ticket: &Arc<Ticket>) {
-        if let Some(call) = self.queue(node, ticket) {
-            self.runtime.spawn(Detached { call, tickets: vec![Arc::clone(ticket)] });
+        let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
+        if let Some(call) = self.queue(node, &ticket) {
+            self.runtime.spawn(Detached { call, tickets: vec![ticket] });
+            return;
         }
+        // Requests in the queue expire in its order, but this request's deadline may be
+        // the earliest.
+        self.runtime.spawn(async move {
+            sleep_until(ticket.deadline).await;
+            combiner.expire(&[ticket]);
+        });
     }
 
     /// Redirects requests in one slot to the server that a rejection named. They have not been
@@ -159,12 +167,37 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
-    use tokio::time::Instant;
+    use tokio::time::{Instant, sleep};
 
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
     use crate::ticket::{Awaited, Request};
+
+    #[tokio::test(start_paused = true)]
+    async fn handed_over_request_keeps_its_deadline() {
+        let store = RedisStore::connect("redis://127.0.0.1:1").unwrap();
+        let combiner = &store.0.combiner;
+        let node = combiner.topology.leader_now(0).unwrap();
+        let start = Instant::now();
+        let hand_over = |deadline| {
+            let deadline = start + Duration::from_millis(deadline);
+            let request = Request::Reset { state: Name::new() };
+            let ticket = Arc::new(Awaited::<()>::new(request, 0, 0, deadline));
+            let any: Arc<Ticket> = ticket.clone();
+            combiner.hand_over(&node, &any);
+            ticket
+        };
+        for _ in 0..4 {
+            hand_over(1_000);
+            sleep(Duration::from_millis(1)).await;
+        }
+        // It is queued behind later deadlines.
+        let late = hand_over(40);
+        assert!(late.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        sleep(Duration::from_millis(40)).await;
+        assert!(late.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
 
     #[test]
     fn redirected_request_fails_without_runtime() {

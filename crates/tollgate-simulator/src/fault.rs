@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_redis::simulation;
 
 use crate::network::Access;
+use crate::replica::TIMEOUT;
 use crate::server::{Condition, Restart, Server, move_key};
 use crate::world::{State, World};
 
@@ -375,7 +376,7 @@ pub(crate) async fn fail_over(
 
 /// Moves a key's slot to a shard, or to the next one if the shard has it.
 async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
-    let (slot, label, shard, from, to) = {
+    let (slot, label, shard, from, to, since) = {
         let mut state = world.lock();
         if std::mem::replace(&mut state.is_changing, true) {
             return;
@@ -387,7 +388,11 @@ async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
         let (from, to) = (state.view.owner(slot), state.view.masters[shard]);
         state.member(from).migrating.insert(slot, to);
         state.member(to).importing.insert(slot);
-        (slot, label, shard, from, to)
+        let since = state.history.now();
+        if state.are_apart(from, to) {
+            state.history.disturb();
+        }
+        (slot, label, shard, from, to, since)
     };
     sleep(Duration::from_millis(rng.u64(..30))).await;
     while move_key(&mut world.lock().servers, slot, from, to) {
@@ -399,13 +404,15 @@ async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
         state.view.epoch += 1;
         state.member(from).migrating.remove(&slot);
         state.member(to).importing.remove(&slot);
-        if state.servers[from].clock.now() != state.servers[to].clock.now() {
-            state.history.break_key(&label);
+        if state.are_apart(from, to) {
+            state.history.break_key(&label, since);
         }
         state.note(format_args!("server {to}  has the slot of {label}"));
-        state.is_changing = false;
     }
     spread(world, &[from, to]);
+    // Following two moves would take a request longer than its timeout.
+    sleep(TIMEOUT).await;
+    world.lock().is_changing = false;
 }
 
 /// Some servers learn the new view immediately, and the other servers later.

@@ -95,7 +95,7 @@ struct Correcting {
 #[derive(Clone, Debug)]
 struct Break {
     since: Instant,
-    /// Later than `since` if replicas reach an old master until this instant.
+    /// Later than `since` if replicas reach an old master until this instant, or a slot moved.
     until: Instant,
     /// The key, if only one is concerned.
     label: Option<String>,
@@ -213,7 +213,7 @@ impl History {
     }
 
     /// The time that has passed for servers.
-    fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         Instant::now() + self.slept
     }
 
@@ -231,10 +231,10 @@ impl History {
         self.breaks.push(Break { since, until, label: None });
     }
 
-    /// A key moved to a server with another clock.
-    pub(crate) fn break_key(&mut self, label: &str) {
+    /// A key has moved to a server with another clock, at some time since this instant.
+    pub(crate) fn break_key(&mut self, label: &str, since: Instant) {
         self.disturb();
-        let (since, until, label) = (self.now(), self.now(), Some(label.to_owned()));
+        let (until, label) = (self.now(), Some(label.to_owned()));
         self.breaks.push(Break { since, until, label });
     }
 

@@ -67,7 +67,7 @@ impl Clock for LocalClock {
 }
 
 /// The stores' timeout.
-const TIMEOUT: Duration = Duration::from_millis(50);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(50);
 /// Timers are up to a millisecond late, and an answer takes a few of them.
 const TOLERANCE: Duration = Duration::from_millis(5);
 const KEYS: [&str; 3] = ["ann", "bob", "eve"];

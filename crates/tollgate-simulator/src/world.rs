@@ -105,6 +105,11 @@ impl State {
         &mut self.servers[owner]
     }
 
+    /// Whether two servers' clocks differ.
+    pub(crate) fn are_apart(&self, one: usize, other: usize) -> bool {
+        self.servers[one].clock.now() != self.servers[other].clock.now()
+    }
+
     pub(crate) fn member(&mut self, server: usize) -> &mut Member {
         self.servers[server].member.as_mut().expect("a Cluster's server")
     }

@@ -109,7 +109,7 @@ fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) ->
             part.charge(table, bucket, charge.cost, now);
         }
     }
-    Verdict::new(admitted, now, decisions)
+    Verdict::new(admitted, now, decisions.iter().copied())
 }
 
 /// Decides on a known key, and charges it if `cost` is allowed.

@@ -167,6 +167,18 @@ mod tests {
         !again.is_empty()
     }
 
+    /// Calls that were sent later may have been executed earlier, and may have remembered denials.
+    #[test]
+    fn reset_answer_clears_deny_cache() {
+        let (_runtime, store, node, start) = known();
+        let combiner = &store.0.combiner;
+        let epoch = combiner.deny_cache.epoch();
+        let reply = Reply { now: Timestamp::from_micros(60_000_000), rows: vec![Row::Reset] };
+        let sent = Sent { instant: start, moment: 0 };
+        combiner.distribute(&Batch::new(0), reply, &[request(start)], sent, &node);
+        assert!(combiner.deny_cache.epoch() > epoch);
+    }
+
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// If the clock were taken to be ahead, later deadlines would be too late.

@@ -103,6 +103,8 @@ const STUTTER: u8 = 17;
 const MOVES: Range<u8> = 19..22;
 /// Slewed clocks and late answers: blocks are then spent until shortly before they end.
 const CLOSE: [u8; 5] = [5, STUTTER, STUTTER, STUTTER, 22];
+/// A step back, in microseconds. All of a run's faults together are less than a second.
+const LITTLE: i64 = -80_000;
 /// The fastest slew (chrony's default bound), in parts per million.
 const SLEW: i64 = 83_333;
 
@@ -175,7 +177,7 @@ impl Fault {
                 Self::Move { key: rng.usize(..3), shard, seed: rng.u64(..) }
             }
             kind if MOVES.contains(&kind) => Self::Cut { replica },
-            14 => Self::Step { shard, ahead },
+            14 => Self::Step { shard, ahead: if rng.bool() { LITTLE } else { ahead } },
             15 => {
                 let most = [100_000, 1_000_000, 5_000_000][rng.usize(..3)];
                 Self::Suspend { micros: rng.u64(10_000..most) }
@@ -251,7 +253,7 @@ impl Fault {
                 state.is_changing = false;
                 state.servers[master].start(with);
                 if with != Restart::All {
-                    state.history.break_off();
+                    state.history.break_off(1);
                 }
             }
             Self::Failover { shard, ahead, is_split, lasts } => {
@@ -282,7 +284,7 @@ impl Fault {
             Self::Step { shard, ahead } => {
                 let mut state = world.lock();
                 master(&mut state, shard).clock.step(ahead);
-                state.history.break_off();
+                state.history.break_off((ahead != LITTLE).into());
             }
             Self::Slew { servers, replicas, lasts } => {
                 {
@@ -358,7 +360,7 @@ pub(crate) async fn fail_over(
             // Both masters grant the quota.
             state.history.split(lasts);
         } else {
-            state.history.break_off();
+            state.history.break_off(1);
         }
         state.note(format_args!("server {new}  is the master instead of server {old}"));
         state.changed.notify_waiters();

@@ -91,9 +91,11 @@ struct Correcting {
     ended: Option<Instant>,
 }
 
-/// A reason why servers admit another quota: a server lost data, or its clock stepped.
+/// A server lost data, or its clock stepped.
 #[derive(Clone, Debug)]
 struct Break {
+    /// How many more quotas servers may admit.
+    quotas: u64,
     since: Instant,
     /// Later than `since` if replicas reach an old master until this instant, or a slot moved.
     until: Instant,
@@ -217,25 +219,25 @@ impl History {
         Instant::now() + self.slept
     }
 
-    /// A server lost data, or its clock stepped.
-    pub(crate) fn break_off(&mut self) {
+    /// A server lost data, or its clock stepped. It may admit this many more quotas.
+    pub(crate) fn break_off(&mut self, quotas: u64) {
         self.disturb();
         let (since, until) = (self.now(), self.now());
-        self.breaks.push(Break { since, until, label: None });
+        self.breaks.push(Break { quotas, since, until, label: None });
     }
 
     /// For this time from now on, replicas reach an old master besides the new one.
     pub(crate) fn split(&mut self, lasts: Duration) {
         self.slew(true);
         let (since, until) = (self.now(), self.now() + lasts);
-        self.breaks.push(Break { since, until, label: None });
+        self.breaks.push(Break { quotas: 1, since, until, label: None });
     }
 
     /// A key has moved to a server with another clock, at some time since this instant.
     pub(crate) fn break_key(&mut self, label: &str, since: Instant) {
         self.disturb();
         let (until, label) = (self.now(), Some(label.to_owned()));
-        self.breaks.push(Break { since, until, label });
+        self.breaks.push(Break { quotas: 1, since, until, label });
     }
 
     /// Returns when a key's state or time broke off.
@@ -516,7 +518,9 @@ impl History {
 
 /// Describes a window in which servers charged more than the limit, and another limit for each break
 /// in it. A failover, data loss, a clock step, and a slot's move to a server with another clock each
-/// allow "**more**, by a quota", and a failover another one while replicas reach the old master.
+/// allow "**more**, by a quota", and a failover another one while replicas reach the old master. A
+/// step back by less than a second allows none: "time stops for live keys, which outlive their
+/// charges by a second".
 fn excess_beside(
     charged: &[(Instant, u64)],
     breaks: &[&Break],
@@ -530,9 +534,9 @@ fn excess_beside(
         let units: u64 =
             charged[..=index].iter().rev().take_while(|(at, _)| since(*at)).map(|(_, it)| it).sum();
         let concerns = |it: &&&Break| it.since <= *end && *end - it.until < window;
-        let quotas = 1 + breaks.iter().filter(concerns).count() as u64;
-        if units > quotas * limit {
-            return Some(format!("{units} units of {limit}, after {} breaks", quotas - 1));
+        let more: u64 = breaks.iter().filter(concerns).map(|it| it.quotas).sum();
+        if units > (1 + more) * limit {
+            return Some(format!("{units} units of {limit}, and {more} more quotas"));
         }
     }
     None

@@ -1,7 +1,8 @@
 //! Records a run, and checks it against `docs/guarantees.md`.
 //!
 //! The simulation knows both sides: the answers that replicas got, and the changes that the server
-//! made. Each check below quotes the promise that it verifies.
+//! made. Each check below quotes the promise that it verifies. The checks are in one file because they
+//! share the record.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;

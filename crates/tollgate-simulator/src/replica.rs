@@ -1,4 +1,6 @@
 //! A replica and its requests.
+//!
+//! One file, because requests, settlements and resets record their answers in the same form.
 
 use std::fmt;
 use std::sync::Arc;

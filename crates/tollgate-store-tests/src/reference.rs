@@ -1,4 +1,5 @@
-//! A store that is as simple as possible, with which all other stores are compared.
+//! A store that is as simple as possible, with which all other stores are compared. It is one file, so
+//! that a reader can check all of it from top to bottom.
 
 use std::collections::{HashMap, HashSet};
 

@@ -3,6 +3,7 @@
 
 mod clock;
 pub(crate) mod cluster;
+mod data;
 pub(crate) mod replay;
 mod reply;
 mod request;
@@ -11,19 +12,16 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Policy, Quota, ReceiptId, Settlement, Timestamp, Verdict,
+    Charge, Cost, Decision, Key, Micros, Policy, ReceiptId, Settlement, Timestamp, Verdict,
 };
-use tollgate_redis::simulation::{self, Answer, Command, CommandError, Value};
-use tollgate_store_tests::reference::Reference;
+use tollgate_redis::simulation::{Answer, Command, CommandError, Value};
 
 pub(crate) use self::clock::Clock;
 use self::cluster::{Member, View};
+use self::data::{Data, any_policy};
 use self::reply::Reply;
 use self::request::{Call, Request, Sum};
 
-/// A key expires in the second that starts this many seconds after the second in which its state
-/// becomes fresh.
-const SLACK: u64 = 2;
 /// A process counts for at least this long after its last heartbeat.
 const COUNTED: Micros = Micros::new(5_000_000);
 
@@ -62,17 +60,6 @@ pub(crate) enum Restart {
     /// The copy's data, which lacks the latest writes.
     Copy,
     Nothing,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Data {
-    reference: Reference,
-    /// The processes that share the quotas, and when each was last seen.
-    roster: BTreeMap<Bytes, Timestamp>,
-    /// When each key expires.
-    expiries: BTreeMap<(String, Vec<u8>), Timestamp>,
-    /// The keys that mark receipts as settled.
-    receipts: BTreeMap<Bytes, ReceiptId>,
 }
 
 /// A change that the server made, under stored names.
@@ -399,74 +386,10 @@ impl Server {
     }
 }
 
-impl Data {
-    /// Whether a key exists.
-    fn has(&self, name: &[u8], now: Timestamp) -> bool {
-        self.receipts.contains_key(name)
-            || self.expiries.get(&state_of(name)).is_some_and(|at| now < *at)
-    }
-
-    /// Returns a slot's key names.
-    fn names(&self, slot: u16) -> Vec<Bytes> {
-        let states = self
-            .expiries
-            .keys()
-            .map(|(policy, key)| Bytes::from([key.as_slice(), b":", policy.as_bytes()].concat()));
-        let names = states.chain(self.receipts.keys().cloned());
-        names.filter(|name| simulation::slot(name) == slot).collect()
-    }
-
-    /// Moves a key.
-    fn hand_over(&mut self, name: &Bytes, to: &mut Self) {
-        if let Some(id) = self.receipts.remove(name) {
-            to.receipts.insert(name.clone(), id);
-            to.reference.mark_settled(id);
-        }
-        let state = state_of(name);
-        if let Some(expires) = self.expiries.remove(&state) {
-            let key = Key::new(&*state.1);
-            self.reference.hand_over(&any_policy(&state.0), &key, &mut to.reference);
-            to.expiries.insert(state, expires);
-        }
-    }
-
-    /// Drops an expired key.
-    fn expire(&mut self, policy: &str, key: &Key, now: Timestamp) {
-        let name = (policy.to_owned(), key.as_bytes().to_vec());
-        if self.expiries.get(&name).is_some_and(|at| now >= *at) {
-            self.expiries.remove(&name);
-            self.reference.drop_state(&any_policy(policy), key);
-        }
-    }
-
-    /// Sets the expiry if the key was written.
-    fn written(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
-        let name = (policy.name().to_owned(), key.as_bytes().to_vec());
-        match self.reference.fresh_after(policy, key, now) {
-            Micros::ZERO => {
-                self.reference.drop_state(policy, key);
-                self.expiries.remove(&name);
-            }
-            after => {
-                let second = (now + after).as_micros() / 1_000_000 + SLACK;
-                self.expiries.insert(name, Timestamp::from_micros(second * 1_000_000));
-            }
-        }
-    }
-}
-
 /// Whether this calls the script that decides, and not the roster's script.
 pub(crate) fn is_call(command: &Command) -> bool {
     let is_script = matches!(command.name, "EVAL" | "EVALSHA");
     is_script && !command.arguments.get(2).is_some_and(|key| key.ends_with(b"{roster}"))
-}
-
-/// Returns the policy and subject in a state's name.
-fn state_of(name: &[u8]) -> (String, Vec<u8>) {
-    let end = name.iter().position(|byte| *byte == b'}').expect("a subject in braces");
-    let (subject, policy) = name.split_at(end + 1);
-    let policy = policy.get(1..).unwrap_or_default();
-    (String::from_utf8_lossy(policy).into_owned(), subject.to_vec())
 }
 
 /// Moves a slot's next key between servers. Returns `false` if there is none.
@@ -475,10 +398,4 @@ pub(crate) fn move_key(servers: &mut [Server], slot: u16, from: usize, to: usize
     let Some(name) = from.data.names(slot).into_iter().next() else { return false };
     from.data.hand_over(&name, &mut to.data);
     true
-}
-
-/// A policy with this name. States depend only on the name.
-fn any_policy(name: &str) -> Policy {
-    Policy::fixed_window_counter(name, Quota::per_second(1))
-        .expect("a policy that was built before")
 }

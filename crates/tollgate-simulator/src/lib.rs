@@ -12,9 +12,9 @@
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
-//! | `server/` | a server, its clock, its part in a Cluster, and replays of a real server's calls |
+//! | `server/` | a server, its data, its clock, its part in a Cluster, and replays of a real server's calls |
 //! | `network.rs` | connections that delay, lose and break |
-//! | `fault.rs` | faults |
+//! | `fault/` | faults: their kinds and odds, and what they do |
 //! | `history.rs` | records both sides and checks the promises |
 
 mod fault;

@@ -1,4 +1,4 @@
--- Blocks of units that replicas may spend without calling the store: how a key counts them.
+-- Leases: how a key counts the blocks of units that replicas may spend without calling the store.
 -- Lua port of crates/tollgate-core/src/lease.rs.
 --
 -- holds: { id, units, last } of each open block, ordered by expiry; and `held`, the units in all
@@ -8,7 +8,7 @@ local min, max = math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX, add, since = number.MAX, number.add, number.since
 
--- The most open blocks per key: Holds::MAX.
+-- The maximum number of open blocks per key: Holds::MAX.
 local MOST = 64
 -- Bytes per block: its id, its units and its last instant.
 local HOLD = 20

@@ -20,7 +20,7 @@ local function start(rule, index)
   return min(index * rule.window, MAX)
 end
 
--- How far into a window the `previous` window's units weigh at most `room`.
+-- The time after a window's start at which the `previous` window's units weigh at most `room`.
 local function until_weight(rule, previous, room)
   if previous <= room then return 0 end
   return rule.window - mul_div_floor(room, rule.window, previous)

@@ -5,30 +5,31 @@ use std::fmt;
 #[non_exhaustive]
 pub enum AdminError {
     /// The router has no token, so any client could reset limits.
-    #[error("the admin router has no token: give it one with `.token(..)`")]
+    #[error("the admin router has no token: set one with `.token(..)`")]
     NoToken,
 
     /// The token is too short to be secure, or cannot be sent in a header.
     #[error(
-        "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
-         random: `openssl rand -hex 32` makes one"
+        "the admin router's token must be 16 to 4096 visible ASCII characters, chosen at random, \
+         for example with `openssl rand -hex 32`"
     )]
     WeakToken,
 
     /// The host is not valid.
-    #[error("invalid host {0:?}: write a name or an address without a port, as `admin.local`")]
+    #[error(
+        "invalid host {0:?}: expected a name or an address without a port, such as `admin.local`"
+    )]
     Host(String),
 
     /// The peer is not an origin.
     #[error(
-        "invalid peer {0:?}: write scheme, host and port and nothing else, as \
-         `http://127.0.0.1:9101`"
+        "invalid peer {0:?}: expected only scheme, host and port, such as `http://127.0.0.1:9101`"
     )]
     Peer(String),
 
     /// The address for the page's buttons is not an origin.
     #[error(
-        "invalid address {0:?} for the buttons: write scheme, host and port and nothing else, as \
+        "invalid address {0:?} for the buttons: expected only scheme, host and port, such as \
          `http://127.0.0.1:3000`"
     )]
     Target(String),

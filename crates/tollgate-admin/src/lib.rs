@@ -108,8 +108,9 @@ impl AdminBuilder {
         self
     }
 
-    /// Requires the token for numbers too, so only the page's files are public. Use this if other
-    /// users can reach the address: the host check stops websites, but a program can send any host.
+    /// Requires the token for the numbers too, so only the page's files are public. Use this if
+    /// other users can reach the address: the host check stops websites, but a program can send any
+    /// `Host`.
     pub const fn numbers_need_token(mut self) -> Self {
         self.numbers_need_token = true;
         self
@@ -122,7 +123,7 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets how `GET /top` shows client keys: hashed, masked or in clear.
+    /// Sets how `GET /top` shows client keys: hashed, masked or in plain text.
     pub const fn show_subjects(mut self, format: SubjectFormat) -> Self {
         self.format = format;
         self

@@ -91,7 +91,7 @@ async fn settle(
     // `from_str_radix` accepts a sign.
     let is_id = settle.id.len() == 32 && !settle.id.starts_with('+');
     let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| is_id);
-    let id = id.ok_or_else(|| wrong("`id` has to be 32 hex digits.".to_owned()))?;
+    let id = id.ok_or_else(|| wrong("`id` must be 32 hex digits.".to_owned()))?;
     let charged_at = Timestamp::from_micros(settle.charged_at);
     let receipt = Receipt {
         id: ReceiptId(id),
@@ -114,7 +114,7 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Re
     let most = match parameter(&uri, "most") {
         Some(most) => {
             most.parse().ok().filter(|most| (1..=128).contains(most)).ok_or_else(|| {
-                Problem::new(StatusCode::BAD_REQUEST, "`most` has to be a number from 1 to 128.")
+                Problem::new(StatusCode::BAD_REQUEST, "`most` must be a number from 1 to 128.")
             })?
         }
         None => 20,

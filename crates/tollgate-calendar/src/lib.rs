@@ -114,7 +114,7 @@ impl Unit {
 pub enum ZoneError {
     /// No time zone has this name.
     #[error(
-        "no time zone is called `{}`: use a name of the IANA database, for example Europe/Berlin",
+        "no time zone is called `{}`: expected an IANA name such as Europe/Berlin",
         .zone.escape_default()
     )]
     Unknown {

@@ -72,7 +72,7 @@ impl ByName {
             if names.is_empty() {
                 return Err(wrong(
                     &files.certificate,
-                    "its first certificate names no host, so no client could ask for it",
+                    "its first certificate names no host, so no client could request it",
                     "give a certificate with DNS names in its subject alternative names",
                 ));
             }

@@ -113,7 +113,7 @@ texts! {
             Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
                 checked(text, RedisStore::builder(text))
             }
-            Some(("redis" | "rediss" | "redis+unix", _)) => Err("it names no host".to_owned()),
+            Some(("redis" | "rediss" | "redis+unix", _)) => Err("it has no host".to_owned()),
             Some(_) => Err("its scheme is not redis, rediss or redis+unix".to_owned()),
             None => Err("it has no scheme".to_owned()),
         };
@@ -172,7 +172,7 @@ texts! {
             .ok_or_else(|| "write a number from 0 to 1, or two whole numbers such as 1/10".to_owned());
 
     /// Several headers in one text. No message shows the text, because it may contain a password.
-    Fields(text) -> Vec<(HeaderName, HeaderValue)>: "headers such as name=value,name=value" => {
+    Fields(text) -> Vec<(HeaderName, HeaderValue)>: "a list of headers such as name=value,name=value" => {
         let field = |(place, field): (usize, &str)| {
             let wrong = |what: &str| format!("field {} {what}", place + 1);
             let (name, value) = field.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
@@ -196,7 +196,7 @@ texts! {
         match millionths(amount.trim_end()).filter(|_| has_currency) {
             Some(0) => Err("no request would pass: write more than 0".to_owned()),
             Some(amount) => Ok(amount),
-            None => Err("write a number, and a currency of three letters if you like".to_owned()),
+            None => Err("write a number, optionally with a three-letter currency".to_owned()),
         }
     };
 
@@ -211,7 +211,7 @@ texts! {
     {
         "reject" => Ok(OnExceeded::Reject),
         "annotate" => Ok(OnExceeded::Annotate),
-        "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
+        "wait" => Err("set the maximum wait: `{wait: 30s}`".to_owned()),
         _ => Err("there are no other values".to_owned()),
     };
 
@@ -296,14 +296,14 @@ fn url(text: &str) -> Result<Uri, String> {
     if !matches!(uri.scheme().map(Scheme::as_str), Some("http" | "https")) {
         return Err("it does not start with http:// or https://".to_owned());
     }
-    let authority = uri.authority().ok_or("it names no host")?;
+    let authority = uri.authority().ok_or("it has no host")?;
     if authority.as_str().contains('@') {
         return Err("it must not contain a user or password".to_owned());
     }
     if authority.host().is_empty()
         || (authority.as_str() != authority.host() && authority.port().is_none())
     {
-        return Err("it names no host, or a port that is not valid".to_owned());
+        return Err("it has no host, or an invalid port".to_owned());
     }
     if text.contains('#') {
         return Err("a fragment is never sent: leave it out".to_owned());

@@ -204,7 +204,7 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
     let [number, unit, algorithm]: [&Setting; 3] =
         [&limit.requests_per_unit, &limit.unit, &limit.algorithm];
     let allowed = if limit.unlimited.value()? {
-        let what = |key: &Setting| format!("`{}` has no effect beside `unlimited: true`", key.key);
+        let what = |key: &Setting| format!("`{}` has no effect with `unlimited: true`", key.key);
         if unit.is_set() {
             unit.name().error(what(unit), "remove one of the two");
         }
@@ -219,7 +219,7 @@ fn rule(limit: &RateLimit, domain: &str) -> Checked<Rule> {
         }
         if !number.is_set() {
             limit.info.location.warn(
-                "`requests_per_unit` is missing, which is 0: every request is denied",
+                "`requests_per_unit` is missing, which means 0: every request is denied",
                 "write the number of requests",
             );
         }

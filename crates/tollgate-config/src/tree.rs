@@ -272,7 +272,7 @@ impl Builder<'_> {
 
     fn open(&mut self, at: Span, anchor: usize, kind: FrameKind) -> Option<()> {
         if self.is_key() {
-            return self.stop(at, "a list or section as a key", "a key is a word");
+            return self.stop(at, "a list or section as a key", "write a word as the key");
         }
         if self.frames.len() >= MAX_DEPTH {
             return self.stop(
@@ -333,7 +333,7 @@ impl Builder<'_> {
             let path = path(&self.frames);
             self.problems.error(
                 Place { span: at, path },
-                format!("`{}` is here twice", name.escape_debug()),
+                format!("`{}` is defined twice", name.escape_debug()),
                 "keep one of them",
             );
         }

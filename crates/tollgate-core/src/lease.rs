@@ -3,7 +3,7 @@
 //!
 //! A replica that may spend units on its own has a [`Hold`] on these units until some instant. A
 //! key consists of its algorithm's state and its [`Holds`]. The construction is the same for all
-//! algorithms and uses only the verbs in [`Rule`]:
+//! algorithms and uses only the methods of [`Rule`]:
 //!
 //! * An **open** hold counts as if all its units were charged now: a request for `c` units is
 //!   assessed as a request for `c` plus all open holds.

@@ -94,16 +94,16 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// retain their timestamps.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>>;
 
-    /// Restarts a permit's lease ([`Policy::is_concurrency`]) in one step, during which no other
-    /// request can take its units.
+    /// Renews a permit ([`Policy::is_concurrency`]) in one step, during which no other request can
+    /// take its units.
     ///
     /// Returns the new receipt. The old receipt can no longer refund units. If the units no longer
-    /// count, because the lease has expired, the key was reset or the store lost it, they are
+    /// count, because the permit has expired, the key was reset or the store lost it, they are
     /// charged again, up to a debt of one capacity. Returns `None` if the receipt was already
     /// settled.
     ///
     /// After an error that [may have charged](StoreError::may_have_charged), renew the same receipt
-    /// again. At worst, the units count twice until the lost lease expires. Only concurrency limits
+    /// again. At worst, the units count twice until the lost permit expires. Only concurrency limits
     /// have permits; renewing any other receipt is an error.
     fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>>;
 

@@ -37,7 +37,8 @@ pub fn explore(test: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(test, TRIES);
 }
 
-/// Lets other threads run until `try_lock` succeeds. A deadlock exceeds shuttle's number of steps.
+/// Lets other threads run until `try_lock` succeeds. A deadlock exceeds shuttle's maximum number
+/// of steps.
 fn acquire<G>(try_lock: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
     if !IS_EXPLORING.get() {
         return lock();

@@ -85,7 +85,7 @@ impl<St: Store> LlmBudget<St> {
 }
 
 impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
-    /// Limits requests, or concurrent requests. It may be called several times.
+    /// Limits requests or concurrent requests. May be called several times.
     pub fn requests(mut self, policy: Policy) -> Self {
         self.limits = self.limits.limit(limit(policy, &self.key));
         self
@@ -99,7 +99,7 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
         self
     }
 
-    /// Limits the price of these tokens, in the unit of the [prices](crate::Price).
+    /// Limits the tokens' price, in the unit of the [prices](crate::Price).
     pub fn money(mut self, policy: Policy) -> Self {
         self.money = Some(policy.name().to_owned());
         let limit = limit(policy, &self.key);

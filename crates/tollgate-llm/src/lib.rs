@@ -42,7 +42,7 @@
 //! | OpenAI embeddings | yes | yes | – |
 //! | Anthropic messages | yes | yes | yes |
 //!
-//! The APIs use different names, so the parsers recognize each by its names and need no setting.
+//! The parsers need no setting, because they recognize each API by its field names.
 //!
 //! # Unusual input
 //!

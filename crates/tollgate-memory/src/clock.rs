@@ -15,7 +15,7 @@ pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// The real time. This clock reads the system clock when it is created, and then counts on with the
+/// The real time. This clock reads the system clock when it is created, and then advances with the
 /// processor's cycle counter if that counter is steady.
 ///
 /// It therefore never steps when the system clock is changed, and reading it takes half the time of

@@ -129,7 +129,7 @@ impl Failure {
 }
 
 const NOT_FOLLOWED: &str =
-    ": its nodes disagree, or the URL of this Cluster should begin with redis-cluster://";
+    ": its nodes disagree, or the URL of this Cluster should start with redis-cluster://";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,7 +138,7 @@ impl fmt::Display for Refusal {
             Self::Moved { slot, to } => write!(f, "slot {slot} is at {to}{NOT_FOLLOWED}"),
             Self::Ask { to } => write!(f, "the keys are on their way to {to}{NOT_FOLLOWED}"),
             Self::TryAgain => f.write_str("the keys of the call are on their way to another node"),
-            Self::ReadOnly => f.write_str("the server is a replica and takes no writes"),
+            Self::ReadOnly => f.write_str("the server is a replica and accepts no writes"),
             Self::Other(text) => f.write_str(text),
         }
     }

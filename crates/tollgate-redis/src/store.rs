@@ -23,8 +23,8 @@ use crate::roster::Roster;
 use crate::stats::RedisStats;
 use crate::ticket::{Answer, Awaited, OwnedCharge, Request};
 
-/// The store that processes share: all processes that use the same Redis share their quotas. Clones
-/// share one connection.
+/// A store in Redis: all processes that use the same server share their quotas. Clones share one
+/// connection.
 ///
 /// ```no_run
 /// use tollgate_redis::RedisStore;

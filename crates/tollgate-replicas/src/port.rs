@@ -33,7 +33,7 @@ impl Port {
             }
         }
         Err(Failure::new(format!(
-            "no free port of 127.0.0.1 among {ATTEMPTS} in {RANGE:?}; end some servers"
+            "{ATTEMPTS} random ports of 127.0.0.1 in {RANGE:?} are in use; stop some servers"
         )))
     }
 

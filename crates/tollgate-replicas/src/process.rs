@@ -112,7 +112,7 @@ impl Process {
         let said = self.said();
         let said = said.lines().rev().find(|line| !line.trim().is_empty());
         let said = said.map(|line| line.trim().trim_start_matches("error: "));
-        let said = said.map(|line| format!("; it said: {line}")).unwrap_or_default();
+        let said = said.map(|line| format!(": {line}")).unwrap_or_default();
         Err(Failure::new(format!("{} {why}{said}", self.name)))
     }
 

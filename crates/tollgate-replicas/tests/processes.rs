@@ -42,7 +42,7 @@ fn failed_start_reports_the_last_output_line() {
     // nginx rejects an upstream without servers.
     let line = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[], folder.path()).unwrap_err();
     let line = line.to_string();
-    assert!(line.starts_with("nginx ended with exit status: 1; it said: "), "{line}");
+    assert!(line.starts_with("nginx ended with exit status: 1: "), "{line}");
     assert!(line.contains("no servers are inside upstream") && !line.contains('\n'), "{line}");
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct History {
     /// For how long the replicas' timers stopped, because their machines were suspended.
     slept: Duration,
     breaks: Vec<Break>,
-    /// Faults due to which clocks run faster or slower now, or replicas reach different servers, and
+    /// The number of current faults that change clock rates or split replicas between servers, and
     /// whether there ever was such a fault.
     slews: u64,
     is_uneven: bool,

@@ -108,7 +108,7 @@ fn regions_never_exceed_shared_quota() {
             },
         ),
     ];
-    println!("demand | share | time of a lease | of the possible | by a round trip | too many");
+    println!("demand | share | lease time | of the possible | by a round trip | too many");
     for (name, demand) in cases {
         for (of, millis) in [(20, 1_000), (3, 1_000), (6, 300)] {
             let lease = Lease::of(1, of).ttl(Duration::from_millis(millis));

@@ -48,7 +48,7 @@ struct Record {
     reset: Vec<((String, Key), Answer<()>)>,
 }
 
-/// Each charge's policy, the key under which Redis has it, and the cost.
+/// Each charge's policy, the key under which Redis stores it, and the cost.
 type Charges = Vec<(Policy, Key, Cost)>;
 
 /// A server with a relay that records its calls, and with proxies between it and the replicas.

@@ -14,7 +14,7 @@
 //! be equal. Each run uses different traces. A failed check prints the variable `TOLLGATE_SEED`
 //! that reproduces it, and `TOLLGATE_LONG=1` makes the traces 150 times longer.
 //!
-//! For a wrapper, also call [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers),
+//! For a wrapper, also call [`wrapper_returns_inner_store_properties`](checks::wrappers),
 //! which covers the trait methods that have a default.
 //!
 //! ```
@@ -82,14 +82,14 @@ macro_rules! store_tests {
     ($harness:ty) => {
         $crate::store_tests!($harness, real time);
         $crate::store_tests!(@each $harness: traces::{
-            settling_and_resetting_equal_those_of_the_reference,
+            settlements_and_resets_match_the_reference,
         });
         $crate::store_tests!(@moving each $harness);
     };
     ($harness:ty, real time) => {
         $crate::store_tests!(@list each $harness);
         $crate::store_tests!(@each $harness: traces::{
-            every_verdict_equals_that_of_the_reference,
+            verdicts_match_the_reference,
         });
     };
     ($harness:ty, several machines) => {
@@ -103,91 +103,91 @@ macro_rules! store_tests {
         $crate::store_tests!(@$how $harness:
             basics::{
                 admits_exactly_the_limit,
-                says_what_is_left_and_when_it_is_whole,
-                a_cost_above_the_capacity_can_never_pass,
-                peeking_changes_nothing,
-                a_denial_changes_nothing,
-                keys_are_separate_whatever_their_bytes,
+                decisions_report_remaining_and_reset,
+                cost_above_capacity_never_passes,
+                zero_cost_changes_nothing,
+                denials_change_nothing,
+                keys_are_arbitrary_bytes,
                 policies_are_separate_by_name,
                 clones_share_state,
-                reset_forgets_one_key,
+                reset_affects_one_key,
             },
             several::{
-                all_or_none,
-                the_others_report_what_is_left_of_them,
-                charges_to_one_key_and_policy_add_up,
-                a_shadow_never_blocks,
-                a_shadow_is_charged_only_with_an_admitted_request,
-                more_policies_than_fit_inline,
-                one_policy_under_two_quotas_is_an_error,
-                asking_at_several_costs_takes_nothing,
-                what_only_asks_comes_after_what_is_charged,
+                charges_are_all_or_none,
+                denied_request_reports_other_policies,
+                charges_to_same_quota_are_summed,
+                shadow_never_denies,
+                shadow_counts_only_admitted_requests,
+                request_can_have_ten_policies,
+                conflicting_quotas_are_an_error,
+                dry_charges_change_nothing,
+                dry_charges_see_other_charges,
             },
             settle::{
-                what_is_given_back_can_be_used_again,
-                a_receipt_settles_once,
-                settling_upwards_leaves_a_debt_of_one_capacity_at_most,
-                a_receipt_from_before_a_reset_gives_nothing_back,
-                a_receipt_of_another_quota_gives_nothing_back,
-                a_debt_is_owed_under_the_quota_that_holds,
-                a_quota_stated_otherwise_is_the_same_quota,
+                refunded_units_can_be_used_again,
+                receipt_settles_once,
+                debt_is_bounded_by_capacity,
+                reset_invalidates_earlier_receipts,
+                changed_quota_invalidates_earlier_receipts,
+                old_receipt_does_not_reduce_new_debt,
+                equivalent_quotas_share_state,
             },
             in_flight::{
-                what_is_in_flight_counts_until_it_is_given_back,
-                a_renewed_permit_counts_once,
-                a_renewed_permit_outlives_a_reset,
-                a_changed_limit_keeps_what_is_in_flight,
-                only_what_is_in_flight_is_renewed,
-                never_more_than_the_limit_is_in_flight,
+                permit_counts_until_it_is_returned,
+                renewed_permit_counts_once,
+                renewal_charges_permit_again_after_reset,
+                changed_limit_preserves_permits,
+                only_permits_can_be_renewed,
+                concurrency_never_exceeds_the_limit,
             },
             penalties::{
-                the_third_denial_blocks,
+                third_denial_blocks,
                 only_denials_of_the_same_key_strike,
-                failures_that_are_settled_strike,
-                many_denials_at_once_make_one_block,
+                settling_upwards_adds_a_strike,
+                concurrent_denials_cause_one_block,
             },
             versions::{
-                a_changed_quota_keeps_what_was_consumed,
-                two_versions_side_by_side_admit_no_more_than_the_larger,
-                a_changed_algorithm_keeps_what_was_consumed,
+                changed_quota_preserves_consumed_units,
+                alternating_versions_obey_the_larger_limit,
+                changed_algorithm_preserves_consumed_units,
             },
             concurrency::{
-                many_tasks_on_one_key_admit_exactly_the_limit,
-                many_tasks_on_pairs_of_policies_admit_exactly_the_tighter,
-                mixed_costs_fill_the_limit_to_the_last_unit,
-                settling_under_contention_loses_nothing,
-                queued_requests_have_a_departure_each,
+                concurrent_tasks_share_one_limit,
+                concurrent_tasks_obey_tightest_policy,
+                mixed_costs_use_every_unit,
+                concurrent_settlements_lose_no_units,
+                queued_requests_depart_separately,
             },
             calendar::{
-                a_denial_waits_for_the_end_of_the_period,
-                a_refund_counts_in_the_current_period,
-                a_changed_calendar_keeps_what_was_consumed,
-                the_period_is_that_of_the_decision,
+                denial_reports_period_end,
+                refund_counts_in_current_period,
+                changed_calendar_preserves_consumed_units,
+                decision_uses_its_own_period,
             }
         );
     };
     (@moving $how:ident $harness:ty) => {
         $crate::store_tests!(@$how $harness:
             time::{
-                a_denial_passes_at_its_retry_after_and_not_before,
-                a_key_is_whole_again_at_its_reset_after,
-                a_queue_leaves_evenly,
+                denied_until_retry_after,
+                key_is_unused_after_reset_after,
+                queue_releases_requests_evenly,
             },
             settle::{
-                a_receipt_lapses,
-                a_place_in_a_queue_comes_back_only_from_its_end,
+                expired_receipt_cannot_be_settled,
+                only_last_queued_request_is_refunded,
             },
             in_flight::{
-                a_lease_that_nobody_gives_back_ends,
-                a_renewed_lease_counts_from_then_on,
-                a_lapsed_permit_is_charged_again,
+                unreturned_permit_expires,
+                renewal_extends_a_permit,
+                renewal_charges_lapsed_permit_again,
             },
             penalties::{
                 blocks_grow_and_are_forgotten,
             },
             calendar::{
-                a_period_ends_when_the_calendar_says,
-                what_is_given_back_counts_in_its_own_period,
+                quota_renews_with_the_calendar,
+                late_refund_does_not_reach_next_period,
             }
         );
     };
@@ -204,7 +204,7 @@ macro_rules! store_tests {
         $crate::store_tests!(@one every_check $harness: $($checks)*);
     };
     (@moved_in_turn $harness:ty: $($checks:tt)*) => {
-        $crate::store_tests!(@one every_check_that_moves_the_clock $harness: $($checks)*);
+        $crate::store_tests!(@one every_check_with_time $harness: $($checks)*);
     };
     (@one $test:ident $harness:ty: $($module:ident::{$($check:ident),* $(,)?}),*) => {
         #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]

@@ -258,7 +258,7 @@ impl Reference {
         }
         let slot = slot_of(&receipt.policy, &receipt.key);
         let any = receipt.policy.rule();
-        let AnyRule::ConcurrentRequests(rule) = any else { panic!("there is no lease") };
+        let AnyRule::ConcurrentRequests(rule) = any else { panic!("there is no permit") };
         let (charged, cost) = (receipt.charged, receipt.charged.cost.get());
         let is_known = self.held(&slot, now).is_some_and(|held| held.can_identify(receipt));
         let since = self.since(any, &slot, now);

@@ -258,7 +258,7 @@ impl Limit {
     }
 
     /// Limits only requests to these paths, including ambiguous spellings that may mean one of
-    /// these paths. A layer on the route itself needs no paths.
+    /// these paths. Not needed if the layer is on the route itself.
     #[must_use]
     pub fn on_paths(self, paths: Paths) -> Self {
         self.when(move |head| paths.may_contain(head.uri.path()))

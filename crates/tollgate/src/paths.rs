@@ -155,7 +155,7 @@ fn hex(digit: u8) -> Option<u8> {
 /// The error for a path pattern that would match no path.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "path pattern {pattern:?}: begin with `/`, use `*` as the last segment alone \
+    "path pattern {pattern:?}: start with `/`, use `*` as the last segment alone \
      (`/static/*`), and leave out `//`, `..`, `;`, the query, parameters, and escapes that servers \
      read in different ways (`%2F`); for a route like `/users/{{id}}` put the layer on that route"
 )]

@@ -252,7 +252,7 @@ async fn connection_of_unknown_protocol_is_drained() {
     let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     stream.write_all(&preface[..10]).unwrap();
-    // Connections are accepted in order, so once this request is served, the one above is accepted.
+    // Connections are accepted in order, so after this response, the connection above is accepted.
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
     gateway.signal("TERM");
     while gateway.admin("/readyz").await.status == 200 {}

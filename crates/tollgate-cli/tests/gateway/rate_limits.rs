@@ -396,7 +396,7 @@ async fn negative_hits_are_refunded_up_to_the_limit() {
             ten.descriptors[0].is_negative_hits = true;
             assert_eq!(send(ten).await, (Allowed, 2), "{key}");
 
-            // Refunds pay the debt of reports first.
+            // A refund first reduces the debt that a report left.
             let bob = [(key, "bob")];
             assert_eq!(send(hits(&bob, 15)).await, (OverLimit, 0), "{key}");
             assert_eq!(send(refund(&bob, 4)).await, (OverLimit, 0), "{key}");
@@ -408,7 +408,7 @@ async fn negative_hits_are_refunded_up_to_the_limit() {
     }
 }
 
-/// The units of an outage are refunded where they were charged: in this process.
+/// Units charged during an outage are refunded in this process, because it charged them.
 #[tokio::test(flavor = "multi_thread")]
 async fn negative_hits_are_refunded_during_an_outage() {
     let redis = Redis::start();

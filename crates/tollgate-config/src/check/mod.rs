@@ -148,7 +148,7 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
         }
     }
     if limits.global.is_none() && limits.client.is_none() && limits.apis.is_empty() {
-        writeln!(out, "  nothing is limited")?;
+        writeln!(out, "  no request is limited")?;
     }
     Ok(())
 }

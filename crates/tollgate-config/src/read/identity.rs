@@ -39,7 +39,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
             );
             item.location.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
-            let what = format!("`{name}` is here twice");
+            let what = format!("`{name}` is listed twice");
             item.location.warn(what, "remove one");
         }
         kinds.push(kind);
@@ -112,7 +112,7 @@ impl Reader<'_> {
                      the header counts only from loopback, and other clients count by the \
                      address that they connect from",
                     "list the proxies in front: `trustedProxies: [10.0.0.0/8]`, or `[loopback]` \
-                     if that is what is meant",
+                     if they run on this machine",
                 );
                 let loopback = TrustedProxies::parse(["loopback"]).map_err(|_| Reported)?;
                 (Some(forwarding(header)), loopback)
@@ -150,8 +150,8 @@ fn value(kind: ClientKey, section: &tables::Identity, location: &Location) -> Ch
     if proxies.is_none() {
         location.warn(
             format!(
-                "clients can write any value into the {word} `{}`, and each value has a quota of \
-                 its own",
+                "clients can write any value into the {word} `{}`, and each value has its own \
+                 quota",
                 name.shown
             ),
             "list the proxies that verify it in `trustedProxies`, use `user` or `apiKey`, or add \

@@ -63,7 +63,7 @@ pub(super) fn api(file: &FileContext<'_>) -> Checked<Option<ApiPlan>> {
     let nothing = requests.is_none() && tokens.is_none() && money.is_none() && in_flight.is_none();
     if nothing && !keys.info.has_unknown {
         return Err(keys.info.location.error(
-            "`llm` limits nothing",
+            "`llm` has no limit",
             "add `requestsPerMinute`, `tokensPerMinute`, `monthlyBudget` or `concurrency`",
         ));
     }

@@ -35,12 +35,12 @@ pub(super) fn in_flight(
     let location = section.lease.location();
     if lease < SHORT {
         location.warn(
-            format!("each request renews a lease of {lease:?} four times in that time"),
+            format!("each request renews its `lease` of {lease:?} four times in that time"),
             "30s is enough: the lease matters only after a gateway crash",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
-        let cure = "choose 50us to 1h; a request that takes longer renews it";
+        let cure = "choose 50us to 1h; longer requests renew it";
         location.error(error.to_string(), cure)
     });
     policy.map(Some)
@@ -145,7 +145,7 @@ pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<LeaseOption
         && can_fail
     {
         let why = "Redis is called anyway, and a single call decides all policies";
-        key.no_effect(format_args!("beside `{}`", other.key), why);
+        key.no_effect(format_args!("with `{}`", other.key), why);
     }
     let (part, whole) = section.share.value()?;
     let lease = Lease::of(part, whole).ttl(section.ttl.value()?);

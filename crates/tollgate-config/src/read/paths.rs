@@ -14,7 +14,7 @@ pub(super) fn path(
             // In many routers a colon starts a placeholder, but HTTP gives it no special meaning.
             if path.text.contains("/:") && !path.is_from_variable {
                 location.warn(
-                    "`:` is an ordinary character in a path, and starts no placeholder",
+                    "`:` is an ordinary character in a path, and does not start a placeholder",
                     format!(
                         "write `expression: regex` and {} if it names a part of the path",
                         format::expression(&path.text)
@@ -70,7 +70,7 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
     if !value.text.starts_with('^') && !value.text.starts_with("(?") {
         location.warn(
             "the expression is not anchored: it also matches in the middle of a path",
-            format!("write `^{}` if it has to match from the start", value.shown),
+            format!("write `^{}` if it must match from the start", value.shown),
         );
     }
     if !value.text.is_ascii() {
@@ -108,7 +108,7 @@ pub(super) fn exempt(
         has_patterns |= !matches!(path, PathMatch::Plain(_));
         if path == PathMatch::Any {
             item.location.warn(
-                "every path is exempt, so nothing is limited",
+                "every path is exempt, so no request is limited",
                 "name the paths that need no limit",
             );
         }

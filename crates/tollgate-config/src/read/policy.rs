@@ -111,7 +111,7 @@ pub(super) fn algorithm_everywhere(
         return Ok(algorithm);
     }
     section.info.location.warn(
-        "this only measures: a request waits in only one queue, and some `apis` have a queue",
+        "this is only a meter, because a request can wait in only one queue and some `apis` have one",
         "write `mode: meter` to make this explicit, or another `strategy`",
     );
     Ok(Algorithm::LeakyBucket { mode: LeakyMode::Meter })

@@ -137,7 +137,7 @@ fn warn_without_limits(limiter: &RateLimiter) {
             .all_routes()
             .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
     if !has_limits {
-        limiter.info.location.warn("nothing is limited", "add `client`, `global` or `apis`");
+        limiter.info.location.warn("no request is limited", "add `client`, `global` or `apis`");
     }
 }
 

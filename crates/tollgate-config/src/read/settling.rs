@@ -87,10 +87,10 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
     let settle = match (section.settle.value()?, section.bytes_per_unit.value()?) {
         (SettleBy::Trailer, Some(bytes)) => SettleBy::Bytes(bytes),
         (SettleBy::Header, Some(_)) => {
-            return Err(section.bytes_per_unit.name().error(
-                "a body's size is unknown when its header arrives",
-                "write `settle: body` beside it",
-            ));
+            return Err(section
+                .bytes_per_unit
+                .name()
+                .error("a body's size is unknown when its header arrives", "add `settle: body`"));
         }
         (settle, _) => settle,
     };
@@ -108,8 +108,8 @@ pub(super) fn reserve(rules: &Rules, context: PolicyContext) -> Checked<Option<R
 fn warn_of_queue(key: &Setting, context: PolicyContext) {
     if context.queues() {
         let what = format!(
-            "`{}` has little effect on a leaky_bucket: a place in its queue cannot be returned when \
-             a request waits behind it",
+            "`{}` has little effect on a leaky_bucket: only the last request in its queue can be \
+             refunded",
             key.key
         );
         key.name().warn(what, "write `mode: meter`, or another `strategy`");

@@ -83,11 +83,11 @@ section! {
         /// reads at most 1 MiB. If a fetch fails, the previous keys remain valid.
         optional jwks_url: format::JwksUrl,
         /// The minimum time between two fetches.
-        default min_refetch: MinRefetch = "30s" where jwks_url: "nothing is fetched",
+        default min_refetch: MinRefetch = "30s" where jwks_url: "no key set is fetched",
         /// The maximum age of the key set.
-        default max_age: MaxAge = "10m" where jwks_url: "nothing is fetched",
+        default max_age: MaxAge = "10m" where jwks_url: "no key set is fetched",
         /// The fetch timeout.
-        default fetch_timeout: FetchTimeout = "5s" where jwks_url: "nothing is fetched",
+        default fetch_timeout: FetchTimeout = "5s" where jwks_url: "no key set is fetched",
         /// The required `iss`. By default, `iss` is not checked.
         optional issuer: format::Text,
         /// The accepted values of `aud`. By default, tokens with an audience are invalid.
@@ -140,9 +140,9 @@ section! {
 
 durations! {
     MinRefetch: 1_000 to 3_600_000,
-        "made-up tokens cause a fetch this often, and new keys wait up to this time";
-    MaxAge: 1_000 to 604_800_000, "a key that the issuer has withdrawn is trusted up to this time";
-    FetchTimeout: 1 to 60_000, "the start waits for the first answer";
+        "forged tokens can cause a fetch this often, and new keys are unknown for up to this time";
+    MaxAge: 1_000 to 604_800_000, "a key that the issuer has withdrawn is trusted for up to this time";
+    FetchTimeout: 1 to 60_000, "the gateway waits for the first fetch when it starts";
 }
 
 words! {

@@ -148,14 +148,14 @@ fn server(text: &str) -> Result<Address, String> {
     if let Some(socket) = text.strip_prefix("unix:") {
         let socket = Path::new(socket);
         if !socket.is_absolute() {
-            return Err("the path of the socket begins with `/`: unix:/run/app.sock".to_owned());
+            return Err("the socket path starts with `/`: unix:/run/app.sock".to_owned());
         }
         return Ok(Address { endpoint: Endpoint::unix(socket), base_path: String::new() });
     }
     let uri = format::target(text)?;
     let base_path = uri.path().trim_end_matches('/').to_owned();
     let scheme = uri.scheme().cloned().unwrap_or(Scheme::HTTP);
-    let authority = uri.into_parts().authority.ok_or("it names no host")?;
+    let authority = uri.into_parts().authority.ok_or("it has no host")?;
     Ok(Address { endpoint: Endpoint { scheme, authority, socket: None }, base_path })
 }
 
@@ -165,7 +165,7 @@ fn prefix(text: &str) -> Result<String, String> {
     }
     let normal = normalise(text, Ambiguous::Refuse).map_err(|error| error.to_string())?;
     match normal.trim_end_matches('/') {
-        "" => Err("every path begins with `/`: leave it out".to_owned()),
+        "" => Err("every path starts with `/`: remove it".to_owned()),
         prefix => Ok(prefix.to_owned()),
     }
 }

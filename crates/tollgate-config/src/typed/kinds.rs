@@ -48,7 +48,7 @@ fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
     let text = &*scalar.text;
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     Err(match text.parse::<u64>() {
-        Ok(_) if is_digits && !scalar.plain => format!("take off the quotes: {text}"),
+        Ok(_) if is_digits && !scalar.plain => format!("remove the quotes: {text}"),
         Ok(number) if is_digits && number < min => format!("the minimum is {min}"),
         Ok(number) if is_digits && number <= max => return Ok(number),
         _ if is_digits => format!("the maximum is {max}"),

@@ -1,13 +1,13 @@
 //! Concurrent requests: at most `limit` units in flight.
 //!
-//! Each charge is a **lease**. It counts until its request finishes and returns it, or until the
-//! window is over, in case the process has died. A request that takes longer renews its lease
+//! Each charge is a **permit**. It counts until its request finishes and returns it. If the process
+//! dies, the permit expires after a window. Longer requests renew their permits
 //! ([`ConcurrentRequests::renew`]).
 //!
 //! The implementation is a sliding window log at full resolution with regular refunds, so it shares
-//! the verbs and the state with [`sliding_window_log`](super::sliding_window_log). One law differs:
-//! `retry_after` is when enough leases will have expired *without any returns or renewals*. Units
-//! are usually free earlier, but nobody can know when.
+//! the methods and the state with [`sliding_window_log`](super::sliding_window_log). One law
+//! differs: `retry_after` is when enough permits will have expired *without any returns or
+//! renewals*. Units are usually free earlier, but the store cannot know when.
 //!
 //! Each request has its own entry, so the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
 
@@ -30,7 +30,7 @@ impl ConcurrentRequests {
         Self(SlidingWindowLog::new(form, Resolution::Exact))
     }
 
-    /// Restarts a lease of `units` after its old units were refunded, and returns its new start.
+    /// Restarts a permit of `units` after its old units were refunded, and returns its new start.
     /// Units that have lapsed are charged again, even beyond the limit, because their request is
     /// still in flight.
     pub fn renew(&self, state: &mut State, units: u64, now: Timestamp) -> Timestamp {

@@ -64,7 +64,7 @@ impl SlidingWindowCounter {
         Timestamp::from_micros(index.saturating_mul(self.window))
     }
 
-    /// How far into a window the `previous` window's units weigh at most `room`.
+    /// The time after a window's start at which the `previous` window's units weigh at most `room`.
     fn until_weight(&self, previous: u64, room: u64) -> u64 {
         if previous <= room {
             return 0;

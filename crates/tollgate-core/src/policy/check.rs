@@ -61,8 +61,8 @@ enum Reason {
     )]
     Calendar(Algorithm),
     #[error(
-        "a log at full resolution of {limit} units is more than {}: lower the limit or use \
-         the resolution of a thousandth of the window",
+        "a log of {limit} units is more than {} at full resolution: lower the limit or use a \
+         resolution of a thousandth of the window",
         SlidingWindowLog::MAX_EXACT_LIMIT
     )]
     ExactLog { limit: u64 },
@@ -84,8 +84,8 @@ enum Reason {
     #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
     Longest { block: Micros, max_block: Micros },
     #[error(
-        "a lease of {lease} is longer than {}: choose how long a crashed process may keep its \
-         units; longer requests renew theirs",
+        "a permit's lease of {lease} is longer than {}: choose how long a crashed process may hold \
+         its permits; longer requests renew theirs",
         Receipt::LIFETIME
     )]
     InFlightFor { lease: Micros },
@@ -93,17 +93,17 @@ enum Reason {
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
         nearest.map_or_else(
-            || "with this window no limit can: choose a rounder window".to_owned(),
-            |limit| format!("the nearest limit that can is {limit}"),
+            || "with this window no limit works: choose a rounder window".to_owned(),
+            |limit| format!("the nearest limit that works is {limit}"),
         )
     )]
     Inexact { limit: u64, window: Micros, capacity: u64, unit: u64, nearest: Option<u64> },
     #[error(
         "a bucket of {capacity} units at {limit} per {window} takes longer than 2^52 µs to \
-         fill; the nearest limit that does not is {nearest}"
+         fill; the nearest limit that works is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
-    #[error("units in flight cannot be leased, because each is returned by itself: drop the lease")]
+    #[error("permits cannot be leased, because each is returned separately: drop the lease")]
     NotLeasedInFlight,
     #[error("a penalty grants no units that could be leased: drop the lease")]
     NotLeasedPenalty,
@@ -119,10 +119,10 @@ enum Reason {
     NotLeased(&'static str, &'static str),
     #[error("a share of {0}/0 has no meaning: choose a denominator of at least 1")]
     Share(u32),
-    #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
+    #[error("a lease of {0}/{1} of the quota is not a share: use more than 0 and at most 1")]
     LeaseShare(u32, u32),
     #[error(
-        "a lease for {given} is outside {} to {most}, the window",
+        "a lease's time to live of {given} is outside {} to {most}, the window",
         Micros::from(Lease::MIN_TTL)
     )]
     LeaseTtl { given: Micros, most: Micros },
@@ -235,7 +235,7 @@ fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     }
 }
 
-/// A receipt must not lapse before its lease, because its permit could then not be returned.
+/// A receipt must not lapse before its permit, because the permit could then not be returned.
 fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {

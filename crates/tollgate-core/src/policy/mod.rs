@@ -36,7 +36,7 @@ use crate::{
 /// # let _ = (global, search, upload);
 ///
 /// let error = Policy::token_bucket("odd", Quota::per_day(123_457)).unwrap_err();
-/// assert!(error.to_string().ends_with("the nearest limit that can is 123456"));
+/// assert!(error.to_string().ends_with("the nearest limit that works is 123456"));
 /// # Ok::<(), tollgate_core::PolicyError>(())
 /// ```
 #[derive(Clone)]
@@ -132,12 +132,12 @@ impl Policy {
     /// expire after `lease`. Requests that take longer renew their permit.
     ///
     /// The limit is at most 10 000, because each request has its own entry, and the lease at most
-    /// one hour. About 30 seconds is typical, because a lease is renewed over the network after
-    /// half of that time.
+    /// one hour. About 30 seconds is typical, because a permit is renewed over the network after
+    /// half of its lease.
     ///
-    /// A denial's `retry_after` is when enough leases will have expired, the latest instant at
-    /// which the request is allowed. The layer tells clients to retry after one second instead,
-    /// which is a guess.
+    /// A denial's `retry_after` is when enough permits will have expired, which is the latest
+    /// instant at which the request is allowed. The layer instead guesses that clients can retry
+    /// after one second.
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,
@@ -280,8 +280,8 @@ impl Policy {
         matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
-    /// Returns whether the policy is a concurrency limit: charges count until they are returned or
-    /// their lease expires.
+    /// Returns whether the policy is a concurrency limit: charges are permits that count until they
+    /// are returned or expire.
     pub fn is_concurrency(&self) -> bool {
         self.algorithm() == Some(Algorithm::ConcurrentRequests)
     }
@@ -387,7 +387,7 @@ impl fmt::Display for Policy {
         let quota = self.0.quota;
         if self.is_concurrency() {
             let (name, limit, lease) = (self.name(), quota.limit(), self.window());
-            return write!(f, "{name}: {limit} units in flight, leases of {lease}");
+            return write!(f, "{name}: {limit} units in flight, permits expire after {lease}");
         }
         let algorithm = match self.kind() {
             Kind::Limit(algorithm) => algorithm,

@@ -20,7 +20,7 @@ fn invalid_policy_errors_suggest_a_fix() {
         (Quota::new(1, NANOS(49_000)), bucket, "a window of 49µs is outside 50 µs to 400 days"),
         (Quota::new(1, NANOS(50_001)), bucket, "50.001µs is not a whole number of microseconds"),
         (Quota::new(1, Duration::from_secs(400 * 86_400 + 1)), bucket, "outside 50 µs to 400 days"),
-        (Quota::per_day(123_457), bucket, "the nearest limit that can is 123456"),
+        (Quota::per_day(123_457), bucket, "the nearest limit that works is 123456"),
         (Quota::per_day(1).burst(1_000_000), interval, "the nearest limit that does not is 20"),
         (
             Quota::per_second(5).burst(9),
@@ -30,7 +30,7 @@ fn invalid_policy_errors_suggest_a_fix() {
         (
             Quota::per_day(100_001),
             exact,
-            "a log at full resolution of 100001 units is more than 100000",
+            "a log of 100001 units is more than 100000 at full resolution",
         ),
     ] {
         let error = Policy::new("p", quota, algorithm).unwrap_err().to_string();

@@ -179,9 +179,9 @@ fn unleasable_policies_are_rejected() {
     for (algorithm, lease, expected) in [
         (queue, second, "use the mode meter"),
         (interval, second, "use the greedy refill"),
-        (greedy, Lease::of(0, 20), "a lease of 0/20 of the quota is no share"),
-        (greedy, Lease::of(3, 2), "a lease of 3/2 of the quota is no share"),
-        (greedy, Lease::of(0, 0), "a lease of 0/0 of the quota is no share"),
+        (greedy, Lease::of(0, 20), "a lease of 0/20 of the quota is not a share"),
+        (greedy, Lease::of(3, 2), "a lease of 3/2 of the quota is not a share"),
+        (greedy, Lease::of(0, 0), "a lease of 0/0 of the quota is not a share"),
         (
             greedy,
             second.ttl(Duration::from_millis(9)),

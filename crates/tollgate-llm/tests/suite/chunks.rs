@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn text_is_that_of_the_json_value(value in values()) {
+    fn text_matches_the_json_value(value in values()) {
         // An array of documents is no response.
         prop_assume!(value.is_object());
         let event = serde_json::to_string_pretty(&value).unwrap();

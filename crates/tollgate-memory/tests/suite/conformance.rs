@@ -39,7 +39,7 @@ impl Harness for RealTime {
 #[should_panic(expected = "this check moves the store's clock")]
 async fn check_fails_if_clock_cannot_move() {
     let (harness, store) = RealTime::start().await;
-    checks::settle::a_receipt_lapses(&harness, &store).await;
+    checks::settle::expired_receipt_cannot_be_settled(&harness, &store).await;
 }
 
 mod real_time {

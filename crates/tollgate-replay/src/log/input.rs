@@ -33,7 +33,7 @@ pub enum ReadError {
         error: io::Error,
     },
     /// The file's bytes cannot be read.
-    #[error("cannot read {name} behind line {line}: {error}")]
+    #[error("cannot read {name} after line {line}: {error}")]
     Read {
         /// The file.
         name: Box<str>,

@@ -279,7 +279,7 @@ fn bad_input_has_helpful_errors() {
     let gzip = gzip.finish().unwrap();
     assert_eq!(refused(&gzip), "");
     let cut = refused(&gzip[..gzip.len() / 2]);
-    assert!(cut.starts_with("cannot read test.log behind line "), "{cut}");
+    assert!(cut.starts_with("cannot read test.log after line "), "{cut}");
     let day_before = LINE.replace("10/Oct", "09/Oct");
     let two = format!("{LINE}\n").repeat(20) + &format!("{day_before}\n").repeat(20);
     let back = refused(two.as_bytes());

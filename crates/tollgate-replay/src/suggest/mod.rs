@@ -86,7 +86,7 @@ pub struct Suggestion {
     pub without_client: u64,
     /// Requests that were not successful.
     pub unsuccessful: u64,
-    /// Requests to paths beyond the bound. They belong to no route, even if its pattern matches.
+    /// Requests to paths beyond the bound. They belong to no route, even if a pattern matches.
     pub without_path: u64,
     /// The clients on which these limits are based.
     pub clients: u64,

@@ -20,7 +20,7 @@ pub async fn admits_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// Every decision field is filled in, both for an unused key and for a used key.
-pub async fn says_what_is_left_and_when_it_is_whole<H: Harness>(_: &H, store: &H::Store) {
+pub async fn decisions_report_remaining_and_reset<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -34,7 +34,7 @@ pub async fn says_what_is_left_and_when_it_is_whole<H: Harness>(_: &H, store: &H
 }
 
 /// The verdict distinguishes a cost above the capacity from a cost that only has to wait.
-pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: &H::Store) {
+pub async fn cost_above_capacity_never_passes<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -48,7 +48,7 @@ pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: 
 }
 
 /// A cost of zero is allowed even if no units remain, and takes no units.
-pub async fn peeking_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
+pub async fn zero_cost_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 3, algorithm);
         let key = Key::from("k");
@@ -64,7 +64,7 @@ pub async fn peeking_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// After any number of denied requests, a smaller request is allowed as if they had not been sent.
-pub async fn a_denial_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
+pub async fn denials_change_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -78,7 +78,7 @@ pub async fn a_denial_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// Keys are byte strings, which may be empty, long, or contain separators, braces and line breaks.
-pub async fn keys_are_separate_whatever_their_bytes<H: Harness>(_: &H, store: &H::Store) {
+pub async fn keys_are_arbitrary_bytes<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("keys", 1, MODES[0]);
     let long = [b'x'; 4_096];
     let keys: [&[u8]; 12] = [
@@ -125,7 +125,7 @@ pub async fn clones_share_state<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// A reset restores a key's full quota under its policy and affects no other key or policy.
-pub async fn reset_forgets_one_key<H: Harness>(_: &H, store: &H::Store) {
+pub async fn reset_affects_one_key<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let (policy, other) =

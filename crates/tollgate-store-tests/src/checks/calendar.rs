@@ -45,7 +45,7 @@ async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Tim
 }
 
 /// A denial reports the period's end, to the microsecond.
-pub async fn a_denial_waits_for_the_end_of_the_period<H: Harness>(_: &H, store: &H::Store) {
+pub async fn denial_reports_period_end<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(3, calendar));
     let end = period(store, calendar).await.end();
@@ -53,7 +53,7 @@ pub async fn a_denial_waits_for_the_end_of_the_period<H: Harness>(_: &H, store: 
 }
 
 /// The full quota is available again when the period is over, however long it was.
-pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn quota_renews_with_the_calendar<H: Harness>(harness: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(3, calendar));
     let key = Key::from("k");
@@ -69,7 +69,7 @@ pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store
 }
 
 /// Units refunded within the period are available in it.
-pub async fn a_refund_counts_in_the_current_period<H: Harness>(_: &H, store: &H::Store) {
+pub async fn refund_counts_in_current_period<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(9, calendar));
     let key = Key::from("k");
@@ -79,10 +79,7 @@ pub async fn a_refund_counts_in_the_current_period<H: Harness>(_: &H, store: &H:
 }
 
 /// A refund counts only in the period of its charge.
-pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn late_refund_does_not_reach_next_period<H: Harness>(harness: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(9, calendar));
     let key = Key::from("k");
@@ -99,7 +96,7 @@ pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
 
 /// After a change to another calendar, span or algorithm under the same name, the consumed units
 /// still count.
-pub async fn a_changed_calendar_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+pub async fn changed_calendar_preserves_consumed_units<H: Harness>(_: &H, store: &H::Store) {
     let calendar = days(store).await;
     let start = period(store, calendar).await.start();
     let wide = [start, start + Micros::new(9_000 * HOUR)];
@@ -132,7 +129,7 @@ pub async fn a_changed_calendar_keeps_what_was_consumed<H: Harness>(_: &H, store
 /// estimate of the time when the request arrives. The periods here are so short that they change
 /// while requests are in transit. A store that cannot do better may return an error, but must not
 /// charge.
-pub async fn the_period_is_that_of_the_decision<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn decision_uses_its_own_period<H: Harness>(harness: &H, store: &H::Store) {
     let now = now(store).await;
     let starts = (1..50_000).map(|n| now + Micros::new(n * 20_000));
     let calendar = Calendar::new(format!("moment after {}", now.as_micros()), starts);

@@ -41,7 +41,7 @@ fn admitted(verdicts: &[(Cost, Verdict)]) -> u64 {
 }
 
 /// 800 requests at a limit of 500: 500 are allowed, each with a different `remaining`.
-pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
+pub async fn concurrent_tasks_share_one_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policies = [(policy(&format!("{algorithm:?}"), 500, algorithm), Key::GLOBAL)];
         let verdicts = storm(store, &policies, |_| Cost::ONE).await;
@@ -56,10 +56,7 @@ pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, st
 }
 
 /// With several policies per request, each policy is charged for exactly the admitted requests.
-pub async fn many_tasks_on_pairs_of_policies_admit_exactly_the_tighter<H: Harness>(
-    _: &H,
-    store: &H::Store,
-) {
+pub async fn concurrent_tasks_obey_tightest_policy<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let wide = policy(&format!("{algorithm:?} wide"), 700, algorithm);
         let tight = policy(&format!("{algorithm:?} tight"), 300, algorithm);
@@ -71,7 +68,7 @@ pub async fn many_tasks_on_pairs_of_policies_admit_exactly_the_tighter<H: Harnes
 }
 
 /// Some requests cost a single unit, so the limit is used up exactly.
-pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, store: &H::Store) {
+pub async fn mixed_costs_use_every_unit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 1_000, algorithm);
         let policies = [(policy.clone(), Key::GLOBAL)];
@@ -85,7 +82,7 @@ pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, stor
 }
 
 /// Every task charges units and refunds them. In the end, the full quota is available.
-pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &H::Store) {
+pub async fn concurrent_settlements_lose_no_units<H: Harness>(_: &H, store: &H::Store) {
     // These algorithms refund exactly, regardless of other charges made since.
     for algorithm in [MODES[0], MODES[1], MODES[3]] {
         let policy = policy(&format!("{algorithm:?}"), 100, algorithm);
@@ -110,7 +107,7 @@ pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &
 }
 
 /// No two requests leave a queue at the same time.
-pub async fn queued_requests_have_a_departure_each<H: Harness>(_: &H, store: &H::Store) {
+pub async fn queued_requests_depart_separately<H: Harness>(_: &H, store: &H::Store) {
     let [.., queue, _] = MODES;
     let policy = timed("queue", 10_000, LONG, queue);
     let interval = LONG.as_micros() as u64 / 10_000;

@@ -14,11 +14,11 @@ use super::{
 use crate::Harness;
 
 /// Longer than any check takes.
-const LEASE: Micros = Micros::new(600_000_000);
+const TIME_TO_LIVE: Micros = Micros::new(600_000_000);
 
 fn in_flight(name: &str, limit: u64) -> Policy {
-    let lease = Duration::from(LEASE);
-    Policy::concurrent_requests(name, limit, lease).expect("the checks' policies build")
+    let time_to_live = Duration::from(TIME_TO_LIVE);
+    Policy::concurrent_requests(name, limit, time_to_live).expect("the checks' policies build")
 }
 
 async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
@@ -26,14 +26,14 @@ async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
 }
 
 /// Permits can be returned in any order, and each receipt returns its permits only once.
-pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, store: &H::Store) {
+pub async fn permit_counts_until_it_is_returned<H: Harness>(_: &H, store: &H::Store) {
     let (policy, key) = (in_flight("flight", 3), Key::from("k"));
     let mut receipts = Vec::new();
     for cost in [1, 2] {
         receipts.push(receipt(store, &policy, &key, cost).await);
     }
     let denied = charge(store, &policy, &key, 1).await;
-    assert!(denied.denies() && denied.retry_after() <= Some(LEASE), "{denied:?}");
+    assert!(denied.denies() && denied.retry_after() <= Some(TIME_TO_LIVE), "{denied:?}");
     for (receipt, left) in receipts.iter().rev().zip([2, 3]) {
         let units = receipt.charged.cost.get();
         assert_eq!(settle(store, receipt, 0).await, Settlement::Returned { units });
@@ -42,11 +42,11 @@ pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, 
     }
 }
 
-/// A process that dies returns no permits, but its lease expires.
-pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store: &H::Store) {
+/// A process that dies does not return its permits, but they expire.
+pub async fn unreturned_permit_expires<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("dead", 2), Key::from("k"));
     let dead = receipt(store, &policy, &key, 2).await;
-    advance(harness, Micros::new(LEASE.get() - 1));
+    advance(harness, Micros::new(TIME_TO_LIVE.get() - 1));
     let denied = charge(store, &policy, &key, 1).await;
     assert_eq!(denied.retry_after(), Some(Micros::new(1)));
     advance(harness, Micros::new(1));
@@ -60,12 +60,12 @@ pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store:
     assert_eq!(settle(store, &next, 0).await, Settlement::Returned { units: 2 });
 }
 
-/// A request that takes three leases occupies its units the entire time, and then returns them.
-pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store: &H::Store) {
+/// A request that renews its permit holds the units the entire time, and then returns them.
+pub async fn renewal_extends_a_permit<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("long", 2), Key::from("k"));
     let mut held = receipt(store, &policy, &key, 1).await;
     for _ in 0..6 {
-        advance(harness, Micros::new(LEASE.get() / 2));
+        advance(harness, Micros::new(TIME_TO_LIVE.get() / 2));
         held = renew(store, &held).await.expect("it was not settled");
         assert_eq!(remaining(store, &policy, &key).await, 1);
     }
@@ -74,7 +74,7 @@ pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store:
 }
 
 /// However often a permit is renewed, its units count once and can be returned once.
-pub async fn a_renewed_permit_counts_once<H: Harness>(_: &H, store: &H::Store) {
+pub async fn renewed_permit_counts_once<H: Harness>(_: &H, store: &H::Store) {
     let (policy, key) = (in_flight("renewed", 2), Key::from("k"));
     let first = receipt(store, &policy, &key, 1).await;
     let mut held = first.clone();
@@ -90,10 +90,10 @@ pub async fn a_renewed_permit_counts_once<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// Renewing a lapsed permit charges it again, because the request is still in flight.
-pub async fn a_lapsed_permit_is_charged_again<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn renewal_charges_lapsed_permit_again<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("late", 2), Key::from("k"));
     let late = receipt(store, &policy, &key, 2).await;
-    advance(harness, LEASE);
+    advance(harness, TIME_TO_LIVE);
     receipt(store, &policy, &key, 1).await;
     let late = renew(store, &late).await.expect("it was not settled");
     assert!(
@@ -105,7 +105,7 @@ pub async fn a_lapsed_permit_is_charged_again<H: Harness>(harness: &H, store: &H
 }
 
 /// A reset removes a permit, and renewing it charges it again.
-pub async fn a_renewed_permit_outlives_a_reset<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn renewal_charges_permit_again_after_reset<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("reset", 2), Key::from("k"));
     let lost = receipt(store, &policy, &key, 2).await;
     reset(store, &policy, &key).await;
@@ -117,7 +117,7 @@ pub async fn a_renewed_permit_outlives_a_reset<H: Harness>(harness: &H, store: &
 }
 
 /// Two service versions running side by side count each other's requests.
-pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn changed_limit_preserves_permits<H: Harness>(harness: &H, store: &H::Store) {
     let (small, large, key) = (in_flight("limit", 2), in_flight("limit", 5), Key::from("k"));
     let first = receipt(store, &small, &key, 2).await;
     pass_a_microsecond(harness, store).await;
@@ -132,11 +132,11 @@ pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, st
 }
 
 /// Receipts of rate limits cannot be renewed.
-pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Store) {
+pub async fn only_permits_can_be_renewed<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
-        let error = store.renew(&receipt).await.expect_err("there is no lease");
+        let error = store.renew(&receipt).await.expect_err("there is no permit");
         assert!(!error.is_outage() && !error.may_have_charged(), "{error}");
         assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6, "{algorithm:?}");
     }
@@ -144,7 +144,7 @@ pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Sto
 
 /// Many tasks take, renew and return permits. A counter never exceeds the limit, and in the end all
 /// units are available again.
-pub async fn never_more_than_the_limit_is_in_flight<H: Harness>(_: &H, store: &H::Store) {
+pub async fn concurrency_never_exceeds_the_limit<H: Harness>(_: &H, store: &H::Store) {
     const LIMIT: u64 = 7;
     let policy = in_flight("storm", LIMIT);
     assert_eq!(policy.algorithm(), Some(Algorithm::ConcurrentRequests));

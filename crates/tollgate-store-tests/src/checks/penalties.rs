@@ -40,7 +40,7 @@ async fn until_blocked(store: &impl Store, both: [&Policy; 2], key: &Key) -> Mic
 }
 
 /// A block starts with the third denial. Requests during the block do not extend it.
-pub async fn the_third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
+pub async fn third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));
     assert!(send(store, both, &key).await.is_admitted());
@@ -94,7 +94,7 @@ pub async fn only_denials_of_the_same_key_strike<H: Harness>(_: &H, store: &H::S
 }
 
 /// Settling a penalty upwards adds a strike and has no other effect.
-pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Store) {
+pub async fn settling_upwards_adds_a_strike<H: Harness>(_: &H, store: &H::Store) {
     let key = Key::from("k");
     let failures = penalty("failures", Strikes::of_failures(2, BLOCK));
     let full = policy("full", 1, MODES[1]);
@@ -119,7 +119,7 @@ pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Stor
 }
 
 /// Many simultaneous denials cause a single block of normal length.
-pub async fn many_denials_at_once_make_one_block<H: Harness>(_: &H, store: &H::Store) {
+pub async fn concurrent_denials_cause_one_block<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned, key) = (policy("full", 5, MODES[1]), three_denials(), Key::GLOBAL);
     let mut tasks = JoinSet::new();
     for _ in 0..200 {

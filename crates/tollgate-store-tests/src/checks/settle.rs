@@ -12,7 +12,7 @@ use super::{
 use crate::Harness;
 
 /// If a request costs less than was charged, the rest becomes available to other requests.
-pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn refunded_units_can_be_used_again<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         // A bucket refills while a real clock runs, which reduces the refund. With a window of 400
         // days, the difference during the test is less than one unit.
@@ -31,7 +31,7 @@ pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store
 }
 
 /// Settling again has no effect, even through a clone or with a different cost.
-pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
+pub async fn receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -47,10 +47,7 @@ pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// Settling upwards charges the missing units even beyond the quota, up to a debt of one capacity.
-pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn debt_is_bounded_by_capacity<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = timed(&format!("{algorithm:?}"), 10, LONG, algorithm);
         let key = Key::from("k");
@@ -72,7 +69,7 @@ pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
 }
 
 /// A receipt cannot be settled after its lifetime.
-pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn expired_receipt_cannot_be_settled<H: Harness>(harness: &H, store: &H::Store) {
     let policy = policy("lapse", 10, MODES[1]);
     let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
     advance(harness, receipt.lifetime());
@@ -82,10 +79,7 @@ pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
 
 /// Only the last waiter in a queue gets a refund, because the waiters behind it already have their
 /// departure times.
-pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn only_last_queued_request_is_refunded<H: Harness>(harness: &H, store: &H::Store) {
     // If the clock ran between two charges, the queue would drain a little.
     advance(harness, Micros::ZERO);
     let queue = Algorithm::LeakyBucket { mode: LeakyMode::default() };
@@ -104,10 +98,7 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
 }
 
 /// A receipt from before a reset refunds no units, because the reset has removed its charge.
-pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn reset_invalidates_earlier_receipts<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -123,7 +114,7 @@ pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
 
 /// After a key was charged under another quota, its earlier charges can no longer be told apart,
 /// even if the first quota is used again.
-pub async fn a_receipt_of_another_quota_gives_nothing_back<H: Harness>(_: &H, store: &H::Store) {
+pub async fn changed_quota_invalidates_earlier_receipts<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let (first, second) = (policy(&name, 10, algorithm), policy(&name, 20, algorithm));
@@ -137,7 +128,7 @@ pub async fn a_receipt_of_another_quota_gives_nothing_back<H: Harness>(_: &H, st
 }
 
 /// A receipt from a small quota must not reduce the debt under a large quota.
-pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store: &H::Store) {
+pub async fn old_receipt_does_not_reduce_new_debt<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let (small, large) = (policy(&name, 10, algorithm), policy(&name, 100, algorithm));
@@ -151,7 +142,7 @@ pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store:
 
 /// Ten units per year is the same rate as twenty in two years, if the burst is the same.
 /// Alternating between these quotas converts no state, and receipts remain valid.
-pub async fn a_quota_stated_otherwise_is_the_same_quota<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn equivalent_quotas_share_state<H: Harness>(harness: &H, store: &H::Store) {
     let log = |resolution| Algorithm::SlidingWindowLog { resolution };
     let (short, long) = (Quota::new(10, LONG / 2).burst(10), Quota::new(20, LONG).burst(10));
     let plain = Quota::new(10, LONG);

@@ -6,7 +6,7 @@ use super::{MODES, charge, decide, fresh_id, policy, remaining};
 use crate::Harness;
 
 /// If any policy denies, no policy is charged, wherever the denying policy is in the list.
-pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
+pub async fn charges_are_all_or_none<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
         let tight = policy(&format!("{algorithm:?} tight"), 3, algorithm);
@@ -23,7 +23,7 @@ pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// In a denied request, a policy that would have allowed it reports this, and is not charged.
-pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H::Store) {
+pub async fn denied_request_reports_other_policies<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
         let tight = policy(&format!("{algorithm:?} tight"), 1, algorithm);
@@ -39,7 +39,7 @@ pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H
 }
 
 /// Two charges to the same quota in a request are summed.
-pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::Store) {
+pub async fn charges_to_same_quota_are_summed<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -59,7 +59,7 @@ pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::
 }
 
 /// A policy that is not enforced allows every request.
-pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
+pub async fn shadow_never_denies<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 2, algorithm);
         let key = Key::from("k");
@@ -74,10 +74,7 @@ pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
 }
 
 /// A shadow counts only the requests that are admitted.
-pub async fn a_shadow_is_charged_only_with_an_admitted_request<H: Harness>(
-    _: &H,
-    store: &H::Store,
-) {
+pub async fn shadow_counts_only_admitted_requests<H: Harness>(_: &H, store: &H::Store) {
     let enforced = policy("enforced", 2, MODES[0]);
     let shadow = policy("shadow", 10, MODES[0]);
     let key = Key::from("k");
@@ -92,7 +89,7 @@ pub async fn a_shadow_is_charged_only_with_an_admitted_request<H: Harness>(
 }
 
 /// A request can have ten policies, each with its own key.
-pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) {
+pub async fn request_can_have_ten_policies<H: Harness>(_: &H, store: &H::Store) {
     let policies: Vec<_> = (1..=10)
         .map(|n| policy(&format!("p{n}"), n + 1, MODES[n as usize % MODES.len()]))
         .collect();
@@ -111,7 +108,7 @@ pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) 
 
 /// It would be unclear to which quota the sum applies, so the store rejects the request without
 /// charging it.
-pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &H::Store) {
+pub async fn conflicting_quotas_are_an_error<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let (small, large) = (policy(&name, 5, algorithm), policy(&name, 50, algorithm));
@@ -125,7 +122,7 @@ pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &
 
 /// A single call returns, for any number of costs, whether they would be allowed, without charging
 /// them.
-pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H::Store) {
+pub async fn dry_charges_change_nothing<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
@@ -158,7 +155,7 @@ pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H:
 
 /// A dry charge sees the state after the request's other charges, in any position, and never causes
 /// a denial.
-pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store: &H::Store) {
+pub async fn dry_charges_see_other_charges<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("p", 10, MODES[0]);
     let key = Key::from("k");
     let charges = [

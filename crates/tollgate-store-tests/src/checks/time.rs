@@ -11,10 +11,7 @@ const WINDOW: Duration = Duration::from_millis(700);
 const MICROSECOND: Micros = Micros::new(1);
 
 /// A request is still denied one microsecond before `retry_after`.
-pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn denied_until_retry_after<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = timed(&format!("{algorithm:?}"), 7, WINDOW, algorithm);
         let key = Key::from("k");
@@ -35,7 +32,7 @@ pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
 }
 
 /// A key equals an unused key exactly at its reset, and not a microsecond earlier.
-pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn key_is_unused_after_reset_after<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = timed(&format!("{algorithm:?}"), 7, WINDOW, algorithm);
         let key = Key::from("k");
@@ -52,7 +49,7 @@ pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, st
 }
 
 /// A queue releases a request every `window / limit`, however requests arrive.
-pub async fn a_queue_leaves_evenly<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn queue_releases_requests_evenly<H: Harness>(harness: &H, store: &H::Store) {
     let [.., queue, _] = MODES;
     let policy = timed("queue", 7, WINDOW, queue);
     let key = Key::from("k");

@@ -16,7 +16,7 @@ use crate::{Harness, is_long, seeds};
 /// Random requests get the same verdicts from the store and from the reference. They have one to
 /// three charges, including shadow charges and equal charges, and the policies' quotas change now
 /// and then.
-pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H, store: &H::Store) {
+pub async fn verdicts_match_the_reference<H: Harness>(harness: &H, store: &H::Store) {
     trace(harness, store, 0).await;
 }
 
@@ -24,10 +24,7 @@ pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H,
 /// reference.
 ///
 /// A verdict contains the store's time, but a settlement does not, so this check moves the clock.
-pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
-    harness: &H,
-    store: &H::Store,
-) {
+pub async fn settlements_and_resets_match_the_reference<H: Harness>(harness: &H, store: &H::Store) {
     advance(harness, Micros::ZERO);
     trace(harness, store, 3).await;
 }

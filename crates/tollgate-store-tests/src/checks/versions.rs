@@ -6,7 +6,7 @@ use super::{MODES, charge, decide, policy, remaining};
 use crate::Harness;
 
 /// Raising or lowering a limit does not forgive consumed units.
-pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+pub async fn changed_quota_preserves_consumed_units<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let key = Key::from("k");
@@ -23,10 +23,7 @@ pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &
 }
 
 /// Old and new replicas alternate, like in a rolling deployment.
-pub async fn two_versions_side_by_side_admit_no_more_than_the_larger<H: Harness>(
-    _: &H,
-    store: &H::Store,
-) {
+pub async fn alternating_versions_obey_the_larger_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
         let key = Key::from("k");
@@ -40,7 +37,7 @@ pub async fn two_versions_side_by_side_admit_no_more_than_the_larger<H: Harness>
 }
 
 /// After a change to another algorithm under the same name, the consumed units still count.
-pub async fn a_changed_algorithm_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+pub async fn changed_algorithm_preserves_consumed_units<H: Harness>(_: &H, store: &H::Store) {
     for from in MODES {
         for to in MODES {
             let name = format!("{from:?} {to:?}");

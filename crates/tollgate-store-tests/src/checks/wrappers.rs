@@ -6,7 +6,7 @@ use tollgate_core::{
     Charge, Cost, Key, NeverPending, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
 };
 
-/// The inner store in [`a_wrapper_passes_on_what_the_store_inside_is`].
+/// The inner store in [`wrapper_returns_inner_store_properties`].
 #[derive(Clone, Debug)]
 pub struct Inside {
     has_local_fallback: bool,
@@ -16,7 +16,7 @@ pub struct Inside {
 /// fallback if the inner store has one. `wrap` creates the wrapper.
 ///
 /// These methods of [`Store`] have a default, so a wrapper that forgets them still compiles.
-pub fn a_wrapper_passes_on_what_the_store_inside_is<W: Store>(wrap: impl Fn(Inside) -> W) {
+pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) -> W) {
     for has_local_fallback in [false, true] {
         let inside = Inside { has_local_fallback };
         let (name, wrapper) = (inside.name(), wrap(inside));

@@ -36,7 +36,7 @@ impl Members {
             name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
         if !(name.len() >= 3 && starts_with_letter && has_valid_chars) {
             return Err(error(
-                "a name has at least three characters, letters, digits, `_` and `-`, and begins with a letter",
+                "a name has at least three characters, letters, digits, `_` and `-`, and starts with a letter",
             ));
         }
         if RESERVED.split(' ').any(|taken| taken == name)
@@ -116,7 +116,7 @@ mod tests {
     fn invalid_names_are_rejected() {
         for (name, expected) in [
             ("id", "at least three characters"),
-            ("9lives", "begins with a letter"),
+            ("9lives", "starts with a letter"),
             ("a\"b", "letters, digits"),
             ("status", "the name is taken"),
             ("cost", "the name is taken"),

@@ -102,7 +102,7 @@ impl PolicyFields {
     }
 
     /// Returns the wait that a denied client gets. For a concurrency limit it is a guess of one
-    /// second: only the leases' expiry is known, and requests usually finish earlier.
+    /// second: only the permits' expiry is known, and requests usually finish earlier.
     pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
         let soon = if let Terms::Concurrency = self.terms { SOON } else { Micros::MAX };
         decision.retry_after().map(|wait| wait.min(soon))

@@ -10,7 +10,7 @@ use crate::head::RequestHead;
 /// Key source: the user that an authentication layer stored in the request extensions.
 ///
 /// This is the best source for users, because each token is verified only once and the limiter
-/// and the application cannot disagree. The authentication layer has to be outside of the limiter.
+/// and the application cannot disagree. The authentication layer must be outside of the limiter.
 ///
 /// ```
 /// use tollgate::key::FromExtension;

@@ -240,7 +240,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Declares that all inner services are gRPC, or none (the default).
+    /// Sets whether all inner services are gRPC. Default: `false`, no inner service is gRPC.
     ///
     /// The denial of a gRPC call is a gRPC status with the HTTP status 200, and with
     /// [`Costs::by_method`] a call costs 1. The layer cannot detect gRPC from the request, because

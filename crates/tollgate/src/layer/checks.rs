@@ -151,7 +151,7 @@ pub enum LayerError {
     TooManyLimits(usize),
 
     /// Two policies have the same name, so they would share their state.
-    #[error("two policies are named `{0}`: give each a name of its own")]
+    #[error("two policies are named `{0}`: give each its own name")]
     SameName(String),
 
     /// The key can be missing, but the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).

@@ -16,8 +16,8 @@ pub trait Inspect: Store {
 pub struct StoreReport {
     /// The store's name in metrics.
     pub name: &'static str,
-    /// Identifies the store: all handles to the same store have the same number, so that sums
-    /// include it only once.
+    /// Identifies the store: all handles to the same store have the same number, so sums can count
+    /// it only once.
     pub identity: usize,
     /// Whether the store can be called: it is connected, and no breaker is open.
     pub is_available: bool,

@@ -2,7 +2,7 @@
 
 use tollgate::StoreExt;
 use tollgate::store::{AnyStore, ManualClock, Micros};
-use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
+use tollgate_store_tests::checks::wrappers::wrapper_returns_inner_store_properties;
 use tollgate_store_tests::{Harness, store_tests};
 
 use crate::stage::Staged;
@@ -30,11 +30,9 @@ impl Harness for Wrapped {
 
 #[test]
 fn wrappers_forward_store_properties() {
-    a_wrapper_passes_on_what_the_store_inside_is(|store| store.or_local(memory().1));
-    a_wrapper_passes_on_what_the_store_inside_is(AnyStore::new);
-    a_wrapper_passes_on_what_the_store_inside_is(|store| {
-        store.or_local(memory().1).without_local()
-    });
+    wrapper_returns_inner_store_properties(|store| store.or_local(memory().1));
+    wrapper_returns_inner_store_properties(AnyStore::new);
+    wrapper_returns_inner_store_properties(|store| store.or_local(memory().1).without_local());
 }
 
 mod of_all_wrappers {

@@ -80,7 +80,7 @@ fn build_errors_name_a_fix() {
     for (error, cure) in [
         (LayerError::NoLimit, "`.limit(..)`"),
         (LayerError::TooManyLimits(65), "nest two layers"),
-        (LayerError::SameName(name()), "give each a name of its own"),
+        (LayerError::SameName(name()), "give each its own name"),
         (LayerError::MissingKeyUndecided(name()), "`.on_missing_key(OnMissingKey::Deny)`"),
         (LayerError::KeyNeverMissing(name()), "remove it"),
         (LayerError::TwoQueues(name(), name()), "`LeakyMode::Meter`"),

@@ -372,8 +372,8 @@ fn bad_input_exits_with_2_and_writes_no_report() {
         (&["limits.yaml", "nowhere.log"], "cannot open nowhere.log"),
         (&["limits.yaml", "limits.yaml"], "can be read as a common or combined log"),
         (&["limits.yaml", "binary.log"], "of binary.log can be read as a common or combined log"),
-        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip behind line "),
-        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd behind line "),
+        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip after line "),
+        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd after line "),
         (&["limits.yaml", "access.log", "--log", "caddy"], "it is not a JSON object"),
         (&["limits.yaml", "back.log"], "line 21 of back.log is 86403 s earlier"),
         (

@@ -61,8 +61,8 @@ fn parse_all(entries: &[&str]) -> Result<Vec<IpNet>, ClientIpError> {
 fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
     let parsed = network(
         entry,
-        "expected a network as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or `private`",
-        "it trusts every client, so that any client could claim any address; list the networks of \
+        "expected a network such as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or `private`",
+        "it trusts every client, so any client could claim any address; list the networks of \
          your proxies",
     );
     parsed.map_err(|cure| ClientIpError::Proxy { entry: entry.to_owned(), cure })

@@ -28,7 +28,7 @@ pub enum JwtKeyError {
 
     /// An HMAC secret that can be guessed.
     #[error(
-        "JWT key for HS256: {bytes} bytes; expected at least 32 random ones (`openssl rand 32`)"
+        "JWT key for HS256: {bytes} bytes; expected at least 32 random bytes (`openssl rand 32`)"
     )]
     ShortSecret {
         /// The secret's length in bytes.

@@ -9,7 +9,7 @@ local VERSION = 1
 local SINCE = 7
 -- Added to the form's code if the key has open blocks, which are stored before the state.
 local HOLDS = 64
--- The most keys per redis.call, far below Lua's limit of some 8000 arguments.
+-- The maximum number of keys per redis.call, far below Lua's limit of some 8000 arguments.
 local MOST = 1000
 
 -- An entry per key: name; rule, state and since, if the key has a state; fault, if its value cannot

@@ -15,7 +15,7 @@ local ENTRY = 7
 -- Even the shortest block has grown past the longest by this level, if it grows.
 local MAX_LEVEL = 63
 
--- How long a block lasts that follows `level` earlier blocks.
+-- How long a block lasts after `level` earlier blocks.
 local function block(rule, level)
   local length = rule.block
   for _ = 1, level do

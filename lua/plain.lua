@@ -37,8 +37,8 @@ if is_plain == 1 then
   local rows, n, from = { '' }, 0, 1
   while plain and from <= #requests do
     local count, charges, first = unpack('>xI2B', requests, from)
-    -- Equal requests pass while they fit under every policy that enforces. So the first lap looks
-    -- at all charges, and the second makes them.
+    -- Equal requests pass while they fit under every enforced policy. So the first lap looks at all
+    -- charges, and the second makes them.
     local admitted, states, lap = count, '', 1
     while plain and lap <= 2 do
       from = first

@@ -31,8 +31,8 @@ local LONG = 2147483648
 -- Running totals restart before they exceed this, far below 2^53, where Lua's numbers start to have
 -- gaps.
 local REBASE = 4503599627370496
--- The most entries, including spare entries, that a log at a thousandth of the window gets room
--- for. Redis allocates 14 KiB up to this size, and 16 KiB above.
+-- The maximum number of entries, including spare entries, that a log at a thousandth of the window
+-- gets room for. Redis allocates 14 KiB up to this size, and 16 KiB above.
 local COMPACT = 1018
 -- Bytes of the first read: a short log, and the bytes before it if the key has no leased units.
 local FIRST_READ = 20 + HEADER + SHORT * ENTRY

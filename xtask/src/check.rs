@@ -27,7 +27,7 @@ enum Step {
     Locks,
     /// Crates respect their boundaries, files do not import in circles, and every test runs
     Purity,
-    /// Documents contain no hard phrases
+    /// Documents contain no phrases that are hard to read
     Prose,
     /// Links in documents lead to existing files and headings
     Links,

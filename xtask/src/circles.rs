@@ -84,7 +84,7 @@ impl Files {
     }
 
     /// Resolves a path in a module to an absolute path. `None` if it leads out of the crate.
-    /// Follows at most `depth` imports, because names of outer crates may lead to each other.
+    /// Follows at most `depth` imports, because imports from outer crates may refer to each other.
     fn absolute(&self, module: &[String], path: &[String], depth: usize) -> Option<Name> {
         let supers = path.iter().take_while(|it| *it == "super").count();
         let (base, rest) = match path.first().map(String::as_str) {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_outer_crates_may_lead_to_each_other() {
+    fn circular_imports_end_the_search() {
         let a = ("a", "use b::c;\nuse c::b;\nfn f() {\n    b::g();\n}\n");
         assert_eq!(circle(&[("", "mod a;\n"), a]), None);
     }

@@ -1,4 +1,5 @@
-//! `cargo xtask check prose links`: documents contain no hard phrases and no dead links.
+//! `cargo xtask check prose links`: documents contain no phrases that are hard to read, and no dead
+//! links.
 
 use std::env;
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use crate::process::{self, Failure};
 use crate::tools;
 
-/// Phrases that are hard to read, because they hide who acts or are no plain verb.
+/// Phrases that are hard to read, because they hide the actor or replace a plain verb.
 const HARD: &str = "anybody|somebody|nobody|whoever|whom|those who|but for|nothing but|is none|so many|\
     so much|so long|so often|stands in|stands for|is away|are away|give back|gives back|given back|\
     comes back|is told";
@@ -104,7 +105,7 @@ fn faults_of(sentence: &str) -> Vec<String> {
     let mut faults: Vec<_> =
         hard.map(|phrase| format!("`{phrase}`: name the actor, and use a plain verb")).collect();
     if sentence.starts_with("What ") && !sentence.ends_with('?') && words.len() > 6 {
-        faults.push("a sentence that begins with `What`: begin with its subject".to_owned());
+        faults.push("a sentence that starts with `What`: start with its subject".to_owned());
     }
     if words.len() > MOST_WORDS {
         faults.push(format!("{} words: make two sentences of at most 25", words.len()));

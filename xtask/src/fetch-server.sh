@@ -33,7 +33,7 @@ fetch() {
     printf 'Package: %s\nStatus: install ok installed\nVersion: 9999\nArchitecture: all\n' "$unneeded"
     printf 'Maintainer: none\nDescription: not needed\n\n'
   done >"$folder/apt/status"
-  # No apt configuration of the machine applies, except its proxy. apt's user `_apt` cannot write
+  # The machine's apt configuration does not apply, except its proxy. apt's user `_apt` cannot write
   # below `target`.
   apt() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq "$@" -o Dir::State="$folder/apt" \

@@ -15,11 +15,11 @@ pub(crate) fn run() -> Result<(), Failure> {
     process::export(context.path())?;
     for entry in ignored_entries(&ignored)? {
         let path = context.path().join(entry);
-        // Git tracks no file of `.git`, so an entry may be missing.
+        // Git tracks no file in `.git`, so an entry may be missing.
         let _ = if path.is_file() { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     }
     // Cargo's plan reads only manifests, but sources embed data through links to other folders.
-    // `find -L` follows links, so it takes only dangling ones for links.
+    // `find -L` follows links, so it reports only dangling links.
     let mut find = Command::new("find");
     find.current_dir(context.path()).args(["-L", "crates", "-type", "l"]);
     if let Some(link) = process::read(&mut find)?.lines().next() {
@@ -61,7 +61,7 @@ fn ignored_entries(text: &str) -> Result<Vec<&str>, Failure> {
 ///
 /// # Errors
 ///
-/// If there is no such line, because then this step would check no build.
+/// If there is no such line, because this step would then check no build.
 fn cargo_builds(dockerfile: &str) -> Result<Vec<Vec<&str>>, Failure> {
     let lines = dockerfile.lines().filter_map(|line| line.strip_prefix("RUN cargo build "));
     let builds: Vec<Vec<_>> = lines.map(|line| line.split_whitespace().collect()).collect();

@@ -1,8 +1,7 @@
 //! The lock files of packages outside the workspace.
 //!
-//! They must match their manifests, which depend on packages in the workspace and so change with
-//! these. They also lock the same versions as the workspace. So tests and fuzzers run the versions
-//! that users run, and cargo builds each dependency only once.
+//! They must match their manifests, and lock the same versions as the workspace. So tests and
+//! fuzzers run the versions that users run, and cargo builds each dependency only once.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +21,14 @@ pub(crate) fn run() -> Result<(), Failure> {
             strangers(&process::read_file(format!("{folder}/Cargo.lock"))?, &workspace).join(", ");
         if !strangers.is_empty() {
             return Err(Failure::Broken(format!(
-                "{folder}/Cargo.lock has other versions than Cargo.lock: {strangers}\n{cure}"
+                "{folder}/Cargo.lock and Cargo.lock have different versions of {strangers}\n{cure}"
             )));
         }
     }
     Ok(())
 }
 
-/// Packages in `lock` that could have the workspace's version but have another version.
+/// Packages in `lock` that could have the workspace's version but have a different one.
 fn strangers(lock: &str, workspace: &str) -> Vec<String> {
     let (locked, ours) = (packages(lock), packages(workspace));
     let fits = |(name, version): &&(&str, &str)| {

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 pub(crate) enum Failure {
     /// Something in the tree is wrong. Exit code 1.
     Broken(String),
-    /// The machine lacks something that its owner can supply. Exit code 2.
+    /// The machine lacks something, for example a program. Exit code 2.
     Unready(String),
 }
 
@@ -62,13 +62,13 @@ pub(crate) fn export(to: &Path) -> Result<(), Failure> {
     run(git.current_dir(root()).args(["checkout-index", "--all", "--force", &prefix]))
 }
 
-/// Prints the command, runs it with our terminal, and fails if it fails.
+/// Prints the command, runs it in this terminal, and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let status = status(command)?;
     if status.success() { Ok(()) } else { Err(ended_badly(command, status)) }
 }
 
-/// Prints the command, runs it with our terminal, and returns its exit status.
+/// Prints the command, runs it in this terminal, and returns its exit status.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus, Failure> {
     println!("$ {}", describe(command));
     // Flush, so this line appears before the child's output. If the terminal is gone, the child
@@ -100,7 +100,7 @@ fn cannot_start(command: &Command, error: &io::Error) -> Failure {
 
 fn ended_badly(command: &Command, status: ExitStatus) -> Failure {
     let command = describe(command);
-    Failure::Broken(format!("`{command}` ended with {status}; its own output above says why"))
+    Failure::Broken(format!("`{command}` ended with {status}; see its output above"))
 }
 
 #[cfg(test)]

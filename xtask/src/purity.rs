@@ -10,7 +10,8 @@ struct Boundary {
     features: &'static str,
     /// The allowed direct dependencies. `None` allows any.
     direct: Option<&'static str>,
-    /// Families of crates that it must not depend on, even indirectly. `http` includes `http-body`.
+    /// Families of crates that the crate must not depend on, even indirectly. `http` includes
+    /// `http-body`.
     forbidden: &'static str,
     reason: &'static str,
 }
@@ -43,7 +44,7 @@ const BOUNDARIES: [Boundary; 10] = [
     Boundary::new(
         "tollgate-calendar",
         "chrono jiff-tzdb-platform tokio",
-        "time zones are built in, so that replicas on different machines agree",
+        "time zones are built in, so replicas on different machines agree",
     )
     .only("jiff thiserror tollgate-core"),
     Boundary::new(
@@ -69,7 +70,7 @@ const BOUNDARIES: [Boundary; 10] = [
     Boundary::new(
         "tollgate-replay",
         "http hyper tokio tollgate-redis tower",
-        "a replay needs no network, so a test that uses it builds fast",
+        "a replay needs no network, so tests that use it build fast",
     ),
     Boundary::new(
         "tollgate-store-tests",

@@ -1,4 +1,4 @@
-//! Servers in other versions than the machine's own, from Debian's releases.
+//! Other server versions than the installed ones, from Debian releases.
 //!
 //! They are not installed. `fetch-server.sh` unpacks the packages below `target/servers`, and the
 //! program's folder is the first on the tests' `PATH`, so they start it as `redis-server`.

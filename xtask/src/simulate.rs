@@ -8,8 +8,8 @@ use crate::process::{self, Failure};
 /// Command-line arguments of `cargo xtask simulate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seed known bugs, one at a time, and report which ones the simulator finds within 2000 seeds.
-    /// With a text, only bugs with it in their description
+    /// Seed known bugs, one at a time, and report which ones the simulator misses within 2000
+    /// seeds. A text selects the bugs that have it in their description
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with = "simulator")]
     mutants: Option<String>,

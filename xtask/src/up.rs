@@ -9,20 +9,20 @@ pub(crate) use running::run;
 /// Command-line arguments of `cargo xtask up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// nginx's port; 0 takes a free port
+    /// nginx's port; 0 selects a free port
     #[arg(long, default_value_t = 8080)]
     port: u16,
 
-    /// The first replica's port; the other replicas take the next ports. 0 takes free ports
+    /// The first replica's port; the other replicas take the next ports. 0 selects free ports
     #[arg(long, default_value_t = 0)]
     replica_port: u16,
 
-    /// Redis' port; 0 takes a free port
+    /// Redis' port; 0 selects a free port
     #[arg(long, default_value_t = 0)]
     redis_port: u16,
 
     /// The first replica's admin port, with the live page; the other replicas take the next ports.
-    /// 0 takes free ports
+    /// 0 selects free ports
     #[arg(long, default_value_t = 0)]
     admin_port: u16,
 

@@ -31,7 +31,7 @@ struct Event<'a> {
 
 pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
     let Ok(permit) = Arc::clone(&state.0.streams.permits).try_acquire_owned() else {
-        let detail = format!("{MAX_STREAMS} pages are reading already: close one of them.");
+        let detail = format!("{MAX_STREAMS} streams are open, which is the maximum: close a page.");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     };
     let (lines, body) = mpsc::channel(1);

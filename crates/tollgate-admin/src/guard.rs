@@ -31,8 +31,8 @@ impl Guard {
             Problem::new(StatusCode::BAD_REQUEST, "The request needs exactly one valid Host.")
         })?;
         if !self.hosts.allow(host.host()) {
-            let detail = "This host is not on the list of the admin router: add it where the \
-                          router is built, or ask for localhost.";
+            let detail = "The admin router does not allow this host: add it where the router is \
+                          built, or use localhost.";
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
         }
         if let Some(peer) = self.peers.admit(method, uri.path(), headers) {
@@ -42,14 +42,14 @@ impl Guard {
         let is_foreign = site.is_some_and(|site| site != b"same-origin" && site != b"none");
         let mut origins = headers.get_all(ORIGIN).iter();
         if is_foreign || !origins.all(|origin| is_origin_of(origin.as_bytes(), &host)) {
-            let detail = "Requests that a browser sends for another site are refused.";
+            let detail = "Requests that a browser sends for another site are rejected.";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
         Ok(None)
     }
 
-    /// Rejects requests without the token if numbers need it. The page's files contain no numbers,
-    /// and browsers load files without a token.
+    /// Rejects requests without the token if the numbers need it. The page's files contain no
+    /// numbers, and browsers load files without a token.
     pub(super) fn check_reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         if self.numbers_need_token && !files::has(path) {
             self.check_token(headers)

@@ -22,7 +22,7 @@
 //! # Attacker
 //! * Mount the router on a separate listener, on loopback or an operator network. The router never
 //!   authorizes by address because behind a proxy all requests come from the same address. If
-//!   other users can reach the router, require the token for numbers too
+//!   other users can reach the router, require the token for the numbers too
 //!   ([`AdminBuilder::numbers_need_token`]).
 //! * Requests that name a client or change anything need `Authorization: Bearer` and the token,
 //!   which is compared in constant time. A router without a token does not build.

@@ -181,10 +181,10 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
         }
     }
     let detail = if is_known {
-        "This policy finds no such subject in a request: /status says whether all share its \
-         quota, and `key:HEX` names any."
+        "This policy has no subjects of this kind. /status shows whether all clients share its \
+         quota, and `key:HEX` names any key."
     } else {
-        "There is no such policy: /status lists them."
+        "There is no such policy. /status lists all policies."
     };
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
@@ -203,6 +203,6 @@ fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
     if has_tier(limit, &tier) {
         return Ok(tier);
     }
-    let detail = "This policy has no quota for this tier: /status lists its tiers.";
+    let detail = "This policy has no quota for this tier. /status lists its tiers.";
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }

@@ -199,7 +199,7 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
         let watching = scope.spawn(|| watch(&|| ended.load(Ordering::Relaxed)));
         let (first, rest) = (insert(0, MAX_KEYS), insert(MAX_KEYS, FLOOD));
         ended.store(true, Ordering::Relaxed);
-        (first, rest, watching.join().expect("who watches does not panic"))
+        (first, rest, watching.join().expect("the observer does not panic"))
     });
     vec![first, rest, calm[0], storm[0], calm[1], storm[1]]
 }

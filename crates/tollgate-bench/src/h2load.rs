@@ -16,7 +16,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) grpc: Option<&'a Path>,
 }
 
-/// Installs h2load if it is missing and that needs no password.
+/// Installs h2load if it is missing and no password is needed.
 pub(crate) fn find() -> Result<(), Failure> {
     process::find("h2load", "nghttp2-client")
 }
@@ -47,7 +47,7 @@ fn read(printed: &str) -> Result<Load, Failure> {
     let succeeded = count(" succeeded").ok_or("h2load counted nothing")?;
     let refused = count(" failed").unwrap_or(f64::NAN);
     if refused != 0.0 {
-        return Err(format!("{refused} requests were refused").into());
+        return Err(format!("{refused} requests failed").into());
     }
     let rate = printed.split(", ").find_map(|part| part.strip_suffix(" req/s")?.parse().ok());
     let rate = rate.ok_or("h2load measured nothing")?;

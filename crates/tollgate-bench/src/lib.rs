@@ -177,7 +177,7 @@ pub fn count(counter: Counter) -> ExitCode {
     let number = match what.split_once(' ') {
         Some(("bytes", side)) => memory::bytes::counted(side, counter),
         Some(("layer", mode)) => layer::allocations(mode, counter),
-        _ => Err(format!("nothing to count is named `{what}`").into()),
+        _ => Err(format!("there is no count named `{what}`").into()),
     };
     ended(number.map(|number| println!("{number}")))
 }

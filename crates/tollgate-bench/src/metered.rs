@@ -74,7 +74,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 
     let mut args = std::env::args().skip(1);
     let (Some(wrapping), Some(recorder)) = (args.next(), args.next()) else {
-        return Err("two words are expected: what is measured, and who hears of it".into());
+        return Err("expected two words: the measurement and the recorder".into());
     };
     let wrapping = Wrapping::from_str(&wrapping, false)?;
     // The same setup as in the gateway.

@@ -21,7 +21,7 @@ pub(crate) fn count(what: &str) -> Result<Option<f64>, Failure> {
     Ok(numbers(Command::new(program).args(what.split(' ')))?.first().copied())
 }
 
-/// Installs a missing program if that needs no password. Otherwise the error contains the command.
+/// Installs a missing program if no password is needed. Otherwise the error contains the command.
 pub(crate) fn find(program: &str, package: &str) -> Result<(), Failure> {
     let there = || Command::new(program).arg("-v").output().is_ok();
     if !there() {

@@ -61,7 +61,7 @@ pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
     for table in tables {
         println!("{}", table.markdown());
     }
-    eprintln!("too few rounds to be written down");
+    eprintln!("too few rounds to write the page");
     Ok(())
 }
 

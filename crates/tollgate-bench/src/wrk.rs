@@ -17,7 +17,7 @@ pub(crate) struct Load {
     pub(crate) p99: f64,
 }
 
-/// Installs wrk if it is missing and that needs no password.
+/// Installs wrk if it is missing and no password is needed.
 pub(crate) fn find() -> Result<(), Failure> {
     process::find("wrk", "wrk")
 }
@@ -27,7 +27,7 @@ pub(crate) fn load(address: SocketAddr, connections: u32) -> Load {
     load_url(&format!("http://{address}/"), connections, &[])
 }
 
-/// The same for a URL and further arguments of wrk.
+/// Like [`load`], for a URL and with more arguments for wrk.
 pub(crate) fn load_url(url: &str, connections: u32, arguments: &[String]) -> Load {
     run(url, connections, arguments).unwrap_or_else(Load::failed)
 }
@@ -71,7 +71,7 @@ fn read(printed: &str) -> Result<Load, Failure> {
     };
     if let Some(bad) = before("Non-2xx or 3xx responses:") {
         let bad: f64 = bad;
-        return Err(format!("{bad} requests were refused").into());
+        return Err(format!("{bad} requests failed").into());
     }
     let percentile = |percent: &str| {
         let mut words =

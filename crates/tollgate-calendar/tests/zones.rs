@@ -1,4 +1,4 @@
-//! Compares the periods of real time zones with the known clock changes there.
+//! Compares the periods in real time zones with known clock changes.
 
 use jiff::Timestamp as Instant;
 use tollgate_calendar::{Unit, ZoneError, calendar, day, month, week, zones};
@@ -11,7 +11,7 @@ fn at(text: &str) -> Timestamp {
     Timestamp::from_micros(u64::try_from(instant.as_microsecond()).expect("past 1970"))
 }
 
-fn is(calendar: Calendar, now: &str, start: &str, end: &str) {
+fn assert_period(calendar: Calendar, now: &str, start: &str, end: &str) {
     let period = calendar.period(at(now));
     assert_eq!((period.start(), period.end()), (at(start), at(end)), "{calendar} at {now}");
 }
@@ -20,33 +20,33 @@ fn is(calendar: Calendar, now: &str, start: &str, end: &str) {
 fn days_follow_the_local_clock() {
     let berlin = day("Europe/Berlin").unwrap();
     assert_eq!(berlin.name(), "day in Europe/Berlin");
-    is(berlin, "2026-01-15T12:00:00Z", "2026-01-14T23:00:00Z", "2026-01-15T23:00:00Z");
+    assert_period(berlin, "2026-01-15T12:00:00Z", "2026-01-14T23:00:00Z", "2026-01-15T23:00:00Z");
     // These two days have 23 and 25 hours.
-    is(berlin, "2026-03-29T00:59:59Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z");
-    is(berlin, "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z");
+    assert_period(berlin, "2026-03-29T00:59:59Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z");
+    assert_period(berlin, "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z");
     assert_eq!(berlin.longest(), Micros::new(25 * HOUR));
     // The database lists individual years only up to a point, followed by a rule.
-    is(berlin, "2200-07-01T12:00:00Z", "2200-06-30T22:00:00Z", "2200-07-01T22:00:00Z");
+    assert_period(berlin, "2200-07-01T12:00:00Z", "2200-06-30T22:00:00Z", "2200-07-01T22:00:00Z");
 }
 
 #[test]
 fn days_handle_skipped_midnights_and_days() {
     let cairo = day("Africa/Cairo").unwrap();
     // On 2024-04-26, clocks in Cairo went from midnight to one.
-    is(cairo, "2024-04-26T01:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z");
+    assert_period(cairo, "2024-04-26T01:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z");
     // Apia went directly from December 29 to December 31, 2011.
     let apia = day("Pacific/Apia").unwrap();
-    is(apia, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z");
-    is(apia, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z");
+    assert_period(apia, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z");
+    assert_period(apia, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z");
 }
 
 #[test]
 fn weeks_and_months_start_on_first_day() {
     let tokyo = week("Asia/Tokyo").unwrap();
-    is(tokyo, "2026-11-21T12:00:00Z", "2026-11-15T15:00:00Z", "2026-11-22T15:00:00Z");
+    assert_period(tokyo, "2026-11-21T12:00:00Z", "2026-11-15T15:00:00Z", "2026-11-22T15:00:00Z");
     let new_york = month("America/New_York").unwrap();
-    is(new_york, "2028-02-29T23:00:00Z", "2028-02-01T05:00:00Z", "2028-03-01T05:00:00Z");
-    is(new_york, "2026-11-15T00:00:00Z", "2026-11-01T04:00:00Z", "2026-12-01T05:00:00Z");
+    assert_period(new_york, "2028-02-29T23:00:00Z", "2028-02-01T05:00:00Z", "2028-03-01T05:00:00Z");
+    assert_period(new_york, "2026-11-15T00:00:00Z", "2026-11-01T04:00:00Z", "2026-12-01T05:00:00Z");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{Calendar, Micros};
 /// let api = Quota::per_minute(100);
 /// let search = Quota::per_hour(1_000).burst(50);
 /// let odd = Quota::new(3, Duration::from_secs(7));
-/// let slow = Quota::every(Duration::from_secs(2)); // one unit each two seconds
+/// let slow = Quota::every(Duration::from_secs(2)); // one unit every two seconds
 /// # let _ = (api, search, odd, slow);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Locks for unit tests that search the interleavings of threads.
+//! Locks for unit tests that explore thread interleavings.
 //!
 //! A crate uses these locks instead of `parking_lot`'s when its own tests are compiled. Inside
 //! [`explore`], shuttle then decides at each lock which thread continues. Elsewhere they are
@@ -26,7 +26,7 @@ impl Drop for Exploring {
     }
 }
 
-/// Runs a test repeatedly, each time with another random interleaving of the threads that it
+/// Runs a test repeatedly, each time with a different random interleaving of the threads that it
 /// spawns with [`thread::spawn`].
 ///
 /// # Panics
@@ -50,7 +50,7 @@ fn acquire<G>(try_lock: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
     attempts.flatten().next().expect("repeats without end")
 }
 
-/// `parking_lot`'s mutex, with a switch before each lock.
+/// `parking_lot`'s mutex, with a possible thread switch before each lock.
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 
@@ -68,7 +68,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-/// `parking_lot`'s lock for readers and writers, with a switch before each lock.
+/// `parking_lot`'s reader-writer lock, with a possible thread switch before each lock.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 

@@ -5,8 +5,8 @@ use crate::{
     Api, Model, Models, OutputHistory, Request, RequestError, Usage, UsageEventFilter, UsageReader,
 };
 
-/// A request to a model with what its response needs. Proxies reserve its [estimate](Self::estimate),
-/// and pass the response through its [meter](Self::meter).
+/// A request to a model, with everything needed to meter its response. Proxies reserve its
+/// [estimate](Self::estimate), and pass the response through its [meter](Self::meter).
 ///
 /// ```
 /// use tollgate_llm::{Api, Call, DOLLAR, Model, Models, Price};
@@ -14,7 +14,7 @@ use crate::{
 /// let models = Models::new(Model::new(Price::per_million(DOLLAR, 4 * DOLLAR)));
 /// let body = br#"{"model": "any", "stream": true, "max_tokens": 50, "prompt": "Hi"}"#;
 /// let (call, changed) = Call::parse(Api::Completions, body, &models)?;
-/// // The request now asks for the usage.
+/// // The request now requests the usage.
 /// assert!(changed.is_some());
 /// assert_eq!(call.estimate().total(), 53);
 ///
@@ -39,7 +39,7 @@ impl Call {
     /// reports its usage, which the [meter](Self::meter) hides from the client.
     ///
     /// # Errors
-    /// As [`Request::parse`].
+    /// See [`Request::parse`].
     pub fn parse(
         api: Api,
         body: &[u8],
@@ -53,15 +53,15 @@ impl Call {
         Ok((Self { request, model, learned: None, hides_usage }, asking))
     }
 
-    /// A request of this size that was not read. Its size counts as text, and its model is the
-    /// default of `models`.
+    /// Makes a call for a request of `bytes` bytes that was not read. All bytes count as text, and
+    /// the model is the default of `models`.
     pub fn of_size(bytes: u64, models: &Models) -> Self {
         let mut request = Request::default();
         request.text_bytes = bytes;
         Self { request, model: *models.get(""), learned: None, hides_usage: false }
     }
 
-    /// Without a maximum, the request reserves the client's usual output. The response adds to the
+    /// Reserves the client's usual output if the request sets no maximum. The response adds to the
     /// history.
     #[must_use]
     pub fn learning(mut self, history: &OutputHistory, client: impl Hash) -> Self {
@@ -129,7 +129,7 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        // Only whole responses show the usual length.
+        // Only complete responses show the usual length.
         if let (Some((history, pair)), Some(usage)) = (&self.call.learned, self.reader.reported()) {
             history.record_of(*pair, usage.output);
         }

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 /// Removes the event with the usage from a stream of chat completions.
 ///
 /// [`Request::ask_for_usage`](crate::Request::ask_for_usage) adds this event to the stream, and a
-/// client that did not ask for it may not expect its empty list of choices.
+/// client that did not request it may not expect its empty list of choices.
 ///
 /// Events pass when they are complete. Clients discard an incomplete event at the end of a stream,
 /// so it does not pass.

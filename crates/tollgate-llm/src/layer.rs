@@ -25,9 +25,9 @@ use crate::{Api, Call, Meter, Model, Models, OutputHistory, Usage};
 /// to models (feature `axum`).
 ///
 /// It reads the request, reserves its estimate, and settles tokens and money by the usage in the
-/// response. The handler only forwards the request. A response that is no success is free, and a
-/// client that leaves pays for its input and the text so far. Denials have the error body of the
-/// API, and the status 401 without a key.
+/// response. The handler only forwards the request. An unsuccessful response is free, and a client
+/// that leaves pays for its input and the text so far. Denials have the error body of the API, and
+/// the status 401 without a key.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -116,7 +116,7 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
     /// Builds the layer.
     ///
     /// # Errors
-    /// As [`RateLimitLayerBuilder::build`].
+    /// See [`RateLimitLayerBuilder::build`].
     pub fn build(self) -> Result<LlmBudget<St>, LayerError> {
         let Self { limits, key, models, max_body, tokens, money } = self;
         let (key, history) = (Box::new(key), OutputHistory::new(MAX_PAIRS));
@@ -125,7 +125,7 @@ impl<St: Store, K: KeySource + Clone> LlmBudgetBuilder<St, K> {
     }
 }
 
-/// The pairs of client and model whose usual output is known.
+/// The maximum number of client and model pairs with a known usual output.
 const MAX_PAIRS: usize = 100_000;
 
 fn limit(policy: Policy, key: &(impl KeySource + Clone)) -> Limit {
@@ -133,7 +133,7 @@ fn limit(policy: Policy, key: &(impl KeySource + Clone)) -> Limit {
 }
 
 fn by_usage(limit: Limit, units: fn(&Model, &Usage) -> u64) -> Limit {
-    // Only a request without a body to read has no call, such as a GET.
+    // Only a request without a body, such as a GET, has no call.
     let costs = Costs::flat(0).from_fn(move |head: &RequestHead<'_>| {
         let call = head.extensions.get::<Call>()?;
         Some(units(call.model(), &call.estimate()))
@@ -310,7 +310,7 @@ impl Drop for Bill {
 
 struct MeteredBody {
     body: Body,
-    /// Dropped before the last frame is returned: the client may send its next request then.
+    /// Dropped before the last frame is returned, because the client may then send its next request.
     bill: Option<Bill>,
 }
 

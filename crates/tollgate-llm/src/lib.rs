@@ -48,14 +48,14 @@
 //!
 //! | input | result |
 //! |---|---|
-//! | a request that is not valid JSON, is compressed, or has a known member twice | [`RequestError`] with line and column, without text of the body |
+//! | a request that is not valid JSON, is compressed, or has a known member twice | [`RequestError`] with line and column, without text from the body |
 //! | a request without `model` | the default of [`Models`] |
 //! | a request without a maximum | [`Model::max_output`] |
 //! | a response that is cut off or reports no usage | estimated input, and output by the text's bytes |
 //! | a compressed or otherwise unreadable response | the estimate; send `Accept-Encoding: identity` to the model's server |
 //! | a response without a single byte | the input only |
 //! | a usage of 10^18 tokens | counted; sums and prices stop at `u64::MAX` |
-//! | a number of tokens that is negative, a fraction or a text | as if the response reported no usage |
+//! | a token count that is negative, a fraction or a string | as if the response reported no usage |
 //!
 //! # Limits of the estimate
 //!

@@ -9,7 +9,7 @@ use crate::{Request, RequestError, Usage};
 pub const DOLLAR: u64 = 1_000_000;
 
 /// The price per million tokens, in micro-dollars (10⁻⁶ dollars). Any other currency works too, if
-/// prices and policy use the same.
+/// prices and policy use the same currency.
 ///
 /// For example, `Price::per_million(DOLLAR / 4, 2 * DOLLAR)` is $0.25 per million input tokens and
 /// $2 per million output tokens.
@@ -78,8 +78,9 @@ impl Model {
         self
     }
 
-    /// Sets the tokens in 1000 bytes of text. The default is 300, because English has about 250, and
-    /// a high estimate is refunded after the response. Source code and other languages have more.
+    /// Sets the tokens per 1000 bytes of text. The default is 300, because English has about 250,
+    /// and a high estimate is refunded after the response. Source code and other languages have
+    /// more.
     #[must_use]
     pub const fn tokens_per_kilobyte(mut self, tokens: u64) -> Self {
         self.tokens_per_kilobyte = tokens;
@@ -126,7 +127,7 @@ pub struct Models {
 }
 
 impl Models {
-    /// Makes a table with a model for all names that it does not contain.
+    /// Makes a table with a default model for all names that it does not contain.
     pub fn new(other: Model) -> Self {
         Self { other, named: HashMap::new(), tokenizer: None }
     }

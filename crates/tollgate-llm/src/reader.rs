@@ -81,7 +81,7 @@ impl UsageReader {
     }
 }
 
-/// Without bytes of the response, which must not be in logs.
+/// Omits the response's bytes, which must not be in logs.
 impl fmt::Debug for UsageReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UsageReader")

@@ -15,7 +15,7 @@ use crate::{Model, Usage};
 pub struct Request {
     /// The name of the model; empty if the request has none.
     pub model: String,
-    /// The highest number of output tokens that the request allows, in all its choices together.
+    /// The maximum number of output tokens that the request allows, summed over all its choices.
     pub max_output: Option<u64>,
     /// Whether the response is a stream.
     pub streams: bool,
@@ -35,9 +35,7 @@ pub struct Request {
 /// The error for a body that is not a model request in JSON, for example because it is compressed.
 /// It contains no text from the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected a request to a model in JSON, found something else at line {line} column {column}"
-)]
+#[error("expected a model request in JSON, found something else at line {line} column {column}")]
 pub struct RequestError {
     /// The line of the error, from 1.
     pub line: usize,
@@ -65,7 +63,7 @@ impl Request {
         request.map_err(|error| RequestError { line: error.line(), column: error.column() })
     }
 
-    /// Estimates the tokens: the input by its size, and the highest output that the request allows.
+    /// Estimates the tokens: the input by its size, and the maximum output that the request allows.
     pub fn estimate(&self, model: &Model) -> Usage {
         let text = self.text_tokens.unwrap_or_else(|| model.text(self.text_bytes));
         let input = text.saturating_add(self.numbers);
@@ -84,7 +82,7 @@ impl Request {
             return None;
         }
         let start = body.iter().position(|byte| *byte == b'{')? + 1;
-        // The object has at least `stream`, so a comma is right.
+        // The object has at least `stream`, so a comma must follow.
         Some(
             [&body[..start], br#""stream_options":{"include_usage":true},"#, &body[start..]]
                 .concat(),
@@ -205,7 +203,7 @@ impl<'de> Visitor<'de> for Count<'_> {
     }
 
     fn visit_str<E>(mut self, text: &str) -> Result<(), E> {
-        // Prose has white space, so a client cannot hide it here.
+        // Only data without white space is an attachment, so a client cannot hide prose here.
         if self.is_attachment && !text.contains(char::is_whitespace) {
             self.request.attachments += 1;
         } else {

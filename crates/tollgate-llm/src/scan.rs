@@ -9,7 +9,7 @@ use crate::usage::Reported;
 /// Containers deeper than this are not responses. The rest of the document is skipped.
 const MAX_DEPTH: usize = 64;
 
-/// Longer than all names that matter.
+/// Longer than all relevant names.
 const MAX_NAME: usize = 24;
 
 /// A longer `usage` is ignored.
@@ -81,7 +81,7 @@ impl Role {
             (Self::Document, b"response") => Self::Response,
             (Self::Document, b"message") => Self::Message,
             (Self::Document, b"choices") => Self::Choices,
-            // The stream of every API has `delta`; whole responses have the other names.
+            // The stream of every API has `delta`; complete responses have the other names.
             (Self::Document, b"delta" | b"output" | b"content")
             | (Self::Choices, b"delta" | b"message" | b"text") => Self::Text,
             (
@@ -110,7 +110,7 @@ impl Scanner {
         }
     }
 
-    /// Starts another document, and retains the findings.
+    /// Starts another document, and keeps what was found so far.
     pub(crate) fn restart(&mut self) {
         let found = std::mem::take(&mut self.found);
         let mut frames = std::mem::take(&mut self.frames);
@@ -142,7 +142,7 @@ impl Scanner {
                 Position::BetweenStrings
             }
             (Position::Escape, b'u') => {
-                // Most characters that need it have three bytes in UTF-8.
+                // Most characters that are escaped like this have three bytes in UTF-8.
                 self.escaped(3);
                 Position::Unicode(4)
             }
@@ -231,7 +231,7 @@ impl Scanner {
         }
     }
 
-    /// An escaped character. No name that matters has one, so this cannot be such a name.
+    /// Handles an escaped character. No relevant name contains one, so this is another name.
     fn escaped(&mut self, bytes: usize) {
         if self.expects_name {
             self.name = vec![0; MAX_NAME];

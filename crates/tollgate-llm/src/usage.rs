@@ -2,8 +2,8 @@ use serde::Deserialize;
 
 /// A request's tokens by kind. The kinds are disjoint, except that `output` includes `reasoning`.
 ///
-/// OpenAI includes cached tokens in the input, and Anthropic reports them beside it. Here they are
-/// always apart.
+/// OpenAI includes cached tokens in the input, and Anthropic reports them separately. Here they are
+/// always separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Usage {
@@ -13,14 +13,14 @@ pub struct Usage {
     pub cached_input: u64,
     /// Input tokens that the model's server wrote to its cache.
     pub cache_write: u64,
-    /// Output tokens with the reasoning.
+    /// Output tokens, including the reasoning.
     pub output: u64,
     /// Output tokens of the reasoning, visible or hidden.
     pub reasoning: u64,
 }
 
 impl Usage {
-    /// Makes a usage without cached tokens and reasoning.
+    /// Makes a usage without cached tokens or reasoning.
     pub const fn new(input: u64, output: u64) -> Self {
         Self { input, cached_input: 0, cache_write: 0, output, reasoning: 0 }
     }

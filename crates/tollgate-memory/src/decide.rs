@@ -25,7 +25,7 @@ struct Taken<'a> {
     shard: usize,
     cost: Cost,
     enforce: bool,
-    /// If so, it is only assessed, never charged. See [`Policy::is_penalty`].
+    /// Whether the entry belongs to a penalty, which is only assessed, never charged.
     is_penalty: bool,
     dry: bool,
     decision: Decision,

@@ -147,7 +147,7 @@ impl<C: Clock> ThreadLeases<C> {
         &self.store
     }
 
-    /// Decides a charge by this thread's block, or takes a new block.
+    /// Decides a charge from this thread's block, or takes a new block.
     fn decide_leased(&self, charge: &Charge<'_>, lease: Lease) -> Result<Verdict, StoreError> {
         let generation = self.generation.load(Ordering::Relaxed);
         let (now, cost) = (self.store.clock().now(), charge.cost.get());
@@ -235,7 +235,8 @@ impl<C: Clock> Store for ThreadLeases<C> {
         self.store.renew(receipt)
     }
 
-    /// Also makes all threads forget their blocks of all keys, because a block may be of this key.
+    /// Also makes all threads forget their blocks of all keys, because any block may belong to this
+    /// key.
     fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
         self.generation.store(next_generation(), Ordering::Relaxed);
         self.store.reset(policy, key)

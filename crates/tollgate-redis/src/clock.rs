@@ -64,7 +64,7 @@ impl Clock {
     }
 
     /// Converts a moment for timers. Returns `None` for a clock that a test moves. A timer fires
-    /// late after the machine was suspended, so read the clock again after it.
+    /// late after the machine was suspended, so read the clock again when it fires.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         if self.by_hand.is_some() && self.runs_since.is_none() {
             return None;

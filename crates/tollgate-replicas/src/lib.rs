@@ -32,7 +32,7 @@ pub use redis::Redis;
 pub use replica::{Plan, Replica};
 pub use set::{Admin, Order, Set};
 
-/// An error in one line: the cause, the place and how to fix it.
+/// A one-line error: the cause, the place and how to fix it.
 #[derive(Debug)]
 pub struct Failure(String);
 

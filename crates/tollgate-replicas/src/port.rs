@@ -43,7 +43,7 @@ impl Port {
         self.number
     }
 
-    /// The address with 127.0.0.1.
+    /// This port on 127.0.0.1.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         local(self.number)
@@ -81,7 +81,7 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// Both the ports and the derived bus ports are below the range for outgoing connections.
+/// The ports and the derived bus ports are below the range for outgoing connections.
 /// Otherwise a connection could take a server's port during its restart.
 const RANGE: Range<u16> = 12_000..22_000;
 

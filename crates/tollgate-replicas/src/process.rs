@@ -84,7 +84,7 @@ impl Process {
 
     /// The output since this start.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(log.get(self.start..).unwrap_or_default()).into_owned()
     }
@@ -109,7 +109,7 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        let said = self.said();
+        let said = self.output();
         let said = said.lines().rev().find(|line| !line.trim().is_empty());
         let said = said.map(|line| line.trim().trim_start_matches("error: "));
         let said = said.map(|line| format!(": {line}")).unwrap_or_default();

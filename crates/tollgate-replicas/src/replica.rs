@@ -47,7 +47,7 @@ impl Replica {
         let mut process =
             Process::start(&plan.name, &program, args, &plan.variables, &plan.folder)?;
         process.until(|process| {
-            process.said().lines().any(|line| line.trim().starts_with("listening  http://"))
+            process.output().lines().any(|line| line.trim().starts_with("listening  http://"))
         })?;
         Ok(Self { process, plan })
     }

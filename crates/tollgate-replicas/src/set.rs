@@ -137,7 +137,7 @@ fn operated(admins: &[SocketAddr], index: usize, balancer: SocketAddr) -> [Strin
     ]
 }
 
-/// The address of the replica with this index. Port 0 stays 0.
+/// The address of the replica with this index. Port 0 remains 0.
 fn following(first: u16, index: u16) -> Result<SocketAddr, Failure> {
     let port = if first == 0 { Some(0) } else { first.checked_add(index) };
     let port = port.ok_or_else(|| {

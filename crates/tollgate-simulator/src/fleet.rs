@@ -197,7 +197,7 @@ impl Fleet {
     }
 }
 
-/// What servers do not see.
+/// Admissions that servers do not see.
 #[derive(Debug, Default)]
 struct Beside {
     /// The units that leases and local fallbacks admitted, and when.

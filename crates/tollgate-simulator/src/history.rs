@@ -227,7 +227,7 @@ impl History {
         self.breaks.push(Break { quotas, since, until, label: None });
     }
 
-    /// For this time from now on, replicas reach an old master besides the new one.
+    /// For this long, some replicas reach the old master instead of the new one.
     pub(crate) fn split(&mut self, lasts: Duration) {
         self.slew(true);
         let (since, until) = (self.now(), self.now() + lasts);
@@ -241,7 +241,7 @@ impl History {
         self.breaks.push(Break { quotas: 1, since, until, label });
     }
 
-    /// Returns when a key's state or time broke off.
+    /// Returns the breaks that affect a key.
     fn breaks<'a>(&'a self, place: &Place) -> impl Iterator<Item = &'a Break> + use<'a> {
         let label = place.1.clone();
         self.breaks.iter().filter(move |it| it.label.as_ref().is_none_or(|other| *other == label))
@@ -253,7 +253,7 @@ impl History {
         (subject.clone(), label.clone())
     }
 
-    /// A fault due to which clocks run faster or slower starts or ends.
+    /// A fault that changes clock rates, or splits replicas between servers, starts or stops.
     pub(crate) fn slew(&mut self, starts: bool) {
         self.disturb();
         self.slews = if starts { self.slews + 1 } else { self.slews - 1 };

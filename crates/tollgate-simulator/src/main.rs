@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     println!("{runs} seeds in {took:.1?}: {:?}", search.counts);
     if let Some(run) = search.violating {
         let seed = run.seed;
-        eprintln!("\n{run}`cargo xtask simulate --seed {seed}` prints the whole trace");
+        eprintln!("\n{run}`cargo xtask simulate --seed {seed}` prints the complete trace");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -1,9 +1,10 @@
-//! The simulated network: connections that deliver commands and answers in their order, with
-//! latency, and that break.
+//! The simulated network: connections that deliver commands and answers in order, with latency, and
+//! can break.
 //!
-//! A connection is two pipes, each a task. Commands pass the first pipe, wait for the server, and
-//! their answers pass the second. A road connects a replica with the servers, and outlives
-//! its connections. Messages on different connections can overtake each other.
+//! A connection consists of two pipes, each with its own task. Commands pass through the first pipe
+//! and wait for the server, and their answers pass through the second. A road connects a replica
+//! with the servers, and outlives its connections. Messages on different connections can overtake
+//! each other.
 //!
 //! TCP delivers a connection's answers in order, so an answer is only lost with its connection. The
 //! store's test `out_of_step.rs` has a client library or proxy that mixes up answers.
@@ -29,7 +30,7 @@ pub(crate) struct Road {
     pub(crate) latency: (u64, u64),
     /// An additional delay in milliseconds.
     pub(crate) delay: u64,
-    /// Whether messages to servers are stuck, and those to the replica. They arrive later.
+    /// Whether messages to servers and messages to the replica are stuck. They arrive later.
     pub(crate) is_blocked: [bool; 2],
     /// Whether only messages of this server are stuck.
     pub(crate) blocked_server: Option<usize>,
@@ -315,8 +316,8 @@ async fn connect(access: Access, link: usize) {
     }
 }
 
-/// Carries commands to the server. Those that were written before the connection broke may arrive
-/// after it.
+/// Carries commands to the server. Commands that were written before the connection broke may
+/// arrive afterwards.
 async fn carry_requests(access: Access, mut requests: mpsc::UnboundedReceiver<Request>) {
     while let Some(request) = requests.recv().await {
         sleep_until(request.arrives).await;

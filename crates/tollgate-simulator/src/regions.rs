@@ -61,7 +61,7 @@ async fn run(lease: Lease, demand: Demand) -> Vec<Seen> {
                     (stores[region].clone(), policy.clone(), Arc::clone(&seen));
                 requests.spawn(async move {
                     let verdict = store.charge(&policy, &Key::new(KEY), Cost::ONE).await;
-                    // The store sheds a request that could not be answered in time.
+                    // The store sheds a request that it could not answer before the deadline.
                     let Ok(verdict) = verdict else { return };
                     let is_by_redis = verdict.source() == Source::Store;
                     // Redis' charges count when it decides, and leased units when they are spent.
@@ -108,7 +108,7 @@ fn regions_never_exceed_shared_quota() {
             },
         ),
     ];
-    println!("demand | share | lease time | of the possible | by a round trip | too many");
+    println!("demand | share | lease time | of possible | by a round trip | over the limit");
     for (name, demand) in cases {
         for (of, millis) in [(20, 1_000), (3, 1_000), (6, 300)] {
             let lease = Lease::of(1, of).ttl(Duration::from_millis(millis));

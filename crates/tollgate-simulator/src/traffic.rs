@@ -50,7 +50,7 @@ impl Traffic {
     /// If `is_hot`, most keys are busy enough for leases.
     pub(crate) fn random(rng: &mut Rng, replicas: usize, is_hot: bool) -> Self {
         let is_hot = is_hot && rng.u8(..4) > 0;
-        // A server that has too much work sheds requests.
+        // An overloaded server sheds requests.
         let calm = if replicas > 4 { 4 } else { 1 };
         Self {
             pause: if is_hot { 2 } else { [3, 8, 30, 100][rng.usize(..4)] * calm },

@@ -501,11 +501,11 @@ impl Clients {
         assert!(settled.is_empty(), "no call settled {settled:?}");
         let reset: Vec<_> = self.reset.iter().filter(|(_, (known, _))| *known > 0).collect();
         assert!(reset.is_empty(), "no call reset {reset:?}");
-        assert!(self.leased >= 0, "{} units were spent, and no block had them", -self.leased);
+        assert!(self.leased >= 0, "{} units were spent without a block", -self.leased);
     }
 }
 
-/// Takes one, if there is any.
+/// Decrements a count. Returns `false` if it is missing or zero.
 fn take(count: Option<&mut u64>) -> bool {
     let Some(count) = count.filter(|count| **count > 0) else { return false };
     *count -= 1;

@@ -4,7 +4,7 @@
 //! [`store_tests!`]. The macro generates one test per check, so every failure has a name. The
 //! checks use only the [`Store`] trait.
 //!
-//! A check never passes without checking its subject. Checks that move the store's clock fail if
+//! A check never passes without testing its subject. Checks that move the store's clock fail if
 //! [`Harness::advance`] cannot move it, so `store_tests!(Harness, real time)` leaves them out. If
 //! possible, run a store both ways: with a clock that the harness moves, because only then are the
 //! effects of time checked to the microsecond, and with the clock that users have.
@@ -57,7 +57,7 @@ pub trait Harness: Sized + Send + Sync {
     /// The store.
     type Store: Store;
 
-    /// Starts an empty store, with everything that it needs to run, until `Self` is dropped.
+    /// Starts an empty store and everything that it needs. They run until `Self` is dropped.
     fn start() -> impl Future<Output = (Self, Self::Store)> + Send;
 
     /// Moves the store's time forward by `span`. A harness for a store that runs in real time

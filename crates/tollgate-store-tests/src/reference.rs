@@ -1,4 +1,4 @@
-//! A store that is as simple as possible, with which all other stores are compared. It is one file, so
+//! A store that is as simple as possible. All other stores are compared with it. It is one file, so
 //! that a reader can check all of it from top to bottom.
 
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ pub struct Reference {
 struct Stored {
     rule: AnyRule,
     state: AnyState,
-    /// Charges before this instant cannot be told apart: the key had not been charged yet, was
+    /// Charges before this instant cannot be identified: the key had not been charged yet, was
     /// reset since, or its state was converted from another quota.
     since: Timestamp,
     /// The replicas' leases. Replicas may spend these units without a further decision.
@@ -32,7 +32,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Whether a receipt's charge can be told apart from other charges in this state.
+    /// Whether this state can identify a receipt's charge.
     fn can_identify(&self, receipt: &Receipt) -> bool {
         let rule = receipt.policy.rule();
         (self.rule == *rule || both_in_flight(&self.rule, rule))
@@ -350,7 +350,7 @@ impl Reference {
         self.states.remove(&slot_of(policy, key));
     }
 
-    /// Moves a key's state to another store, like a Cluster whose slots move.
+    /// Moves a key's state to another store, as when a Cluster moves a slot.
     pub fn hand_over(&mut self, policy: &Policy, key: &Key, to: &mut Self) {
         let slot = slot_of(policy, key);
         if let Some(stored) = self.states.remove(&slot) {
@@ -411,7 +411,7 @@ impl Reference {
     }
 
     /// Returns the instant from which receipts are valid under `rule`, for a key that changes at
-    /// `now`. Charges made in the same microsecond as a change or a reset cannot be told apart, so
+    /// `now`. Charges made in the same microsecond as a change or a reset cannot be identified, so
     /// their receipts are not valid.
     fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
         let next = now + Micros::new(1);

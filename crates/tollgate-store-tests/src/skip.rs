@@ -1,4 +1,4 @@
-//! Records tests that could not check their subject.
+//! Records tests that could not test their subject.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// Records that the calling test cannot check its subject, or a part of it.
+/// Records that the calling test cannot test its subject, or a part of it.
 ///
 /// Prints the reason and appends a line `test | reason` to the file that the environment
 /// variable `TOLLGATE_SKIPS` names, if it is set. `cargo xtask test` sets it, prints the number

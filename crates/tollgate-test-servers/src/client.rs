@@ -190,7 +190,7 @@ impl RedisClient {
     /// If the connection is closed, or no reply arrives within 10 s.
     #[track_caller]
     pub fn hear(&mut self) -> Value {
-        self.try_hear().unwrap_or_else(|error| panic!("redis-server does not answer: {error}"))
+        self.try_hear().unwrap_or_else(|error| panic!("redis-server does not reply: {error}"))
     }
 
     /// Sends a command and waits for its reply.
@@ -242,5 +242,5 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// Fails a test that waits for a stopped server, instead of hanging it.
+/// With this timeout, a test that waits for a stopped server fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -76,8 +76,8 @@ impl Drop for Process {
     }
 }
 
-/// Panics if a program is not installed. Otherwise the only hint would be the shell's exit
-/// status 127.
+/// Panics if a program is not installed, because the shell's exit status 127 alone is hard to
+/// interpret.
 pub(crate) fn require(program: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     assert!(

@@ -48,5 +48,5 @@ pub async fn until_async<T>(
     }
 }
 
-/// Short compared with the awaited event, long compared with a poll.
+/// Short compared to the awaited event, and long compared to a poll.
 const PAUSE: Duration = Duration::from_millis(5);

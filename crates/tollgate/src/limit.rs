@@ -352,8 +352,8 @@ impl Limit {
     }
 
     /// Makes a limit named `name` with `numerator / denominator` of this limit's quota in each
-    /// tier, for example for endpoints that may use only a tenth. Everything else is the same as in
-    /// this limit.
+    /// tier, for example for endpoints that may use only a tenth. All other settings are the same as
+    /// this limit's.
     ///
     /// Quotas are rounded as in [`Policy::share`]. If a layer has both limits, a request needs
     /// units in both.

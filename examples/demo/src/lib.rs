@@ -96,7 +96,9 @@ fn wrong(line: &str) -> ExitCode {
 fn start_logging(format: LogFormat) -> Result<(), String> {
     let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
-        format!("RUST_LOG '{directives}': {error}; use a level as `info`, or `tower_http=debug`")
+        format!(
+            "RUST_LOG '{directives}': {error}; use a level such as `info`, or `tower_http=debug`"
+        )
     })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {

@@ -19,7 +19,7 @@ use crate::args::{Args, CostsBy, KeyBy};
 /// down.
 pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
 
-/// The layer that these flags describe, with `store`.
+/// Builds the layer for these flags, over `store`.
 ///
 /// # Errors
 /// A limit is invalid. The error is a single line that explains how to fix it.

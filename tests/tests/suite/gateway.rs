@@ -16,14 +16,14 @@ pub(crate) fn start(lines: &str, folder: &Path) -> Process {
     let program = env!("CARGO_BIN_EXE_gateway");
     let process = Process::start("gateway", program, args, &[], folder).unwrap();
     until("the gateway listens", Duration::from_secs(20), || {
-        process.said().contains("admin ").then_some(())
+        process.output().contains("admin ").then_some(())
     });
     process
 }
 
 /// An address that a process printed at its start.
 pub(crate) fn address(process: &Process, what: &str) -> SocketAddr {
-    let said = process.said();
+    let said = process.output();
     let line = said.lines().map(str::trim).find(|line| line.starts_with(what));
     let line = line.unwrap_or_else(|| panic!("no {what} in {said}"));
     line.rsplit_once("http://").unwrap().1.parse().unwrap()

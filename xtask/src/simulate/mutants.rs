@@ -60,7 +60,7 @@ pub(super) fn run(text: &str) -> Result<(), Failure> {
 fn is_found(tree: &Path) -> Result<bool, Failure> {
     let cargo = |task: &str, rest: &[&str]| {
         let mut command = process::cargo(&[task, "--quiet", "--package", "tollgate-simulator"]);
-        // Cargo would take a build with a bug for a build of this tree, so share no target. A little
+        // Cargo would mistake a build with a bug for a build of this tree, so share no target. A little
         // optimization takes less time than it saves.
         command.current_dir(tree).env("CARGO_TARGET_DIR", tree.join("target"));
         command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").args(rest);

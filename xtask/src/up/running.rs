@@ -111,7 +111,7 @@ fn watch(set: &mut Set, stop_requests: &Receiver<()>) -> Result<(), Failure> {
 fn has_ended(process: &mut Process) -> bool {
     let status = process.ended();
     if let Some(status) = status {
-        println!("{} has ended with {status}; it is started again", process.name());
+        println!("{} has ended with {status}; restarting it", process.name());
     }
     status.is_some()
 }
@@ -124,7 +124,7 @@ fn stop_requests() -> Result<Receiver<()>, Failure> {
     let (heard, stop_requests) = mpsc::channel();
     thread::spawn(move || {
         for _ in signals.forever() {
-            // The receiver is closed once the programs are being stopped.
+            // The receiver is closed while the programs are stopped.
             let _ = heard.send(());
         }
     });

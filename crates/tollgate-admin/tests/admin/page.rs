@@ -138,13 +138,13 @@ async fn streams_are_limited_and_idle_readers_dropped() {
     }
     let full = ask(&admin, "GET", "/events", &[]).await;
     assert_eq!(full.status(), 503);
-    assert!(text(full).await.contains("16 pages are reading"));
+    assert!(text(full).await.contains("16 streams are open"));
     // When a page closes, another page can open immediately.
     streams.pop();
     tokio::time::sleep(Duration::from_millis(1)).await;
     streams.push(ask(&admin, "GET", "/events", &[]).await);
     assert_eq!(streams.last().unwrap().status(), 200);
-    // A single page continues to read, the other pages stop.
+    // A single page continues to read, and the others stop.
     let mut reader = streams.remove(0);
     for _ in 0..30 {
         assert!(line(&mut reader).await.is_some());

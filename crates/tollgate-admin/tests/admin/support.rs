@@ -77,7 +77,7 @@ pub(crate) async fn ask<St: Store>(
     service.clone().oneshot(request).await.unwrap()
 }
 
-/// The status of a GET to `/`.
+/// Sends `GET /` and returns the response status.
 pub(crate) async fn status<St: Store>(service: &RateLimit<Hello, St>) -> u16 {
     ask(service, get()).await.status().as_u16()
 }
@@ -90,7 +90,7 @@ where
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// A store with a fixed report. It can be unplugged.
+/// A store with a fixed report, which can be made to fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Reported<S> {
     store: S,

@@ -59,7 +59,7 @@ async fn answer<A: Ask>(limiter: A, replicas: Option<(Kind, &str)>) -> Result<()
                 let replicas = [Arc::new(replica().await?), Arc::new(replica().await?)];
                 println!("{}", worst(replicas).await?);
             }
-            _ => return Err("say `round TASKS`, or `worst` to a limitador".into()),
+            _ => return Err("expected `round TASKS`, or `worst` for limitador".into()),
         }
         stdout().flush()?;
     }

@@ -85,7 +85,7 @@ const SIDES: [Side; 6] = [
     Side::new("nginx, `limit_req`"),
 ];
 
-/// With fewer rounds than [`ROUNDS`], which show that the benchmark works, it writes no page.
+/// With fewer rounds than [`ROUNDS`], for example to test the benchmark, it writes no page.
 pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     wrk::find()?;
     h2load::find()?;

@@ -185,7 +185,7 @@ impl Certificate {
     }
 }
 
-/// Where a server of nginx or a listener of Envoy has its port.
+/// The placeholder for the port in configurations of nginx and Envoy.
 pub(super) const PORT: &str = "{port}";
 
 /// nginx's upstream `name` at this port, with connections that stay open.
@@ -266,7 +266,7 @@ pub(super) fn envoy_cluster(name: &str, port: u16, is_http2: bool) -> String {
 pub(super) const TYPES: &str = "type.googleapis.com/envoy.extensions";
 
 fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
-    // All are open at the same time, so all are different.
+    // All listeners are open at the same time, so their ports are different.
     let listeners: Result<Vec<_>, _> =
         (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect();
     listeners?.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()

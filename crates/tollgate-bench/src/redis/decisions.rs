@@ -90,7 +90,7 @@ struct Case {
     limits: Limits,
     tasks: usize,
     goals: Vec<Goal>,
-    /// The units per second that a bucket regains.
+    /// A bucket's refill rate, in units per second.
     rate: u64,
     /// Whether limiters from other projects take part.
     with_peers: bool,

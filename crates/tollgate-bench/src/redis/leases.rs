@@ -79,7 +79,7 @@ pub(crate) async fn tables(
     let what = ["one, leased", "192", goal.what.name(), goal.against].map(str::to_owned);
     goals.row(what.into_iter().chain([format!("{ratio:.4}")]).chain(goal.target.cells(ratio)));
     if sides.iter().any(|side| side.refused() > 0.0) {
-        return Err("a replica refused what there was room for".into());
+        return Err("a replica denied a request that fits the quota".into());
     }
     Ok(table)
 }

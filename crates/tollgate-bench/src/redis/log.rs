@@ -161,7 +161,7 @@ impl<'a> Log<'a> {
         }
         let replies: Vec<Value> = pipeline.all().await?;
         for reply in replies {
-            let reply = reply.into_bytes().ok_or("the script answers no bytes")?;
+            let reply = reply.into_bytes().ok_or("the script returned no bytes")?;
             match batch.parse(&reply)?.rows.first() {
                 Some(Row::Verdict(verdict, _)) if verdict.is_admitted() == admitted => {}
                 other => return Err(format!("admitted should be {admitted}: {other:?}").into()),

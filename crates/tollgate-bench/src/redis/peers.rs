@@ -105,14 +105,16 @@ impl Outside {
     pub(crate) fn round(&self, tasks: usize) -> Result<Round, Failure> {
         let numbers = self.say(&format!("round {tasks}"))?;
         let &[decisions, admitted, rate, median, p99] = &numbers[..] else {
-            return Err(format!("a round of a peer has not the numbers {numbers:?}").into());
+            return Err(
+                format!("a peer's round has other numbers than expected: {numbers:?}").into()
+            );
         };
         Ok(Round { decisions, admitted, rate, median, p99 })
     }
 
     /// The most that two replicas admitted in a window.
     pub(crate) fn worst(&self) -> Result<f64, Failure> {
-        Ok(*self.say("worst")?.first().ok_or("a peer has counted nothing")?)
+        Ok(*self.say("worst")?.first().ok_or("a peer returned no number")?)
     }
 
     /// Sends a line and waits for the numbers in the answer.

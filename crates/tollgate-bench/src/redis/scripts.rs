@@ -25,7 +25,7 @@ pub(crate) struct Lean {
 }
 
 impl Lean {
-    /// `rate` is the units per second that each of the `keys` buckets regains.
+    /// `rate` is the refill rate of each of the `keys` buckets, in units per second.
     pub(crate) async fn new(client: Client, keys: u64, rate: u64) -> Result<Self, Failure> {
         let sha1 = client.script_load(include_str!("lean.lua")).await?;
         Ok(Self { client, sha1, keys, rate: rate.to_string() })

@@ -38,7 +38,7 @@ impl Server {
         let started = Instant::now();
         while !cluster(&["INFO"])?.contains("cluster_state:ok") {
             if started.elapsed() > Duration::from_secs(10) {
-                return Err("the Cluster of one node does not begin; it takes Redis 7".into());
+                return Err("the single-node Cluster does not start; it needs Redis 7".into());
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -122,7 +122,7 @@ pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
     };
     let both = field("used_cpu_user").zip(field("used_cpu_sys"));
-    let (user, system) = both.ok_or("INFO cpu does not say what was used")?;
+    let (user, system) = both.ok_or("INFO cpu has no processor times")?;
     Ok(user + system)
 }
 
@@ -139,7 +139,7 @@ pub(crate) async fn script_times(client: &Client) -> Result<[f64; 3], Failure> {
         let percentiles = line.strip_prefix("latency_percentiles_usec_evalsha:")?;
         percentiles.rsplit_once("p99.9=")?.1.parse::<f64>().ok()
     });
-    let percentile = percentile.ok_or("INFO latencystats has no EVALSHA; it takes Redis 7")?;
+    let percentile = percentile.ok_or("INFO latencystats has no EVALSHA; it needs Redis 7")?;
     let slow: Vec<Vec<Value>> = client.custom(command("SLOWLOG"), vec!["GET", MOST_SLOW]).await?;
     let longest = |name: &str| {
         let times = slow.iter().filter_map(|entry| {

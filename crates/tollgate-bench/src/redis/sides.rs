@@ -27,8 +27,8 @@ impl Limits {
 /// The capacity of buckets: far more than the load, so every request is allowed.
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
 
-/// A bucket that regains `rate` units per second. With one unit, its keys remain after a request,
-/// like the keys of real quotas. With `CAPACITY` units, they expire immediately.
+/// A bucket that is refilled at `rate` units per second. With one unit, its keys remain after a
+/// request, like the keys of real quotas. With `CAPACITY` units, they expire immediately.
 pub(crate) fn bucket(name: &str, rate: u64) -> Result<Policy, Failure> {
     Ok(Policy::token_bucket(name, Quota::per_second(rate).burst(CAPACITY))?)
 }
@@ -83,7 +83,7 @@ impl OneEach {
         let Reply { rows, .. } = batch.parse(&reply)?;
         match rows.first() {
             Some(Row::Verdict(verdict, _)) => Ok(verdict.is_admitted()),
-            other => Err(format!("the script answers {other:?}").into()),
+            other => Err(format!("the script returned {other:?}").into()),
         }
     }
 }

@@ -55,7 +55,7 @@ async fn incomplete_requests_do_not_exhaust_files() {
     const OPEN: usize = 40;
     let (upstream, gate) = upstream_with_permits().await;
     let lines = format!("{}{PATIENT}", upstream.target());
-    let gateway = Gateway::start_with_files(FILES, &lines);
+    let gateway = Gateway::start_with_file_limit(FILES, &lines);
     let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let open = |number: usize| connect_from(200 + (number / 10) as u8, gateway.address);
     let mut open: Vec<_> = (0..OPEN).map(|number| RawClient::of(open(number))).collect();
@@ -85,7 +85,7 @@ async fn requests_wait_for_a_free_target_connection() {
     let lines = |connect: &str| {
         format!("{}timeouts: {{connect: {connect}, response: 1h}}\n", upstream.target())
     };
-    let gateway = Gateway::start_with_files(FILES, &lines("1h"));
+    let gateway = Gateway::start_with_file_limit(FILES, &lines("1h"));
     let mut asked = JoinSet::new();
     // Uses two clients because an HTTP/2 connection has at most a hundred concurrent streams.
     for client in [Client::http2(gateway.address), Client::http2(gateway.address)] {
@@ -143,7 +143,7 @@ async fn connection_limit_beyond_open_files_is_rejected() {
     assert!(!output.status.success() && said.contains(&format!("error: {WHY}")), "{said}");
 
     // A reload is rejected for the same reason.
-    let gateway = Gateway::start_with_files(FILES, &lines(99));
+    let gateway = Gateway::start_with_file_limit(FILES, &lines(99));
     gateway.rewrite(&lines(400));
     let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
     assert_eq!(config["lastError"]["message"], WHY);
@@ -194,7 +194,7 @@ async fn connections_per_address_are_limited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn address_limit_defaults_to_a_quarter() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start_with_files(FILES, &format!("{}{PATIENT}", upstream.target()));
+    let gateway = Gateway::start_with_file_limit(FILES, &format!("{}{PATIENT}", upstream.target()));
     let mut open: Vec<_> = (0..24).map(|_| connect_from(2, gateway.address)).collect();
     assert!(open.iter_mut().all(is_served));
     assert!(!is_served(&mut connect_from(2, gateway.address)));
@@ -227,7 +227,7 @@ async fn ipv6_networks_share_the_address_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn admin_connections_are_limited_but_health_checks_succeed() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start_with_files(FILES, &upstream.target());
+    let gateway = Gateway::start_with_file_limit(FILES, &upstream.target());
     let mut half: Vec<_> = (0..100)
         .map(|_| {
             let mut stream = connect_from(2, gateway.admin);

@@ -33,7 +33,7 @@ async fn json_log_has_no_secrets() {
          jwt: {secret: hunter2-hunter2-hunter2-hunter2-hunter2}\n\
          client: {limit: 1, window: 60s, expireSeconds: 9}\n",
     );
-    let mut gateway = Gateway::start_telling(&config);
+    let mut gateway = Gateway::start_logging_denials(&config);
     let client = Client::new(gateway.address);
     let parent = format!("00-{TRACE}-b7ad6b7169203331-00");
     let headers = [
@@ -76,7 +76,7 @@ async fn warnings_are_printed_at_start_and_logged_on_reload() {
             "target: http://localhost:1\nclient: {{limit: {limit}, window: 60s, expireSeconds: 9}}\n"
         )
     };
-    let gateway = Gateway::start_telling(&config(1));
+    let gateway = Gateway::start_logging_denials(&config(1));
     gateway.until_logged("0 errors, 1 warning");
     gateway.rewrite(&config(2));
     gateway.until_logged("the configuration was reloaded");
@@ -88,7 +88,8 @@ async fn warnings_are_printed_at_start_and_logged_on_reload() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trace_context_passes_through_without_tracing() {
     let upstream = Upstream::new().await;
-    let gateway = Gateway::start_telling(&upstream.with("client: {limit: 2, window: 60s}\n"));
+    let gateway =
+        Gateway::start_logging_denials(&upstream.with("client: {limit: 2, window: 60s}\n"));
     let client = Client::new(gateway.address);
     for parent in [&*format!("00-{TRACE}-b7ad6b7169203331-01"), "none at all"] {
         let headers = [("traceparent", parent), ("tracestate", "a=1")];

@@ -36,7 +36,7 @@ async fn spans_join_the_caller_trace() {
         upstream.target(),
         to(collector.address, "serviceName: shop, headers: 'authorization=Bearer%20k-7f3a'"),
     );
-    let gateway = Gateway::start_telling(&lines);
+    let gateway = Gateway::start_logging_denials(&lines);
     let client = Client::new(gateway.address);
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [("traceparent", parent.as_str()), ("tracestate", "a=1,b=2")];

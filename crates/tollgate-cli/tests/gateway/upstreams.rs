@@ -300,7 +300,7 @@ async fn reload_keeps_connections_and_health() {
         upstream.address, gone.port
     );
     // With so few files, each additional target lowers the connection limit for all targets.
-    let gateway = Gateway::start_with_files(300, &target);
+    let gateway = Gateway::start_with_file_limit(300, &target);
     let client = Client::new(gateway.address);
     for _ in 0..4 {
         assert_eq!(client.get("/").await.status, 200);

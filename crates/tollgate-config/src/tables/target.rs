@@ -13,7 +13,7 @@ use typed::{Flag, List, Named, OneOrMore, Short, Time, Whole, section, texts, wo
 pub(crate) type Target = Short<Server, TargetSection>;
 
 section! {
-    /// Where requests are forwarded to: only a URL, or a section. See [upstreams](upstreams.md).
+    /// Where requests are forwarded to: a URL or a section. See [upstreams](upstreams.md).
     TargetSection = "target" short url {
         /// The URL, or a list of URLs of equivalent servers. A path in the URL is put in front of
         /// each request path.

@@ -262,7 +262,7 @@ fn check_penalty(quota: Quota, terms: Terms) -> Result<(), Reason> {
     if !(1..=Penalty::MAX_FACTOR).contains(&factor) {
         return Err(Reason::Factor(factor));
     }
-    for (what, given) in [("a block", block), ("a longest block", max_block)] {
+    for (what, given) in [("a block", block), ("a maximum block", max_block)] {
         if given == Micros::ZERO || given > longest {
             return Err(Reason::Block { what, given, least: "a microsecond" });
         }

@@ -1,4 +1,4 @@
-//! `LlmBudget` around a router. The example `language-model` tests what it charges.
+//! `LlmBudget` around a router. The example `language-model` tests its charges.
 
 use axum::Router;
 use axum::body::Body;
@@ -32,7 +32,7 @@ async fn send(app: &Router, request: http::request::Builder, body: &str) -> Resp
 }
 
 #[tokio::test]
-async fn unreadable_requests_have_an_error_of_the_api() {
+async fn unreadable_requests_get_the_api_error_format() {
     let app = app();
     let long = format!("{{\"prompt\": \"{}\"}}", "x".repeat(200));
     for (key, coding, body, status, kind) in [

@@ -1,4 +1,4 @@
-//! Laws of the reader: chunking has no effect, JSON is read as serde_json reads it, and memory is
+//! Laws of the reader: chunking has no effect, it agrees with serde_json, and its memory is
 //! bounded.
 
 use proptest::collection::vec;
@@ -77,7 +77,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The bytes of the model's text, by the definition.
+/// The bytes of the model's text, computed from the parsed value.
 fn text_of(value: &Value) -> u64 {
     fn all(value: &Value) -> u64 {
         match value {
@@ -160,7 +160,7 @@ proptest! {
 
     #[test]
     fn text_matches_the_json_value(value in values()) {
-        // An array of documents is no response.
+        // An array of documents is not a response.
         prop_assume!(value.is_object());
         let event = serde_json::to_string_pretty(&value).unwrap();
         let mut json = UsageReader::json();

@@ -1,4 +1,4 @@
-//! The output that is reserved for requests without a maximum.
+//! The usual output, which requests without a maximum reserve.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -10,7 +10,7 @@ mod responses;
 
 use tollgate_llm::{DOLLAR, Model, Price, UsageReader};
 
-/// A model with 300 tokens per 1000 bytes, which are the default.
+/// A model with 300 tokens per 1000 bytes, the default.
 fn model() -> Model {
     Model::new(Price::per_million(DOLLAR, 4 * DOLLAR))
 }

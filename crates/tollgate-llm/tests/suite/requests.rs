@@ -66,7 +66,7 @@ fn text_and_names_count() {
     assert_eq!(bytes(json!({"model": "m", "stream": false, "n": 1})), 0);
     assert_eq!(bytes(json!({"prompt": "four", "system": "한국어"})), 6 + 4 + 6 + 9);
     assert_eq!(bytes(json!({"messages": [{"role": "user", "content": "hi"}]})), 8 + 4 + 4 + 7 + 2);
-    // Prose is no attachment, wherever it is.
+    // Prose is never an attachment.
     assert_eq!(bytes(json!({"url": "not an image"})), 3 + 12);
     assert_eq!(bytes(json!({"text": "data:image/png;base64,AAAA"})), 4 + 26);
 }
@@ -125,7 +125,7 @@ fn other_bodies_are_errors_without_their_text() {
 }
 
 #[test]
-fn usage_is_asked_for_once() {
+fn usage_is_requested_once() {
     let asked = |body: &str| {
         let request = Request::parse(body.as_bytes()).unwrap();
         request.ask_for_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())

@@ -21,7 +21,7 @@ fn named_stream(events: &[Value]) -> String {
     events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", name(event))).collect()
 }
 
-/// A usage by kind: input, cached, written to the cache, output, reasoning.
+/// A usage from its token counts: input, cached, written to the cache, output, reasoning.
 fn usage([input, cached_input, cache_write, output, reasoning]: [u64; 5]) -> Usage {
     let mut usage = Usage::new(input, output);
     (usage.cached_input, usage.cache_write, usage.reasoning) =
@@ -83,7 +83,7 @@ fn usage_of_whole_responses() {
             }),
             [5, 0, 0, 0, 0],
         ),
-        // Anthropic messages: cached tokens are beside the input.
+        // Anthropic messages: cached tokens are reported separately.
         (
             json!({
                 "type": "message",
@@ -265,7 +265,7 @@ fn unreadable_responses_keep_the_estimate() {
 
 #[test]
 fn content_type_chooses_the_reader() {
-    // Only a reader of events starts anew after the empty line.
+    // Only a reader of events starts a new document after the empty line.
     let events =
         "data: {\n\ndata: {\"usage\": {\"prompt_tokens\": 1, \"completion_tokens\": 2}}\n\n";
     for (content_type, is_stream) in [
@@ -295,7 +295,7 @@ fn lines_end_in_three_ways() {
 
 /// A truncated event does not affect the next event.
 #[test]
-fn each_event_starts_anew() {
+fn each_event_is_independent() {
     let text = "data: {\"choices\": [{\"delta\": \"\n\ndata: }\n\n\
                 data: {\"usage\": {\"prompt_tokens\": 1, \"completion_tokens\": 2}}\n\n";
     assert_eq!(read(UsageReader::sse(), text).reported(), Some(Usage::new(1, 2)));

@@ -1,8 +1,8 @@
 //! Threads that share a store, replayed through the reference.
 //!
 //! Each clock reading is different, and the store reads its clock under the locks of a request's
-//! keys. So the readings order the operations of all threads, and the reference has to return the
-//! same in this order. The first operation that differs ends the test.
+//! keys. So the readings order the operations of all threads, and the reference must return the
+//! same results in this order. The test stops at the first difference.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Leases for threads: how far a limit may be exceeded, and when blocks end.
+//! Leases for threads: how far a limit may be exceeded, and when blocks expire.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,7 +28,7 @@ impl Harness for Leasing {
     }
 }
 
-// Without leases, it is an exact store.
+// Without leased policies, it is an exact store.
 store_tests!(Leasing);
 
 const WINDOW: Micros = Micros::new(1_000_000);
@@ -148,7 +148,7 @@ fn hold(store: &impl Store, policy: &Policy) {
 fn block_expires() {
     let policy = leased(Policy::token_bucket("hot", quota()).unwrap());
     let (clock, store) = store();
-    // Blocks of 1, 2 and 4 units: three units are left.
+    // Blocks of 1, 2 and 4 units: three units remain.
     for _ in 0..4 {
         decide(&store, &policy, 1);
     }

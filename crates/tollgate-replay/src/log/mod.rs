@@ -8,7 +8,7 @@
 //! | `mapping.rs` | the names of JSON fields |
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of complete lines |
-//! | `pending.rs` | lines that wait until it is their turn |
+//! | `pending.rs` | lines that wait for earlier lines |
 //! | `visible.rs` | safe output of client-supplied text |
 //! | `order.rs` | lines from several files in chronological order |
 //!
@@ -192,7 +192,7 @@ pub enum FormatError {
     #[error("a `$` without a name in `{0}`; write a variable of nginx, such as $remote_addr")]
     NoName(Box<str>),
     /// Two adjacent variables cannot be distinguished.
-    #[error("nothing separates `${0}` from the variable before it; put a text between them")]
+    #[error("nothing separates `${0}` from the variable before it; put text between them")]
     Adjacent(Box<str>),
     /// There is no time, so requests cannot be replayed.
     #[error("no time in the format; add $time_local, $time_iso8601 or $msec (in JSON: time=…)")]

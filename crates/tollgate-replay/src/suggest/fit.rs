@@ -139,7 +139,8 @@ fn highest(window: Micros, requests: Sorted<'_>) -> Values {
     all
 }
 
-/// Returns the smallest burst for each client with which a bucket with this limit never denies it.
+/// Returns, for each client, the smallest burst with which a bucket with this limit never denies
+/// that client.
 fn bursts(window: Micros, limit: u64, requests: Sorted<'_>) -> Values {
     // To avoid rounding, a unit weighs `window`, and `limit` drains per microsecond.
     let (mut all, mut client) = (Values::new(), None);

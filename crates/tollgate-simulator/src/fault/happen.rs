@@ -279,7 +279,7 @@ async fn slew_replicas(asleep: &[Arc<AtomicU64>], rate: i64, lasts: Duration) {
     while Instant::now() < end {
         sleep(Duration::from_millis(1)).await;
         for replica in asleep {
-            // Clocks start with a sum that slewing cannot exceed.
+            // Replicas have slept for so long that slewing cannot make this negative.
             let _ = replica.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asleep| {
                 asleep.checked_add_signed(rate / 1_000)
             });

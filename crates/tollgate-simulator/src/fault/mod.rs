@@ -97,7 +97,7 @@ const KINDS: u8 = 23;
 /// differ.
 const STUTTER: u8 = 17;
 const MOVES: Range<u8> = 19..22;
-/// Slewed clocks and late answers: blocks are then spent until shortly before they end.
+/// Slewed clocks and late answers: blocks are then spent until shortly before they expire.
 const CLOSE: [u8; 5] = [5, STUTTER, STUTTER, STUTTER, 22];
 /// A step back, in microseconds. All of a run's faults together are less than a second.
 const LITTLE: i64 = -80_000;
@@ -126,7 +126,7 @@ impl Fault {
             4 => vec![STUTTER],
             _ => (0..rng.u8(1..=3)).map(|_| rng.u8(..KINDS)).collect(),
         };
-        // While servers' clocks run faster, blocks end early.
+        // While servers' clocks run faster, blocks expire early.
         let slew = Self::Slew { servers: SLEW, replicas: -SLEW, lasts: run };
         let slew =
             (kinds == CLOSE && count > 0 && rng.u8(..8) > 0).then_some((Duration::ZERO, slew));
@@ -154,7 +154,7 @@ impl Fault {
                 Self::Block { replica, server, directions, lasts }
             }
             5 => {
-                // A short delay makes answers late that are still in time.
+                // With a short delay, answers are late, but still before the deadline.
                 let most = [25, 120][rng.usize(..2)];
                 Self::Delay { replica, millis: rng.u64(10..most), lasts }
             }

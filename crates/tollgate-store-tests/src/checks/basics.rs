@@ -103,8 +103,8 @@ pub async fn keys_are_arbitrary_bytes<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// The same key under two policies has two quotas. Policies with equal name and quota share a
-/// quota.
+/// The same key under two policies has two quotas. Policies with the same name and quota share
+/// their state.
 pub async fn policies_are_separate_by_name<H: Harness>(_: &H, store: &H::Store) {
     let key = Key::from("k");
     let (a, b) = (policy("a", 1, MODES[0]), policy("b", 1, MODES[0]));

@@ -30,8 +30,7 @@ async fn period(store: &impl Store, calendar: Calendar) -> Period {
     calendar.period(now(store).await)
 }
 
-/// Uses up the quota. Every verdict until then reports the period's end, however long the period
-/// is.
+/// Uses up the quota. Every verdict reports the period's end, however long the period is.
 async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Timestamp) -> Micros {
     let first = store.charge(policy, key, Cost::ONE).await.expect("the store decides");
     let decision = first.decisions()[0];

@@ -51,7 +51,7 @@ pub async fn concurrent_tasks_share_one_limit<H: Harness>(_: &H, store: &H::Stor
             .filter(|(_, verdict)| verdict.is_admitted())
             .map(|(_, verdict)| verdict.decisions()[0].remaining)
             .collect();
-        assert_eq!(left, (0..500).collect(), "{algorithm:?}: an order of all requests");
+        assert_eq!(left, (0..500).collect(), "{algorithm:?}: some sequential order");
     }
 }
 

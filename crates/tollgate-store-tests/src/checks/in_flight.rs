@@ -25,7 +25,7 @@ async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
     store.renew(receipt).await.expect("the store renews")
 }
 
-/// Permits can be returned in any order, and each receipt returns its permits only once.
+/// Permits can be returned in any order, and each only once.
 pub async fn permit_counts_until_it_is_returned<H: Harness>(_: &H, store: &H::Store) {
     let (policy, key) = (in_flight("flight", 3), Key::from("k"));
     let mut receipts = Vec::new();
@@ -142,8 +142,8 @@ pub async fn only_permits_can_be_renewed<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// Many tasks take, renew and return permits. A counter never exceeds the limit, and in the end all
-/// units are available again.
+/// Many tasks take, renew and return permits. The number in flight never exceeds the limit, and in
+/// the end all units are available again.
 pub async fn concurrency_never_exceeds_the_limit<H: Harness>(_: &H, store: &H::Store) {
     const LIMIT: u64 = 7;
     let policy = in_flight("storm", LIMIT);

@@ -52,7 +52,8 @@ pub async fn third_denial_blocks<H: Harness>(_: &H, store: &H::Store) {
     assert_eq!(remaining(store, &banned, &Key::from("other")).await, 3);
 }
 
-/// Each block is longer, up to the maximum, and a time without blocks makes them short again.
+/// Each block is longer than the last, up to the maximum. After a time without blocks, they are
+/// short again.
 pub async fn blocks_grow_and_are_forgotten<H: Harness>(harness: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (both, key) = ([&full, &banned], Key::from("k"));

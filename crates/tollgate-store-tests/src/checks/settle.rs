@@ -112,8 +112,8 @@ pub async fn reset_invalidates_earlier_receipts<H: Harness>(harness: &H, store: 
     }
 }
 
-/// After a key was charged under another quota, its earlier charges can no longer be told apart,
-/// even if the first quota is used again.
+/// After a key was charged under another quota, the store can no longer identify its earlier
+/// charges, even if the first quota is used again.
 pub async fn changed_quota_invalidates_earlier_receipts<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

@@ -106,8 +106,8 @@ pub async fn request_can_have_ten_policies<H: Harness>(_: &H, store: &H::Store) 
     }
 }
 
-/// It would be unclear to which quota the sum applies, so the store rejects the request without
-/// charging it.
+/// If a request has the same policy with two quotas, it is unclear to which quota the sum applies,
+/// so the store returns an error and charges nothing.
 pub async fn conflicting_quotas_are_an_error<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

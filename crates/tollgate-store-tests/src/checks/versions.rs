@@ -22,7 +22,7 @@ pub async fn changed_quota_preserves_consumed_units<H: Harness>(_: &H, store: &H
     }
 }
 
-/// Old and new replicas alternate, like in a rolling deployment.
+/// Old and new replicas alternate, as in a rolling deployment.
 pub async fn alternating_versions_obey_the_larger_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

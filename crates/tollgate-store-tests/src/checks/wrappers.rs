@@ -15,7 +15,7 @@ pub struct Inside {
 /// Checks that a wrapper returns its inner store's name and number of replicas, and has a local
 /// fallback if the inner store has one. `wrap` creates the wrapper.
 ///
-/// These methods of [`Store`] have a default, so a wrapper that forgets them still compiles.
+/// These [`Store`] methods have a default, so a wrapper that forgets them still compiles.
 pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) -> W) {
     for has_local_fallback in [false, true] {
         let inside = Inside { has_local_fallback };
@@ -24,7 +24,7 @@ pub fn wrapper_returns_inner_store_properties<W: Store>(wrap: impl Fn(Inside) ->
         assert_eq!(wrapper.replicas(), REPLICAS, "`Store::replicas` of the wrapper");
         assert!(
             wrapper.has_local_fallback() || !has_local_fallback,
-            "`Store::has_local_fallback` of the wrapper is not that of the store inside"
+            "`Store::has_local_fallback` of the wrapper must be the inner store's"
         );
     }
 }

@@ -40,7 +40,7 @@ impl<'a> Migration<'a> {
     /// # Panics
     ///
     /// If a node replies with an error.
-    #[must_use = "the slot is empty when nothing was left to move"]
+    #[must_use = "the slot is empty once all keys have moved"]
     pub fn move_keys(&self, count: usize) -> usize {
         let from = self.cluster.node(self.from);
         let (slot, count) = (self.slot.to_string(), count.to_string());

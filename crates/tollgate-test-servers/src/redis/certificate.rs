@@ -1,4 +1,4 @@
-//! A server's certificate and the authority that signed it.
+//! A server's certificate, and the authority that signs it.
 
 use std::fs;
 use std::path::Path;

@@ -125,7 +125,7 @@ impl Redis {
     pub fn cmd(&self, command: &[impl AsRef<[u8]>]) -> Value {
         match self.try_cmd(command) {
             Ok(value) => value,
-            Err(error) => panic!("redis-server does not answer: {error}\n{}", self.log()),
+            Err(error) => panic!("redis-server does not reply: {error}\n{}", self.log()),
         }
     }
 

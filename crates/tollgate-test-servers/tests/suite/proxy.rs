@@ -1,4 +1,4 @@
-//! Counts, delays and the port. The tests that need the proxy's faults would fail without them.
+//! The proxy's counts, delays and port. Its faults are covered by the tests that use them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! How servers end. Their settings and failures are checked by the tests that need them.
+//! How servers exit. Their settings and failures are covered by the tests that use them.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;

@@ -183,7 +183,7 @@ fn start(folder: &Path) -> Process {
 /// The DevTools address that Chromium prints.
 fn address(process: &Process) -> String {
     until("chromium starts", PATIENCE, || {
-        let said = process.said();
+        let said = process.output();
         let address = said.lines().find_map(|line| line.strip_prefix("DevTools listening on "));
         address.map(|address| address.trim().to_owned())
     })

@@ -33,7 +33,7 @@ async fn page_follows_traffic_and_names_denied_clients() {
     // The chart starts when the page is opened.
     let points: usize = tab.value("document.querySelector('#chart .denied').points.length");
     assert!((1..200).contains(&points), "{points}");
-    // The area of the denials has a height.
+    // The area of the denials is visible.
     tab.until(
         "[...document.querySelector('#chart .denied').points]
              .some((point, index, all) => point.y !== all[all.length - 1 - index].y)",

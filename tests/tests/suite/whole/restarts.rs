@@ -112,7 +112,7 @@ async fn killed_replicas_never_exceed_the_limit() {
     let refused = answers.iter().filter(|(_, status)| *status == 429).count();
     assert_eq!(failed(&answers), []);
     assert!(refused > 0, "the quota was not used up");
-    let lost = 1000_usize.checked_sub(served).expect("no more than the limit");
+    let lost = 1000_usize.checked_sub(served).expect("more than the limit was admitted");
     assert!(lost <= usize::try_from(ASKING).unwrap() * 4, "{lost} units were never served");
 }
 

@@ -49,7 +49,7 @@ impl Gateway {
     }
 
     /// Like [`start`](Self::start), but logs each denial.
-    pub(crate) fn start_telling(lines: &str) -> Self {
+    pub(crate) fn start_logging_denials(lines: &str) -> Self {
         let level = ("RUST_LOG", "tollgate=debug,tollgate_gateway=info");
         Self::start_with_variables(&[level], lines)
     }
@@ -73,7 +73,7 @@ impl Gateway {
     }
 
     /// Like [`start`](Self::start), but with a limit on open files.
-    pub(crate) fn start_with_files(files: usize, lines: &str) -> Self {
+    pub(crate) fn start_with_file_limit(files: usize, lines: &str) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();
         Self::launch(folder, &format!("ulimit -n {files}"), FILE, &[])

@@ -235,7 +235,8 @@ impl Search {
                 else {
                     return false;
                 };
-                // The latest instant in Redis that is not after the block's last here.
+                // The latest instant in Redis that is not after the block's last moment on this
+                // replica's clock.
                 world.now = ((last + 1) * self.rate.0).div_ceil(self.rate.1) - 1;
             }
             Step::Pass(micros) => world.now += micros,

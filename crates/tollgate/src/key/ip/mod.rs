@@ -148,7 +148,7 @@ impl ClientIp {
         Self { unix: Unix::Trust, ..self }
     }
 
-    /// Finds no address if the peer is a Unix socket, so the chain continues.
+    /// Finds no address if the peer is a Unix socket, so the next source in a chain applies.
     #[must_use]
     pub fn skip_unix_peer(self) -> Self {
         Self { unix: Unix::Skip, ..self }

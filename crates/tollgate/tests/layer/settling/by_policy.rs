@@ -17,8 +17,8 @@ fn policies() -> [Policy; 3] {
     [log("tokens", 1_000), log("cents", 500), log("bytes", 100)]
 }
 
-/// Remaining units after a request that reserved 90 of each policy, and the body's `frames` frames
-/// were read.
+/// The remaining units after a request reserved 90 units of each policy and `frames` frames of the
+/// response body were read.
 async fn remaining(
     frames: usize,
     prepare: fn(Tally) -> Tally,

@@ -34,7 +34,7 @@ async fn forward(
 
 fn app(server: Uri) -> Result<Router, Box<dyn Error>> {
     let mini = Model::new(Price::per_million(DOLLAR / 4, 2 * DOLLAR)).max_output(500);
-    // Clients choose the model, so all others have the highest price.
+    // Clients choose the model, so all other models have the highest price.
     let other = Model::new(Price::per_million(15 * DOLLAR, 120 * DOLLAR));
     let key = ApiKey::in_authorization("Bearer").one_of(ApiKeys::from_keys(["k-7f3a"]));
     let month = Quota::per_calendar(50 * DOLLAR, calendar::month("UTC")?);

@@ -34,7 +34,7 @@ async fn stream_settles_to_its_usage() {
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["x-ratelimit-remaining-budget"], "49999977");
     let text = response.into_body().collect().await.expect("a whole stream").to_bytes();
-    // The client did not ask for the usage.
+    // The client did not request the usage.
     assert!(text.ends_with(b"\" 42.\"}}],\"usage\":null}\n\n"), "{text:?}");
     assert_eq!(left(&app).await, 50_000_000 - 14);
 }

@@ -12,7 +12,7 @@ local add, since = number.add, number.since
 local LAYOUT = '>I7BI7I2'
 local HEADER = 17
 local ENTRY = 7
--- Even the shortest block has grown past the longest by this level, if it grows.
+-- At this level, a block that grows has reached the maximum, however short the first block was.
 local MAX_LEVEL = 63
 
 -- How long a block lasts after `level` earlier blocks.

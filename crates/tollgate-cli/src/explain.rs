@@ -79,7 +79,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     let host = described.host.as_ref().and_then(|host| host.parse().ok());
     let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
-        Ok(None) => return end(out, "is answered with 404: no route takes it"),
+        Ok(None) => return end(out, "is answered with 404: no route matches it"),
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
@@ -121,7 +121,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         StorePlan::Memory { .. } => {
             let _ = writeln!(
                 out,
-                "the process that serves has the counts in memory: see GET http://{}/status at its \
+                "the serving process has the counts in memory: see GET http://{}/status at its \
                  admin address",
                 plan.admin
             );
@@ -133,7 +133,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
                 connected.await.map_err(|_| {
                     format!(
                         "there is no connection to Redis after {PATIENCE:?}; check `store.redis`, \
-                         or leave it alone (`--dry`)"
+                         or do not read it (`--dry`)"
                     )
                 })?;
                 store.decide(&charges(&limits)).await.map_err(|error| error.to_string())

@@ -145,15 +145,15 @@ pub enum CalendarError {
     #[error("the name of a calendar is 1 to {} printable ASCII characters", Calendar::MAX_NAME)]
     Name,
     /// There are fewer than two instants, so no period has both a start and an end.
-    #[error("a calendar of {count} instants has no whole period: give it two or more")]
+    #[error("a calendar of {count} instants has no complete period: it needs two or more")]
     TooFew {
         /// How many instants there were.
         count: usize,
     },
     /// The process already has a calendar with this name but different periods.
     #[error(
-        "the process already has a calendar with this name and other periods: give each calendar \
-         its own name"
+        "the process already has a calendar with this name and different periods: give each its own \
+         name"
     )]
     NameInUse,
     /// The instants are not in ascending order.

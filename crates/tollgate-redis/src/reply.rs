@@ -28,7 +28,7 @@ pub enum Row {
     Verdict(Verdict, Frozen),
     /// The answer to a request to settle.
     Settlement(Settlement),
-    /// The answer to a renewal: the lease's new start, or `None` if the receipt was settled.
+    /// The answer to a renewal: the permit's new start, or `None` if the receipt was settled.
     Renewal(Option<Timestamp>),
     /// The key was reset.
     Reset,

@@ -58,7 +58,7 @@ impl Request {
         }
     }
 
-    /// Returns a state's name. All states of a request have the same slot.
+    /// Returns a state's name. All of a request's states have the same slot.
     pub(crate) fn state(&self) -> Option<&Name> {
         match self {
             Self::Decide(charges) => charges.first().map(|charge| &charge.state),
@@ -79,7 +79,7 @@ impl Request {
     }
 }
 
-/// A [`Charge`], and the Redis name of its state.
+/// A [`Charge`], and its state's name in Redis.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
     pub(crate) state: Name,
@@ -151,7 +151,7 @@ pub(crate) struct Leased {
 #[derive(Debug)]
 pub(crate) struct Ticket<R: ?Sized = dyn ReplySlot> {
     pub(crate) request: Request,
-    /// The slot of its keys.
+    /// Its keys' slot.
     pub(crate) slot: u16,
     /// The deny cache's epoch when the request was made.
     pub(crate) epoch: u64,

@@ -17,7 +17,7 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// # Wrong estimates
 ///
 /// Units beyond the actual cost are refunded if they still count. Missing units are charged now,
-/// even beyond the limit. This can leave a debt of at most one capacity, which has to be refilled
+/// even beyond the limit. This can leave a debt of at most one capacity, which must be refilled
 /// before the next request is allowed. So estimate high, and at least 1: a request with cost 0 is
 /// not charged and cannot be corrected.
 ///

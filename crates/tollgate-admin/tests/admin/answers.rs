@@ -78,9 +78,9 @@ async fn errors_name_the_problem() {
     let admin = admin(&layer(&store, [limit]));
     for (method, path, expected, detail) in [
         ("GET", "/status/other/global", 404, "no such policy"),
-        ("GET", "/status/each/global", 404, "no such subject"),
-        ("GET", "/status/each/missing", 404, "no such subject"),
-        ("GET", "/status/each/api-key:k-0000", 404, "no such subject"),
+        ("GET", "/status/each/global", 404, "no subjects of this kind"),
+        ("GET", "/status/each/missing", 404, "no subjects of this kind"),
+        ("GET", "/status/each/api-key:k-0000", 404, "no subjects of this kind"),
         ("GET", "/status/each/sk_live_1", 400, "expected `global`"),
         ("GET", "/status/each/%FF", 400, "UTF-8"),
         ("PUT", "/status/each/global", 405, "Allow"),

@@ -230,14 +230,14 @@ struct Measured {
     p99s: Vec<f64>,
 }
 
-/// A port that is measured, and the processes whose processor time counts.
+/// A measured port, and the processes that serve it. Their processor time counts.
 #[derive(Clone)]
 struct Place {
     port: u16,
     processes: Vec<u32>,
 }
 
-/// Measures each place with one kind of load, which gets the port.
+/// Measures each place with `load`, which gets the port.
 fn measure(places: &[Place], rounds: usize, load: impl Fn(u16) -> Load) -> Vec<Measured> {
     let mut measured: Vec<_> = places.iter().map(|_| Measured::default()).collect();
     let mut peers: Vec<Peer<'_>> = Vec::new();

@@ -194,7 +194,7 @@ fn explains_store_state_without_charging() {
     // Without Redis the command still prints the facts that need only the file.
     let said = explained(&yaml, &[]).unwrap_err();
     assert!(said.contains("of 10 units per 3600 s this request takes 4\n"), "{said}");
-    assert!(said.ends_with("; check `store.redis`, or leave it alone (`--dry`)"), "{said}");
+    assert!(said.ends_with("; check `store.redis`, or do not read it (`--dry`)"), "{said}");
 }
 
 /// Charges a sliding window log with 10 units per hour.

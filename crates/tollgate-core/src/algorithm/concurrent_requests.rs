@@ -79,7 +79,7 @@ impl Rule for ConcurrentRequests {
         self.0.resume(units, now)
     }
 
-    /// Leases are retained, so they can be returned under any limit.
+    /// Permits are retained, so they can be returned under any limit.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let mut converted = state.clone();
         from.0.prune(&mut converted, now);

@@ -1,4 +1,4 @@
-//! The algorithms, one per file, all with the same verbs.
+//! The algorithms, one per file, all with the same methods.
 //!
 //! | algorithm | state per key | allows when |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! [`calendar_window_counter`] is the fixed window counter for quotas with the days, weeks or
 //! months of a [`Calendar`] as windows.
 //!
-//! A *rule* is an algorithm with a policy's numbers filled in. Every rule has the three main verbs
-//! of [`Rule`] in the same order: **refresh** advances time, **assess** decides without changing
-//! state, and **charge** takes units. A denial only calls the first two, so it cannot change state.
-//! The remaining verbs correct a charge and convert a state to another quota.
+//! A *rule* is an algorithm with a policy's numbers filled in. Every rule has the three main
+//! methods of [`Rule`] in the same order: **refresh** advances time, **assess** decides without
+//! changing state, and **charge** takes units. A denial only calls the first two, so it cannot
+//! change state. The remaining methods correct a charge and convert a state to another quota.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;

@@ -66,7 +66,8 @@ impl Penalty {
     pub const MAX_STRIKES: u64 = 1_000;
     /// The largest growth factor from a block to the next.
     pub const MAX_FACTOR: u64 = 1_000_000;
-    /// Even the shortest block has grown past the longest by this level, if it grows.
+    /// At this level, a block that grows has reached the maximum, however short the first block
+    /// was.
     const MAX_LEVEL: u32 = 63;
 
     pub(super) fn new(form: &Form, terms: Terms) -> Self {
@@ -78,7 +79,7 @@ impl Penalty {
         self.terms.counts_denials
     }
 
-    /// Returns how long a block lasts that follows `level` earlier blocks.
+    /// Returns how long a block lasts after `level` earlier blocks.
     pub fn block(&self, level: u32) -> Micros {
         let Terms { block, factor, max_block, .. } = self.terms;
         let mut length = block;

@@ -101,7 +101,8 @@ impl Rule for TokenBucket {
         let (restored, at) = match self.refill {
             Refill::Greedy => (elapsed.saturating_mul(self.scale.rate), now),
             Refill::Interval => {
-                // Usually the interval is not over yet, which takes no division to find out.
+                // Usually the interval is not over yet, which a comparison shows without a
+                // division.
                 let intervals = if elapsed < self.window { 0 } else { elapsed / self.window };
                 let start = state.at + Micros::new(intervals * self.window);
                 (intervals.saturating_mul(self.limit), start)

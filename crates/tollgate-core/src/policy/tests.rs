@@ -21,7 +21,7 @@ fn invalid_policy_errors_suggest_a_fix() {
         (Quota::new(1, NANOS(50_001)), bucket, "50.001µs is not a whole number of microseconds"),
         (Quota::new(1, Duration::from_secs(400 * 86_400 + 1)), bucket, "outside 50 µs to 400 days"),
         (Quota::per_day(123_457), bucket, "the nearest limit that works is 123456"),
-        (Quota::per_day(1).burst(1_000_000), interval, "the nearest limit that does not is 20"),
+        (Quota::per_day(1).burst(1_000_000), interval, "the nearest limit that works is 20"),
         (
             Quota::per_second(5).burst(9),
             Algorithm::FixedWindowCounter,

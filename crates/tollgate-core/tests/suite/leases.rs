@@ -185,9 +185,13 @@ fn unleasable_policies_are_rejected() {
         (
             greedy,
             second.ttl(Duration::from_millis(9)),
-            "a lease for 9 milliseconds is outside 10 milliseconds to 60 seconds, the window",
+            "a lease's time to live of 9 milliseconds is outside 10 milliseconds to 60 seconds, the window",
         ),
-        (greedy, second.ttl(Duration::from_secs(61)), "a lease for 61 seconds is outside"),
+        (
+            greedy,
+            second.ttl(Duration::from_secs(61)),
+            "a lease's time to live of 61 seconds is outside",
+        ),
     ] {
         let policy = Policy::new("p", Quota::per_minute(60), algorithm).unwrap();
         let error = policy.with_lease(lease).unwrap_err().to_string();

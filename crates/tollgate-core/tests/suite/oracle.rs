@@ -261,7 +261,7 @@ impl Oracle {
 fn least(good: impl Fn(u64) -> bool) -> u64 {
     let mut above = 1;
     while !good(above) {
-        assert!(above < 1 << 60, "waiting has to help in the end");
+        assert!(above < 1 << 60, "waiting must help in the end");
         above *= 2;
     }
     let mut below = 0;

@@ -158,7 +158,7 @@ fn invalid_penalties_are_rejected() {
         (three().growing(0, day), "a factor of 0 is outside 1 to 1000000"),
         (three().growing(1_000_001, day), "a factor of 1000001"),
         (three().block(Duration::ZERO), "a block of 0 seconds is outside a microsecond to"),
-        (three().growing(2, 401 * day), "a longest block of 34646400 seconds"),
+        (three().growing(2, 401 * day), "a maximum block of 34646400 seconds"),
         (three().block(day).growing(2, second), "is longer than the longest, 1 second: swap"),
         (three().forgotten_after(401 * day), "a time to forget of 34646400 seconds"),
     ] {

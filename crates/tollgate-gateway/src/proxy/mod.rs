@@ -1,9 +1,9 @@
 //! The reverse proxy: forwards a request to an upstream, and returns its response. It knows nothing
 //! about routes, limits or configuration files, except that its body can hold a limiter's permit.
 //!
-//! It has three rooms, and each uses only the rooms before it:
+//! It has three modules, and each uses only the modules before it:
 //!
-//! | room | content |
+//! | module | content |
 //! |---|---|
 //! | `head` | checks a request's head before routes and limits read it, and changes headers and URLs on the way |
 //! | `body` | passes bodies on piece by piece, with limits on their size and pauses |

@@ -5,8 +5,8 @@
 //! 1. `submit.rs` finds the [`Node`](crate::node::Node) that has its key. If no call is in
 //!    flight there, the request is sent immediately, and its caller drives the call. Otherwise it
 //!    is queued in [`Pace`](crate::pace::Pace), which may shed it.
-//! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, as many as Redis
-//!    decides in about a millisecond (`work.rs`).
+//! 2. `lane.rs`: a task with a slot dequeues the requests for the next call, up to the
+//!    number that Redis decides in about a millisecond (`work.rs`).
 //! 3. `call.rs`: they become one [`Batch`](crate::encode::Batch), or one per Cluster slot if the
 //!    node does not allow cross-slot calls. The [`Node`](crate::node::Node) sends all batches
 //!    together. `deadlines.rs` answers requests whose deadline passes meanwhile.

@@ -1,4 +1,4 @@
-//! Operations after a charge: correct it, renew its lease, or reset its key.
+//! Operations after a charge: correct it, renew its permit, or reset its key.
 
 use tollgate_core::{Cost, Micros, Receipt};
 
@@ -33,7 +33,7 @@ impl Batch {
         self.correct(kind, key, receipt_key, receipt, units, lifetime, Asked::Settle)
     }
 
-    /// Adds a request to renew a lease. `receipt_key` marks whether it was settled.
+    /// Adds a request to renew a permit. `receipt_key` marks whether it was settled.
     pub fn renew(
         &mut self,
         key: &[u8],

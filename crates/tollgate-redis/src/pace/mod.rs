@@ -130,7 +130,7 @@ impl<T> Pace<T> {
         self.queue.len()
     }
 
-    /// Adds a request to the queue, or returns it if it has to be shed. In both cases, call
+    /// Adds a request to the queue, or returns it if it must be shed. In both cases, call
     /// [`another_slot`](Self::another_slot) afterwards, because the next call may be due.
     pub(crate) fn submit(&mut self, request: T, deadline: Instant, now: Instant) -> Result<(), T> {
         if self.is_idle() && self.last_end.is_some_and(|at| now - at >= self.bounds.timeout) {

@@ -1,4 +1,4 @@
-//! Processes count each other, so that together they stay within the quota while Redis is down.
+//! Processes count each other, so together they do not exceed the quota while Redis is down.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
 use std::sync::Arc;
@@ -70,7 +70,7 @@ async fn processes_share_one_quota_in_an_outage() {
     let halves: Vec<_> = halves.collect();
     assert_eq!(admitted(&halves, &policy("halves")).await, 5 * QUOTA / 2);
 
-    // It cannot know the others.
+    // It cannot know the other processes.
     let late = [process(&redis.url())];
     assert_eq!(admitted(&late, &policy("late")).await, QUOTA / 2);
 }
@@ -82,7 +82,7 @@ async fn count_survives_loss_of_data() {
     until_counted(&processes, 3).await;
     redis.restart();
     processes[0].get_ref().connected().await;
-    // Not all of them have returned, and those that have are few.
+    // Only a few of the processes have returned.
     until_async("a heartbeat", Duration::from_secs(20), async || {
         redis.cmd(&["EXISTS", "tollgate:{roster}"]).number().eq(&1).then_some(())
     })

@@ -6,13 +6,13 @@ use tollgate_redis::simulation::{Command, Value};
 
 use super::{Change, Server, is_call};
 
-/// A server that repeats the calls of a real server, at the same times.
+/// A server that repeats a real server's calls, at the same times.
 ///
-/// Keys are the subjects under which the store keeps its states.
+/// Keys are the subjects under which the store stores its states.
 #[derive(Debug)]
 pub struct Replay(Server);
 
-/// What a call did.
+/// A call's effects.
 #[derive(Debug, Default)]
 pub struct Replayed {
     /// Whether the call was executed before its deadline.
@@ -101,7 +101,7 @@ impl Replay {
     }
 }
 
-/// The arguments before the keys of a call over several slots: the script, no keys, the head, the
+/// The arguments before the keys, in a call over several slots: the script, no keys, the head, the
 /// forms, the requests and the time.
 const CROSS_SLOT: usize = 6;
 

@@ -105,8 +105,8 @@ impl SubjectList {
         if let Some(digest) = entry.strip_prefix("sha256:") {
             let keys = ApiKeys::from_sha256_hex([digest]).map_err(|_| {
                 SubjectListError::new(
-                    "after `sha256:` expected 64 hex digits, as `printf %s KEY | sha256sum` \
-                     prints them",
+                    "after `sha256:` expected the SHA-256 of a key as 64 hex digits: \
+                     `printf %s KEY | sha256sum`",
                 )
             })?;
             return Ok(self.api_keys(&keys));
@@ -137,8 +137,8 @@ impl FromStr for SubjectList {
 fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
     let parsed = network(
         entry,
-        "expected a network as 203.0.113.0/24 or 2001:db8::/32, an address, `sha256:DIGEST` or \
-         `user:NAME`",
+        "expected a network such as 203.0.113.0/24 or 2001:db8::/32, an address, `sha256:DIGEST` \
+         or `user:NAME`",
         "it matches every client; name the intended networks",
     );
     parsed.map_err(SubjectListError::new)

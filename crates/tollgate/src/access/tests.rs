@@ -114,7 +114,7 @@ fn invalid_entries_report_line_not_text() {
         ("0.0.0.0/0", "it matches every client"),
         ("::/0", "it matches every client"),
         ("::/1", "it holds IPv4-mapped and other addresses"),
-        ("sha256:k-7f3a", "expected 64 hex digits"),
+        ("sha256:k-7f3a", "expected the SHA-256 of a key"),
         ("user:", "the name of the user is empty"),
     ] {
         let error = format!("# a comment\n\n{text}").parse::<SubjectList>().unwrap_err();

@@ -45,9 +45,9 @@ impl ResponseFormat {
 ///
 /// The layer adds `Retry-After`, `Cache-Control` and the rate limit headers.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not make the response of a denial",
+    message = "`{Self}` cannot make the response to a denial",
     label = "not a `DenialResponse`",
-    note = "take a closure `|denial: &Denial<'_>| -> http::Response<bytes::Bytes>`, or a `denial::Problem`"
+    note = "use a closure `|denial: &Denial<'_>| -> http::Response<bytes::Bytes>`, or a `denial::Problem`"
 )]
 pub trait DenialResponse: Send + Sync + 'static {
     /// Makes the response to an HTTP request. For HEAD requests, the body is dropped afterwards.

@@ -48,16 +48,16 @@ fn rendered(options: HeaderOptions, rows: &[(Policy, Decision)]) -> Vec<String> 
     lines(&headers)
 }
 
-/// The members of a list header: names and their integer parameters.
+/// A list header's members: names and their integer parameters.
 fn parsed(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, Vec<(String, u64)>)> {
     let lines = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
     let list: List = Parser::new(&lines.collect::<Vec<_>>().join(", ")).parse().unwrap();
     let member = |entry| {
         let ListEntry::Item(item) = entry else { panic!("an inner list") };
-        let BareItem::String(name) = item.bare_item else { panic!("the name is no string") };
+        let BareItem::String(name) = item.bare_item else { panic!("the name is not a string") };
         let integer = |value| match value {
             BareItem::Integer(number) => u64::try_from(i64::from(number)).unwrap(),
-            other => panic!("{other:?} is no integer"),
+            other => panic!("{other:?} is not an integer"),
         };
         let params = item.params.into_iter();
         let params = params.map(|(key, value)| (key.into(), integer(value)));
@@ -105,11 +105,11 @@ fn verdicts_render_expected_headers() {
         (vec![with(&bucket, deny(1_200_000), 3, 58 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=3;t=2"#, [100, 3, 1_790_000_059], Some(2))),
         // 50 units take three minutes to refill.
         (vec![allowed(&burst, 49, 3_600_000)], fields(r#""burst";q=50;w=180"#, r#""burst";r=49;t=177"#, [50, 49, 1_790_000_005], None)),
-        // The window ends in 10 seconds, but 60 units take 36 seconds.
+        // The window is over in 10 seconds, but 60 units take 36 seconds.
         (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
         // No units are refilled before the end of the window.
         (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
-        // The window ends in 30 seconds, and all charges are forgotten after the next window.
+        // The window is over in 30 seconds, and all charges are forgotten after the next window.
         (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=30"#, [100, 0, 1_790_000_091], None)),
         // Peeking at an unused key.
         (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),

@@ -65,9 +65,9 @@ impl SubjectKind {
 /// Clients control the input. The source must not panic on any input, and must return `Ok(None)`
 /// instead of an error for anything that a client can cause.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say whose quota a request uses",
+    message = "`{Self}` cannot identify a request's client",
     label = "not a `KeySource`",
-    note = "take a source of `tollgate::key`, as `ClientIp::peer()`, or a closure by `key::from_fn(|head| ..)` that returns owned bytes, or `key::from_ref(|head| ..)` that borrows a text",
+    note = "use a source from `tollgate::key`, such as `ClientIp::peer()`, or a closure: `key::from_fn(|head| ..)` that returns owned bytes, or `key::from_ref(|head| ..)` that borrows a text",
     note = "an `ApiKey` needs a verifier: `.one_of(keys)` or `.verified_by(|key| ..)`"
 )]
 pub trait KeySource: Send + Sync + 'static {

@@ -147,7 +147,7 @@ pub enum LayerError {
     NoLimit,
 
     /// The layer has this many limits.
-    #[error("{0} limits are more than the {max} of one layer: nest two layers", max = Self::MAX_LIMITS)]
+    #[error("{0} limits exceed the maximum of {max} per layer: nest two layers", max = Self::MAX_LIMITS)]
     TooManyLimits(usize),
 
     /// Two policies have the same name, so they would share their state.
@@ -179,7 +179,7 @@ pub enum LayerError {
     TiersUnknown(String),
 
     /// The layer has this many tiers.
-    #[error("{0} tiers are more than the {MAX_TIERS} of one layer")]
+    #[error("{0} tiers exceed the maximum of {MAX_TIERS} per layer")]
     TooManyTiers(usize),
 
     /// A permit is returned when its request finishes, so its cost cannot be corrected.

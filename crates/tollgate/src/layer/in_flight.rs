@@ -155,8 +155,8 @@ async fn renew<St: Store>(mut renewal: Renewal<St>) {
     renewal.since = all.then_some(started);
 }
 
-/// The permits of a request while the store renews them. They go back to the register even if the
-/// store panics or the runtime ends.
+/// The permits of a request while the store renews them. They are returned to the register even if
+/// the store panics or the runtime shuts down.
 struct Renewal<St: Store> {
     shared: Arc<Renewals<St>>,
     request: u64,

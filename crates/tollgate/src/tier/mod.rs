@@ -81,9 +81,9 @@ impl Tier {
 /// It runs once for each request that is not exempt, before any limit, so it must not block, and
 /// must not panic on any input.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say which tier a request is in",
+    message = "`{Self}` cannot determine a request's tier",
     label = "not a `TierSource`",
-    note = "take a source of `tollgate::tier`, as `in_extensions()`, or a closure by `tier::from_fn(|head| ..)`"
+    note = "use a source from `tollgate::tier`, such as `in_extensions()`, or a closure: `tier::from_fn(|head| ..)`"
 )]
 pub trait TierSource: Send + Sync + 'static {
     /// Returns the request's tier. If it returns `None`, or a tier without its own quota in a

@@ -28,7 +28,7 @@ fn limit(units: u64) -> RateLimitLayer<MemoryStore<ManualClock>> {
 }
 
 /// Checks at compile time that the layer and its service meet the bounds of common servers.
-fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
+fn fits_common_servers<St: Store>(limit: &RateLimitLayer<St>) {
     fn service<S>(_: S)
     where
         S: Service<Request<Incoming>, Error = Infallible> + Clone + Send + Sync + 'static,
@@ -44,7 +44,7 @@ fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
 
 #[test]
 fn layer_and_service_are_clone_and_send() {
-    is_at_home_in_servers(&limit(1));
+    fits_common_servers(&limit(1));
 }
 
 #[tokio::test]

@@ -335,7 +335,7 @@ async fn failed_readiness_returns_permits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shadow_queue_delays_nobody() {
+async fn shadow_queue_delays_no_requests() {
     let service = limited(&on_tokio_time(), [Limit::global(queue()).shadow()]);
     let start = Instant::now();
     for _ in 0..10 {

@@ -50,7 +50,7 @@ pub(crate) trait Watch: fmt::Debug + Send {
     /// Returns the bytes that pass on.
     fn data(&mut self, data: Bytes) -> Bytes;
 
-    /// Whether fewer bytes may pass on than came.
+    /// Whether fewer bytes may be forwarded than arrived.
     fn shortens(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! From an admitted request to its response: `forward` conducts, `outgoing` prepares the request,
-//! `group` selects a server, and `pool` has the connections to it.
+//! From an admitted request to its response: `forward` calls the other modules, `outgoing` prepares
+//! the request, `group` selects a server, and `pool` has the connections to it.
 
 mod addresses;
 pub(super) mod body;

@@ -123,7 +123,7 @@ impl Keeper {
     }
 
     /// Waits until the set is too old or a key is missing, but at least for the shortest interval,
-    /// so invented tokens cause at most one fetch per interval.
+    /// so forged tokens cause at most one fetch per interval.
     async fn until_due(&self) {
         let (tried_at, failed) = {
             let state = self.said.borrow();

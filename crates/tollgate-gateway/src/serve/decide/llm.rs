@@ -19,7 +19,7 @@ use tollgate_llm::{Api, Call, Meter, OutputHistory};
 use super::denials::Denials;
 use crate::proxy::{Admitted, Body, Fault, ReadAhead, ReadBody};
 
-/// What requests to language models share, across reloads too.
+/// The state that requests to language models share, also across reloads.
 #[derive(Clone)]
 pub(crate) struct Llm {
     ahead: ReadAhead,
@@ -80,10 +80,10 @@ impl Llm {
     }
 }
 
-/// The most bytes of all request bodies that have been read and not been sent yet.
+/// The maximum total size of request bodies that were read and not sent yet.
 const MAX_READ: usize = 256 << 20;
 
-/// The pairs of client and model whose usual output is known.
+/// The maximum number of client and model pairs with a known usual output.
 const MAX_PAIRS: usize = 100_000;
 
 /// Makes the meter of a response. Changes the headers if the client gets fewer bytes.

@@ -1,7 +1,7 @@
 //! Limits how many of an address's tokens may fail verification.
 //!
 //! Verifying a signature takes more processor time than a denial, and a user's limits only apply
-//! afterwards. Without this limit, clients with invented tokens could use all processors.
+//! afterwards. Without this limit, clients with forged tokens could use all processors.
 
 use std::sync::Arc;
 

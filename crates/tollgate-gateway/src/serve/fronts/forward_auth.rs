@@ -92,8 +92,8 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
         }
         _ => {
             return Err(format!(
-                "Ask at {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or with \
-                 the prefix {EXT_AUTHZ} (Envoy)."
+                "Send checks to {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or \
+                 with the prefix {EXT_AUTHZ} (Envoy)."
             ));
         }
     };

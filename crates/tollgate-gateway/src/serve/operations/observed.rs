@@ -115,7 +115,7 @@ pub(crate) fn router<St: Inspect>(
     router.map_err(|error| error.to_string())
 }
 
-/// Aggregates measured times, which would otherwise pile up while nobody reads the metrics.
+/// Aggregates measured times, which would otherwise accumulate until a client reads the metrics.
 pub(crate) async fn keep_small(metrics: PrometheusHandle) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -7,7 +7,7 @@ mod beside;
 mod bounds;
 mod copies;
 #[path = "../../../../tollgate-core/tests/suite/oracle.rs"]
-#[expect(dead_code, reason = "it is that of the core, which asks more of it")]
+#[expect(dead_code, reason = "the core's tests use more of its methods")]
 mod oracle;
 mod replicas;
 mod told;

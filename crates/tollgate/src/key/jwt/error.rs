@@ -21,7 +21,7 @@ pub enum JwtKeyError {
 
     /// A PEM file as an HMAC secret. Every client that has the public key could sign tokens.
     #[error(
-        "JWT key for HS256: a PEM file is no secret; use `rs256_pem`, `es256_pem` or \
+        "JWT key for HS256: a PEM file is not a secret; use `rs256_pem`, `es256_pem` or \
          `eddsa_pem` for a public key"
     )]
     PemAsSecret,

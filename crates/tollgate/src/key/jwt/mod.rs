@@ -176,7 +176,7 @@ pub struct JwtVerifier {
 
 type Rules = [Validation; Algorithm::ALL.len()];
 
-/// The claims that the verifier reads. `iss` has to be a single string, so the subject's issuer is
+/// The claims that the verifier reads. `iss` must be a single string, so the subject's issuer is
 /// unambiguous.
 #[derive(Deserialize)]
 struct Claims {

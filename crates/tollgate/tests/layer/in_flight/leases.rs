@@ -55,7 +55,7 @@ fn ended_runtime_takes_no_renewal_task() {
     let handle = runtime.handle().clone();
     runtime.shutdown_background();
     let (sender, receiver) = std::sync::mpsc::channel();
-    // A thread of its own, because a deadlock would not end.
+    // A separate thread, because a deadlock would block the test forever.
     std::thread::spawn(move || {
         let _entered = handle.enter();
         let (_, store) = memory();

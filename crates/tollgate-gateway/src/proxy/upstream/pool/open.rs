@@ -1,4 +1,4 @@
-//! Opens the connections of a pool.
+//! Opens a pool's connections.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -142,7 +142,7 @@ impl Pool {
     }
 }
 
-/// Whether the last of a name's addresses did not answer in its part of the time.
+/// Whether the last address of a name did not answer within its share of the time.
 fn timed_out(error: &(dyn Error + 'static)) -> bool {
     let mut errors = std::iter::successors(Some(error), |&error| error.source());
     errors.any(|error| {
@@ -153,7 +153,7 @@ fn timed_out(error: &(dyn Error + 'static)) -> bool {
 
 const HEAD_BYTES: usize = 64 << 10;
 
-/// How much of an HTTP/2 response is buffered for a client that reads slowly.
+/// How many bytes of each HTTP/2 response are buffered for a slow client.
 const STREAM_BYTES: u32 = 256 << 10;
 
 /// The largest possible window, so only a stream's own window is ever exhausted. All requests share

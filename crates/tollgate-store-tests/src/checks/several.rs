@@ -107,7 +107,7 @@ pub async fn request_can_have_ten_policies<H: Harness>(_: &H, store: &H::Store) 
 }
 
 /// If a request has the same policy with two quotas, it is unclear to which quota the sum applies,
-/// so the store returns an error and charges nothing.
+/// so the store returns an error and makes no charge.
 pub async fn conflicting_quotas_are_an_error<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

@@ -70,7 +70,10 @@ fn invalid_admin_flags_are_rejected() {
     for (flags, expected) in [
         (&["--admin", "127.0.0.1:0"][..], "--admin needs --admin-token"),
         (&["--admin-token", TOKEN], "--admin-token has no effect without --admin"),
-        (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "--admin-token: the token of"),
+        (
+            &["--admin", "127.0.0.1:0", "--admin-token", "hunter2"],
+            "--admin-token: the admin router's token",
+        ),
         (&["--admin-peers", "http://api2:9100"], "--admin-peers has no effect without --admin"),
         (&["--admin-target", "http://api2"], "--admin-target has no effect without --admin"),
         (&["--admin", "here", "--admin-token", TOKEN], "--admin 'here': expected an address"),

@@ -32,7 +32,7 @@ async fn lists_block_or_exempt_clients() {
         .unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        told.contains("line 2 is not a valid client") && told.contains("expected 64 hex digits"),
+        told.contains("line 2 is not a valid client") && told.contains("as 64 hex digits"),
         "{told}"
     );
 

@@ -5,7 +5,7 @@
 -- only fails the requests that name the key.
 
 local VERSION = 1
--- Bytes of `since`, the instant from which on the key is held under its form.
+-- Bytes of `since`, the instant from which the key is held under its form.
 local SINCE = 7
 -- Added to the form's code if the key has open blocks, which are stored before the state.
 local HOLDS = 64

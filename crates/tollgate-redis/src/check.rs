@@ -18,7 +18,7 @@ use crate::random::Random;
 use crate::report::{RedisReport, RedisWarning};
 use crate::stats::Counters;
 
-/// What a check needs to know.
+/// The data that a check needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerCheck {
     /// The names under which the check may write.

@@ -8,13 +8,13 @@
 //! | file | content |
 //! |---|---|
 //! | `fleet.rs` | runs a user's limit |
-//! | `regions.rs` | a test of distant regions that lease from one quota |
+//! | `regions.rs` | a test: distant regions lease from the same quota |
 //! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
 //! | `traffic.rs` | the run's mix of requests |
 //! | `replica.rs` | a replica's requests |
-//! | `server/` | a server, its data, its clock, its part in a Cluster, and replays of a real server's calls |
+//! | `server/` | a server, its data, its clock, its Cluster slots, and replays of calls to real servers |
 //! | `network.rs` | connections that delay, lose and break |
-//! | `fault/` | faults: their kinds and odds, and what they do |
+//! | `fault/` | the kinds, odds and effects of faults |
 //! | `history.rs` | records both sides and checks the promises |
 
 mod fault;
@@ -47,7 +47,7 @@ pub use self::server::replay::{Decided, Replay, Replayed};
 pub struct Run {
     /// The seed.
     pub seed: u64,
-    /// The broken promise, if there is one.
+    /// The broken promise, if any.
     pub violation: Option<Violation>,
     /// One line for each event.
     pub trace: String,

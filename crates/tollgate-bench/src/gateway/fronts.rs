@@ -86,7 +86,7 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
     Ok(table)
 }
 
-/// The first row of Envoy.
+/// Envoy's first row.
 const ENVOY: usize = 3;
 
 /// Adds Tollgate's processor time.

@@ -59,7 +59,7 @@ section! {
         /// responses of the client and the model. Later it reserves what 95 % of them do not exceed.
         /// Default: 4096, or a quarter of `tokensPerMinute` if that is less.
         optional max_output: Whole<0, 100_000_000>,
-        /// The estimated tokens in 1000 bytes of text.
+        /// The estimated tokens per 1000 bytes of text.
         default tokens_per_kilobyte: Whole<1, 10_000> = "300",
         /// The estimated tokens of an image or a file.
         default tokens_per_attachment: Whole<0, 100_000_000> = "1500",

@@ -38,7 +38,7 @@ async fn spend_a_period(store: &impl Store, policy: &Policy, key: &Key, end: Tim
     assert_eq!(first.decided_at() + decision.reset_after, end, "{first:?}");
     assert!(charge(store, policy, key, 2).await.allows());
     let verdict = store.charge(policy, key, Cost::ONE).await.expect("the store decides");
-    let wait = verdict.decisions()[0].retry_after().expect("a denial says how long to wait");
+    let wait = verdict.decisions()[0].retry_after().expect("a denial has a wait");
     assert_eq!(verdict.decided_at() + wait, end, "{verdict:?}");
     wait
 }

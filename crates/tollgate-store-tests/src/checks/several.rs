@@ -1,4 +1,4 @@
-//! Several charges in one request.
+//! Requests with several charges.
 
 use tollgate_core::{Charge, Cost, Decision, Key, Outcome, Store, StoreExt};
 
@@ -106,8 +106,8 @@ pub async fn request_can_have_ten_policies<H: Harness>(_: &H, store: &H::Store) 
     }
 }
 
-/// If a request has the same policy with two quotas, it is unclear to which quota the sum applies,
-/// so the store returns an error and makes no charge.
+/// If a request has the same policy with two quotas, the store returns an error and makes no charge:
+/// it is unclear to which quota the sum applies.
 pub async fn conflicting_quotas_are_an_error<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");

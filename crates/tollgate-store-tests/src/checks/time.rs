@@ -18,7 +18,7 @@ pub async fn denied_until_retry_after<H: Harness>(harness: &H, store: &H::Store)
         for cost in [1, 3, 7] {
             while charge(store, &policy, &key, 1).await.allows() {}
             let denied = charge(store, &policy, &key, cost).await;
-            let wait = denied.retry_after().expect("a denial says how long to wait");
+            let wait = denied.retry_after().expect("a denial has a wait");
             advance(harness, Micros::new(wait.get() - 1));
             let early = charge(store, &policy, &key, cost).await;
             assert_eq!(early.retry_after(), Some(MICROSECOND), "{algorithm:?}, cost {cost}");

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new()
         .route("/", get(|| async { "never waits\n" }))
-        .route("/uploads", post(|| async { "taken up\n" }))
+        .route("/uploads", post(|| async { "received\n" }))
         .layer(limit);
 
     let listener = TcpListener::bind("127.0.0.1:3000").await?;

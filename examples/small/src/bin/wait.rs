@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(uploads).max_waiting(100).build()?;
 
-    let app = Router::new().route("/uploads", post(|| async { "taken up\n" })).layer(limit);
+    let app = Router::new().route("/uploads", post(|| async { "received\n" })).layer(limit);
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("Send eight requests at the same time: three pass, three more after ten seconds,");
     println!("and the last two are denied because they would wait too long (status, seconds):");

@@ -21,7 +21,7 @@ Three servers with two worker threads each, one redis-server, nginx with the con
 docker-compose.yml, and `wrk -t1 -c64` share the same two cores. Requests go to a single server, or
 through nginx to all three. All servers share one quota, which is never used up. `a script a
 request` is Tollgate with one request per script call, which is how limiters over Redis usually
-work; both send the same headers. `×` divides the throughput by the throughput of a script a request
+work; both send the same headers. `×` divides the throughput by the throughput of a script per request
 in the same round, and `p99 ×` divides the 99th percentiles.";
 
 const ROUNDS: usize = 8;
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 
 const KINDS: [(Kind, &str); 3] = [
     (Kind::Bare, "bare app"),
-    (Kind::ScriptEach, "a script a request"),
+    (Kind::ScriptEach, "a script per request"),
     (Kind::Tollgate, "Tollgate"),
 ];
 

@@ -71,7 +71,7 @@ fn proxies(port: u16, rounds: usize, auth: &Program, service: &Program) -> Resul
         &[
             "in front",
             "thousand requests/s",
-            "processor µs a request",
+            "processor µs per request",
             "× the proxy without limits",
         ],
     );
@@ -107,8 +107,8 @@ fn calls(
             "calls",
             "at the same time",
             "thousand decisions/s",
-            "µs a call",
-            "processor µs a decision",
+            "µs per call",
+            "processor µs per decision",
         ],
     );
     let url = |port| {

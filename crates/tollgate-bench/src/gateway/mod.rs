@@ -129,7 +129,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
             "× gateway",
             "target",
             "met",
-            "processor µs a request",
+            "processor µs per request",
             "× nginx",
             "target",
             "met",
@@ -154,9 +154,9 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
         &[
             "in front",
             "thousand requests/s",
-            "processor µs a request",
-            "half take at most µs",
-            "99 in 100 take at most µs",
+            "processor µs per request",
+            "median µs",
+            "p99 µs",
             "× nginx",
             "target",
             "met",
@@ -178,7 +178,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let alone = measure(&places, rounds, |port| wrk::load(local(port), 1));
     let mut latency = Table::new(
         "Microseconds of a request, one connection",
-        &["in front", "half take at most", "added", "99 in 100 take at most", "added"],
+        &["in front", "median", "added", "p99", "added"],
     );
     for (side, measured) in SIDES.iter().zip(&alone) {
         let added = |these: &[f64], bare: &[f64]| {
@@ -193,7 +193,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
 
     let mut memory = Table::new(
         "Memory of connections that wait for their next request",
-        &["gateway", "KiB a connection, of 9500", "MiB for 10 000", "target", "met"],
+        &["gateway", "KiB per connection, of 9500", "MiB for 10 000", "target", "met"],
     );
     let kib = limited.waiting(WAITING)?;
     let mib = Spread::of([kib * 10_000.0 / 1024.0]);

@@ -17,7 +17,7 @@ pub(super) fn table(port: u16, rounds: usize) -> Result<Table, Failure> {
             "requests",
             "in front",
             "thousand requests/s",
-            "processor µs a request",
+            "processor µs per request",
             "× nginx",
             "target",
             "met",

@@ -88,8 +88,8 @@ async fn bounds(client: &Client) -> Result<Table, Failure> {
     }
     row("admitting at 100 000 entries, Redis' time over that at 100", Spread::of(admit), 2.0);
     row("denying at 100 000 entries, Redis' time over that at 100", Spread::of(deny), 2.0);
-    row("bytes an entry, 100 000 exact ones", Spread::of(bytes), 20.0);
-    row("KiB a key, at a thousandth of the window", thousandths(client).await?, 16.0);
+    row("bytes per entry, 100 000 exact ones", Spread::of(bytes), 20.0);
+    row("KiB per key, at a thousandth of the window", thousandths(client).await?, 16.0);
     Ok(table)
 }
 

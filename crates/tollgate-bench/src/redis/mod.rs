@@ -78,7 +78,7 @@ off except in the row that names it. The sum runs over a ZSET with a member per 
 for a long log is measured with single calls that a process sends one after the other.
 
 Over HTTP, a server with two worker threads, redis-server and `wrk -t1 -c128` share the same two
-cores, and all requests share one quota. `a script a request` is Tollgate with one request per call,
+cores, and all requests share one quota. `a script per request` is Tollgate with one request per call,
 and `lean script` is a middleware with the lean script that sends no headers.";
 
 /// Rounds per table.

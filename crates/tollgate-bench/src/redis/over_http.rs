@@ -16,11 +16,11 @@ const CONNECTIONS: u32 = 128;
 const KINDS: [(Kind, &str); 4] = [
     (Kind::Bare, BARE),
     (Kind::ScriptEach, EACH),
-    (Kind::LeanScript, "lean script a request"),
+    (Kind::LeanScript, "lean script per request"),
     (Kind::Tollgate, OURS),
 ];
 const BARE: &str = "bare app";
-const EACH: &str = "a script a request";
+const EACH: &str = "a script per request";
 const OURS: &str = "Tollgate";
 
 /// The tables of results and goals.
@@ -46,7 +46,7 @@ pub(crate) fn tables(redis: &Redis, rounds: usize) -> Result<[Table; 2], Failure
 fn rows(apps: &[App]) -> Table {
     let mut table = Table::new(
         "Over HTTP",
-        &["server", "thousand requests/s", "p50 ms", "p99 ms", "server's processor µs a request"],
+        &["server", "thousand requests/s", "p50 ms", "p99 ms", "server's processor µs per request"],
     );
     for app in apps {
         let of = |what: Number| Spread::of(app.seen.iter().map(what));

@@ -222,8 +222,12 @@ async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
         (slot, label, shard, from, to, since)
     };
     sleep(Duration::from_millis(rng.u64(..30))).await;
+    // Requests whose keys are on both servers have to wait until all keys have moved.
+    let until = Instant::now() + TIMEOUT / 2;
     while move_key(&mut world.lock().servers, slot, from, to) {
-        sleep(Duration::from_millis(rng.u64(..3))).await;
+        if Instant::now() < until {
+            sleep(Duration::from_millis(rng.u64(..3))).await;
+        }
     }
     {
         let mut state = world.lock();

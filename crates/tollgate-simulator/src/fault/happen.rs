@@ -229,6 +229,7 @@ async fn move_slot(world: &World, key: usize, shard: usize, rng: &mut Rng) {
             sleep(Duration::from_millis(rng.u64(..3))).await;
         }
     }
+    sleep(Duration::from_millis(rng.u64(..8))).await;
     {
         let mut state = world.lock();
         state.view.moved.insert(slot, shard);

@@ -101,6 +101,33 @@ fn return_permits<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Ha
     }
 }
 
+impl<St: Store> Renewals<St> {
+    /// Starts to renew the permits that are due. Returns `false` if no request holds permits, and
+    /// the renewal task must then end.
+    fn renew_due(self: &Arc<Self>) -> bool {
+        let mut register = self.register.lock();
+        if register.requests.is_empty() {
+            register.runtime = None;
+            return false;
+        }
+        let (now, mut due) = (Instant::now(), Vec::new());
+        for (&request, permits) in &mut register.requests {
+            if !permits.renewing && now.saturating_duration_since(permits.since) >= self.every {
+                permits.renewing = true;
+                let (shared, receipts) = (Arc::clone(self), permits.receipts.clone());
+                due.push(Renewal { shared, request, receipts, since: None });
+            }
+        }
+        drop(register);
+        // Renew all permits concurrently, so the store can batch them into one call. A runtime that
+        // shuts down drops a task immediately, and the drop takes the lock.
+        for renewal in due {
+            tokio::spawn(renew(renewal));
+        }
+        true
+    }
+}
+
 /// The renewal task. It is dropped unfinished when its runtime shuts down.
 struct RenewTask<St>(Weak<Renewals<St>>);
 
@@ -117,22 +144,11 @@ async fn renew_all<St: Store>(mut task: RenewTask<St>, every: Duration) {
     loop {
         sleep(every).await;
         let Some(shared) = task.0.upgrade() else { return };
-        let mut register = shared.register.lock();
-        if register.requests.is_empty() {
-            // Cleared under the lock, so the next request starts another task. When this task is
-            // dropped, it must not clear the new task's handle.
-            register.runtime = None;
+        if !shared.renew_due() {
+            // The next request starts another task. When this task is dropped, it must not clear
+            // the new task's handle.
             task.0 = Weak::new();
             return;
-        }
-        let now = Instant::now();
-        for (request, permits) in &mut register.requests {
-            if !permits.renewing && now.saturating_duration_since(permits.since) >= every {
-                permits.renewing = true;
-                // Renew all permits concurrently, so the store can batch them into one call.
-                let (shared, receipts) = (Arc::clone(&shared), permits.receipts.clone());
-                tokio::spawn(renew(Renewal { shared, request: *request, receipts, since: None }));
-            }
         }
     }
 }
@@ -182,3 +198,38 @@ impl<St: Store> Drop for Renewal<St> {
 
 /// tokio's timers have a resolution of 1 ms.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use tollgate_core::{Charged, Key, ReceiptId, Source, Timestamp};
+    use tollgate_memory::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn ended_runtime_takes_no_renewal() {
+        let policy = Policy::concurrent_requests("p", 1, Duration::from_secs(30)).unwrap();
+        let now = Timestamp::EPOCH;
+        let charged = Charged { cost: Cost::ONE, charged_at: now, leaves_at: now };
+        let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
+        let permit = Receipt { id, source, policy, key, charged };
+        let renewer = LeaseRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();
+        let held = renewer.hold(&[permit]);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(tokio::time::advance(Duration::from_secs(60)));
+        let ended = runtime.handle().clone();
+        drop(runtime);
+        let (sender, receiver) = channel();
+        // A thread of its own, because a deadlock would not end.
+        thread::spawn(move || {
+            let _entered = ended.enter();
+            sender.send(renewer.0.renew_due()).unwrap();
+            drop(held);
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(true));
+    }
+}

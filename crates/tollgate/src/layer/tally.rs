@@ -109,7 +109,11 @@ impl Tally {
         B: Body<Data = Bytes>,
         F: FnMut(&Bytes) -> u64,
     {
-        self.body_with(body, move |tally: &Self, data: &Bytes| tally.add(units(data)))
+        self.body_with(body, move |tally: &Self, data: &Bytes| match units(data) {
+            // If the client leaves now, the estimate remains.
+            0 => {}
+            units => tally.add(units),
+        })
     }
 
     /// Calls `count` for each chunk when the streamed `body` sends it, for example to
@@ -169,17 +173,16 @@ where
         let mut this = self.project();
         let frame = std::task::ready!(this.body.as_mut().poll_frame(cx));
         if let Some(tally) = this.tally {
-            match &frame {
-                Some(Ok(frame)) => match frame.data_ref() {
-                    Some(data) => (this.count)(tally, data),
-                    // Trailers are free, and the server may not poll after this frame.
-                    None => tally.add(0),
-                },
-                // An empty body is complete, so its cost is known.
-                None => tally.add(0),
-                Some(Err(_)) => {}
+            if let Some(Ok(frame)) = &frame
+                && let Some(data) = frame.data_ref()
+            {
+                (this.count)(tally, data);
             }
             if is_last(&*this.body, frame.as_ref()) {
+                // The body is complete, so its cost is known, even if no unit was counted.
+                if !matches!(frame, Some(Err(_))) {
+                    tally.add(0);
+                }
                 *this.tally = None;
             }
         }

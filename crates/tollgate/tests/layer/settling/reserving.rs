@@ -231,6 +231,30 @@ async fn streamed_body_settles_at_end_or_drop() {
     }
 }
 
+/// Otherwise a client could abort each expensive request after a frame without units, for example
+/// after a comment that keeps the connection open.
+#[tokio::test]
+async fn frames_without_units_do_not_settle() {
+    for (polls, expected) in [(1, 900), (3, 1_000)] {
+        let (_, store) = memory();
+        let layer = layer(&store, [estimated()]).any_body();
+        let service = layer.layer(service_fn(|request: Request<()>| {
+            let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+            let frames = [": open", ": done"]
+                .map(|text| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(text))));
+            let body = StreamBody::new(tokio_stream::iter(frames));
+            let body = reservation.tally().body(body, |_| 0);
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        }));
+        let mut body = service.oneshot(get()).await.unwrap().into_body();
+        for _ in 0..polls {
+            body.frame().await;
+        }
+        drop(body);
+        assert_eq!(left(&store, &tokens()).await, expected, "{polls} polls");
+    }
+}
+
 /// Over HTTP/2, the client can read the end of a response before the server drops its body.
 #[tokio::test]
 async fn tally_settles_before_last_frame() {

@@ -58,8 +58,7 @@ impl<T: Send + Sync + 'static> KeySource for FromExtension<T> {
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        let SubjectName::User { issuer: None, name } = name else { return None };
-        Some(Subject { kind: SubjectKind::User, key: key(name.as_bytes()) })
+        Some(Subject { kind: SubjectKind::User, key: key(name.user()?.as_bytes()) })
     }
 }
 

@@ -40,19 +40,15 @@ impl SubjectFormatter {
 
     /// Returns the text for the subject with this key.
     pub fn format(&self, key: &Key, kind: SubjectKind) -> String {
-        if *key == Key::GLOBAL {
-            return "global".to_owned();
-        }
         if *key == OnMissingKey::shared_key() {
             return "missing".to_owned();
         }
         match self.format {
-            SubjectFormat::Hash => {
+            SubjectFormat::Hash if *key != Key::GLOBAL => {
                 let kind = kind_name(kind);
                 format!("{kind}:#{:016x}", self.secret.hash_one(&*key.as_bytes()))
             }
-            SubjectFormat::Masked => text(&key.as_bytes(), kind, true),
-            SubjectFormat::Clear => text(&key.as_bytes(), kind, false),
+            format => text(&key.as_bytes(), kind, format == SubjectFormat::Masked),
         }
     }
 }
@@ -64,6 +60,7 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
         is_plain.then(|| format!("{kind}:{}", if masked { first(value, 2) } else { value.into() }))
     };
     let shown = match decode(key) {
+        _ if key.is_empty() => Some("global".to_owned()),
         Some(Decoded::Ipv4([a, b, c, _])) if masked => Some(format!("ip:{a}.{b}.{c}.*")),
         Some(Decoded::Ipv4(octets)) => Some(format!("ip:{}", Ipv4Addr::from(octets))),
         Some(Decoded::Ipv6(mut octets, bits)) => {
@@ -83,8 +80,9 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
         }
         Some(Decoded::Closure(value)) => named(kind_name(kind), value),
         Some(Decoded::Tuple(parts)) => {
-            let parts: Vec<_> = parts.into_iter().map(|part| text(part, kind, masked)).collect();
-            Some(parts.join(","))
+            // The kind belongs to the tuple, not to a closure in it.
+            let text = |part| text(part, SubjectKind::Other, masked);
+            Some(parts.into_iter().map(text).collect::<Vec<_>>().join(","))
         }
         None => None,
     };

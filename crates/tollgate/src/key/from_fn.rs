@@ -75,7 +75,7 @@ impl KeySource for KeyFromFn {
     /// Assumes that the closure returns the text in the name.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let text = match (self.kind, name) {
-            (SubjectKind::User, SubjectName::User { issuer: None, name }) => name,
+            (SubjectKind::User, SubjectName::User { .. }) => &*name.user()?,
             (SubjectKind::ApiKey, SubjectName::ApiKey(key)) => key,
             (SubjectKind::Ip, SubjectName::Ip(ip)) => &ip.to_string(),
             (_, SubjectName::Other(text)) => text,

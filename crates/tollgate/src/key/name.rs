@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -126,6 +127,17 @@ fn parse_name(text: &str) -> Option<SubjectName> {
         "key" => SubjectName::Key(Key::new(unhex(value)?)),
         _ => return None,
     })
+}
+
+impl SubjectName {
+    /// Returns the user's full text, for sources without issuers, whose names may contain spaces.
+    pub(super) fn user(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::User { issuer: None, name } => Some(name.into()),
+            Self::User { issuer: Some(issuer), name } => Some(format!("{issuer} {name}").into()),
+            _ => None,
+        }
+    }
 }
 
 /// Parses an address or a network. The source determines how many bits count.

@@ -268,6 +268,32 @@ fn closure_can_set_kind() {
     assert_eq!(kind(&source, &[("x-user", "ann")]), Some(SubjectKind::User));
 }
 
+#[test]
+fn shown_subjects_can_be_named() {
+    #[derive(Clone)]
+    struct User(&'static [u8]);
+
+    let user = || FromExtension::<User>::borrowed(|user| Some(user.0));
+    let closure = |text: &'static str, kind| from_fn(move |_| Some(text)).of_kind(kind);
+    let tenant = || closure("acme", SubjectKind::Other);
+    let sources: [(&'static [u8], Arc<dyn KeySource>, &str); 5] = [
+        (b"Jane Doe", Arc::new(user()), "user:Jane Doe"),
+        (b"", Arc::new(closure("Jo Doe", SubjectKind::User)), "user:Jo Doe"),
+        (b"", Arc::new((Global, tenant())), "global,other:acme"),
+        (b"", Arc::new((tenant(), closure("ann", SubjectKind::User))), "other:acme,other:ann"),
+        (&[7, 0xff], Arc::new((user(), tenant())), "key:050207ff,other:acme"),
+    ];
+    for (user, source, shown) in sources {
+        let mut request = request(&[]);
+        request.extensions_mut().insert(User(user));
+        let found = source.subject(&RequestHead::of(&request)).unwrap().unwrap();
+        let formatter = SubjectFormatter::new(SubjectFormat::Clear);
+        assert_eq!(formatter.format(&found.key, found.kind), shown);
+        let name = shown.parse().unwrap();
+        assert_eq!(source.named(&name).map(|subject| subject.key), Some(found.key), "{shown}");
+    }
+}
+
 fn name(name: &'static str) -> HeaderName {
     HeaderName::from_static(name)
 }

@@ -27,6 +27,14 @@ fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
     Subject { kind, key }
 }
 
+/// Finds a part by its name. A part that has no other name is named by its key.
+fn part(source: &impl KeySource, name: &SubjectName) -> Option<Subject> {
+    match name {
+        SubjectName::Key(key) => Some(Subject { kind: SubjectKind::Other, key: key.clone() }),
+        name => source.named(name),
+    }
+}
+
 macro_rules! tuple_of_sources {
     ($($source:ident)+) => {
         impl<$($source: KeySource),+> KeySource for ($($source,)+) {
@@ -53,7 +61,7 @@ macro_rules! tuple_of_sources {
                 let mut names = names.iter();
                 #[expect(non_snake_case, reason = "a part is named as its type")]
                 let ($($source,)+) = self;
-                let parts = [$($source.named(names.next()?)?),+];
+                let parts = [$(part($source, names.next()?)?),+];
                 names.next().is_none().then(|| combine(&parts))
             }
         }

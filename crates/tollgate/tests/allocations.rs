@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use allocation_counter::measure;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
-use http_body_util::Full;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+use tollgate::body::{ExtractLayer, ReplayedBody};
 use tollgate::headers::HeaderOptions;
 use tollgate::key::ClientIp;
 use tollgate::policy::Cost;
@@ -143,4 +145,22 @@ fn unlimited_requests_do_not_allocate() {
         .build()
         .expect("a layer");
     assert_eq!(allocations(layer.layer(tower::service_fn(bare))), 0);
+}
+
+/// A client chooses the sizes of its frames.
+#[test]
+fn small_frames_take_no_more_than_their_bytes() {
+    let frame = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x")));
+    let frames: Vec<_> = (0..10_000).map(|_| frame()).collect();
+    let inner = tower::service_fn(|request: Request<ReplayedBody<_>>| {
+        assert_eq!(request.extensions().get(), Some(&10_000_usize));
+        ready(Ok::<_, Infallible>(()))
+    });
+    let mut service = ExtractLayer::new(10_000, |_, body| Some(body.len())).layer(inner);
+    let request = Request::new(StreamBody::new(tokio_stream::iter(frames)));
+    let mut future = pin!(service.call(request));
+    let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let read = measure(|| while poll().is_pending() {});
+    // The buffer grows by doubling.
+    assert!(read.bytes_max < 50_000, "{} bytes", read.bytes_max);
 }

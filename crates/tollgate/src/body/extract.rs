@@ -1,7 +1,7 @@
 //! The layer that extracts a value from request bodies.
 
-use std::collections::VecDeque;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -146,9 +146,9 @@ where
         let stage = if reads {
             // Only the original is ready, so it handles the request.
             let clone = self.inner.clone();
-            let inner = std::mem::replace(&mut self.inner, clone);
+            let inner = mem::replace(&mut self.inner, clone);
             let extractor = Arc::clone(&self.extractor);
-            Stage::Reading { reading: Some(Reading { inner, extractor, request, bytes: 0 }) }
+            Stage::Reading { reading: Some(Reading { inner, extractor, request }) }
         } else {
             Stage::Running { future: self.inner.call(request) }
         };
@@ -184,8 +184,6 @@ struct Reading<S, B: Body> {
     inner: S,
     extractor: Arc<Extractor>,
     request: Request<ReplayedBody<B>>,
-    /// The length of the data so far.
-    bytes: usize,
 }
 
 impl<S, B> Reading<S, B>
@@ -198,17 +196,14 @@ where
         let body = self.request.body_mut();
         while let Some(rest) = &mut body.rest {
             let frame = ready!(Pin::new(rest).poll_frame(cx));
-            match frame {
+            match frame.map(|frame| frame.map(Frame::into_data)) {
                 None => body.rest = None,
-                Some(frame) => {
-                    let data = frame.as_ref().ok().and_then(Frame::data_ref);
-                    self.bytes = self.bytes.saturating_add(data.map_or(0, Bytes::len));
-                    let has_failed = frame.is_err();
-                    body.read.push_back(frame);
-                    if has_failed || self.bytes > self.extractor.max_bytes {
-                        return Poll::Ready(());
-                    }
-                }
+                Some(Ok(Ok(data))) => body.append(data),
+                Some(Ok(Err(trailers))) => body.end = Some(Ok(trailers)),
+                Some(Err(error)) => body.end = Some(Err(error)),
+            }
+            if body.data.len() > self.extractor.max_bytes || matches!(body.end, Some(Err(_))) {
+                break;
             }
         }
         Poll::Ready(())
@@ -218,9 +213,8 @@ where
         if self.request.body().rest.is_some() {
             return self.inner.call(self.request);
         }
-        let (mut parts, mut body) = self.request.into_parts();
-        let data = body.join(self.bytes);
-        (self.extractor.extract)(&mut parts, &data);
+        let (mut parts, body) = self.request.into_parts();
+        (self.extractor.extract)(&mut parts, &body.data);
         self.inner.call(Request::from_parts(parts, body))
     }
 }
@@ -249,37 +243,30 @@ where
 /// Can only happen after the inner service panicked.
 const POLLED_AGAIN: &str = "`ExtractFuture` polled after a panic";
 
-/// A request body behind an [`ExtractLayer`]: first the frames that the layer has read, then the
+/// A request body behind an [`ExtractLayer`]: first the data that the layer has read, then the
 /// rest.
 pub struct ReplayedBody<B: Body> {
-    read: VecDeque<Result<Frame<Bytes>, B::Error>>,
+    data: Bytes,
+    /// The trailers or the error after the data.
+    end: Option<Result<Frame<Bytes>, B::Error>>,
     /// `None` if the layer has read the entire body.
     rest: Option<B>,
 }
 
 impl<B: Body> ReplayedBody<B> {
     const fn unread(body: B) -> Self {
-        Self { read: VecDeque::new(), rest: Some(body) }
+        Self { data: Bytes::new(), end: None, rest: Some(body) }
     }
 
-    /// Joins the data frames into one, and returns its data.
-    fn join(&mut self, length: usize) -> Bytes {
-        let mut frames = self.read.iter().flatten().filter_map(Frame::data_ref);
-        let data = match (frames.next(), frames.next()) {
-            (first, None) => first.cloned().unwrap_or_default(),
-            _ => {
-                let mut joined = BytesMut::with_capacity(length);
-                for data in self.read.iter().flatten().filter_map(Frame::data_ref) {
-                    joined.extend_from_slice(data);
-                }
-                joined.freeze()
-            }
-        };
-        self.read.retain(|frame| frame.as_ref().is_ok_and(Frame::is_trailers));
-        if !data.is_empty() {
-            self.read.push_front(Ok(Frame::data(data.clone())));
+    /// Adds data. A client could otherwise send small frames, which take more memory than their data.
+    fn append(&mut self, data: Bytes) {
+        if self.data.is_empty() {
+            self.data = data;
+        } else {
+            let mut joined = BytesMut::from(mem::take(&mut self.data));
+            joined.extend_from_slice(&data);
+            self.data = joined.freeze();
         }
-        data
     }
 }
 
@@ -291,8 +278,11 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        if let Some(frame) = self.read.pop_front() {
-            return Poll::Ready(Some(frame));
+        if !self.data.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.data)))));
+        }
+        if let Some(end) = self.end.take() {
+            return Poll::Ready(Some(end));
         }
         match &mut self.rest {
             Some(rest) => Pin::new(rest).poll_frame(cx),
@@ -301,12 +291,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.read.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        let is_read = self.data.is_empty() && self.end.is_none();
+        is_read && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let data = self.read.iter().flatten().filter_map(Frame::data_ref);
-        let read: u64 = data.map(|data| data.len() as u64).sum();
+        let read = self.data.len() as u64;
         let rest = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(read.saturating_add(rest.lower()));

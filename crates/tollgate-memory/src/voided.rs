@@ -37,8 +37,10 @@ impl Voided {
                 self.instants.remove(&oldest);
             }
         }
-        self.instants.insert(slot, now);
-        self.queue.push_back((now, slot));
+        let until = self.instants.entry(slot).or_insert(now);
+        // The clock may step back.
+        *until = now.max(*until);
+        self.queue.push_back((*until, slot));
     }
 
     /// Whether the receipt for a charge made to `slot` at `charged_at` is void.
@@ -65,5 +67,14 @@ mod tests {
         let later = at(1) + Receipt::LIFETIME;
         voided.insert(1, later);
         assert!(voided.contains(1, later) && voided.instants.len() <= CAPACITY);
+    }
+
+    #[test]
+    fn step_back_voids_no_fewer_receipts() {
+        let mut voided = Voided::default();
+        let at = Timestamp::from_micros;
+        voided.insert(7, at(100));
+        voided.insert(7, at(50));
+        assert!(voided.contains(7, at(80)));
     }
 }

@@ -79,7 +79,8 @@ async fn sensitive_request_trailers_are_dropped() {
     let upstream = Upstream::new().await;
     for protocol in ["http1", "http2"] {
         let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
-        let gateway = Gateway::start(&format!("target: {target}\n"));
+        let identity = "{key: ip, header: X-Balancer-Ip}";
+        let gateway = Gateway::start(&format!("target: {target}\nidentity: {identity}\n"));
         let names = [
             "content-length",
             "content_length",
@@ -90,6 +91,8 @@ async fn sensitive_request_trailers_are_dropped() {
             "x_forwarded_for",
             "forwarded",
             "client-ip",
+            "x-balancer-ip",
+            "x_balancer_ip",
             "x-original-url",
             "x-original-uri",
             "proxy",

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::Frame;
 use tokio::time::Instant;
 use tollgate_config::plan::Edits;
@@ -22,6 +23,8 @@ pub(crate) struct Upload {
     waits: AtomicBool,
     received: Received,
     left: AtomicU64,
+    /// The header in which trusted proxies write the client's address.
+    proxy_header: HeaderName,
     /// The configured header changes, which trailers must not undo.
     edits: Option<Arc<Edits>>,
 }
@@ -41,10 +44,15 @@ impl Received {
 }
 
 impl Upload {
-    pub(crate) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
+    pub(crate) fn new(
+        received: Received,
+        most: u64,
+        proxy_header: HeaderName,
+        edits: Option<Arc<Edits>>,
+    ) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
         let (began, left) = (Instant::now(), AtomicU64::new(most));
-        Arc::new(Self { began, moved_at, waits, received, left, edits })
+        Arc::new(Self { began, moved_at, waits, received, left, proxy_header, edits })
     }
 
     pub(crate) fn received(&self) -> Received {
@@ -87,7 +95,7 @@ impl BodySender for Arc<Upload> {
         }
         self.moved();
         if let Some(trailers) = frame.trailers_mut() {
-            forwarded::clean_trailers(trailers);
+            forwarded::clean_trailers(trailers, &self.proxy_header);
             if let Some(edits) = &self.edits {
                 edits.clear(trailers);
             }

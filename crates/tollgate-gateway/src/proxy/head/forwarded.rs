@@ -86,7 +86,7 @@ pub(crate) fn write(
     let found = client.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
     let described: Vec<_> = headers
         .keys()
-        .filter(|name| is_harmful(name.as_str()) || is_about_client(name, Some(&trusted.header)))
+        .filter(|name| is_harmful(name.as_str()) || is_about_client(name, &trusted.header))
         .cloned()
         .collect();
     for name in described {
@@ -122,12 +122,12 @@ pub(crate) fn write(
 
 /// Removes request trailers that describe the client or the message length. Some services merge
 /// trailers into the headers and would trust them (RFC 9110 §6.5.1).
-pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap, proxy_header: &HeaderName) {
     hop::remove_framing(trailers);
     let dropped: Vec<_> = trailers
         .keys()
         .filter(|name| {
-            is_about_client(name, None)
+            is_about_client(name, proxy_header)
                 || is_harmful(name.as_str())
                 || *name == header::HOST
                 || *name == VIA
@@ -141,11 +141,11 @@ pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
 
 /// Whether a header describes the client or its original request. Only proxies in front of the
 /// service may write such a header.
-fn is_about_client(name: &HeaderName, own: Option<&HeaderName>) -> bool {
+fn is_about_client(name: &HeaderName, own: &HeaderName) -> bool {
     let name = name.as_str();
     name.get(..PREFIX.len()).is_some_and(|start| is_spelling(start, PREFIX))
         || ADDRESSES.iter().chain(&OTHER_NAMES).any(|known| is_spelling(name, known))
-        || own.is_some_and(|own| is_spelling(name, own.as_str()))
+        || is_spelling(name, own.as_str())
 }
 
 /// Whether a header is always removed. A trusted proxy that does not know the header forwards the

@@ -105,8 +105,9 @@ impl Outgoing {
         if body.size_hint().lower() > rules.max_body {
             return Err(Fault::TooLarge);
         }
-        let edits = rules.headers.clone();
-        let upload = Upload::new(received.unwrap_or_default(), rules.max_body, edits);
+        let proxy_header = rules.common.trusted_proxies.header.clone();
+        let (received, edits) = (received.unwrap_or_default(), rules.headers.clone());
+        let upload = Upload::new(received, rules.max_body, proxy_header, edits);
         // Only HTTP/2 servers can guarantee that they did not process a request.
         let (body, release) = RawBody::request(body, rules.protocol == Protocol::Http2);
         let body = Sent::of(body, rules.idle, &upload);

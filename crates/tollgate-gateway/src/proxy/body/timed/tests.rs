@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use http::header::FORWARDED;
 use http_body_util::BodyExt;
 
 use super::super::upload::{Received, Upload};
@@ -35,7 +36,7 @@ impl http_body::Body for Script {
 #[tokio::test(start_paused = true)]
 async fn pauses_are_limited() {
     let pauses = [9, 9, 9].map(Duration::from_secs).into();
-    let upload = Upload::new(Received::default(), u64::MAX, None);
+    let upload = Upload::new(Received::default(), u64::MAX, FORWARDED, None);
     let script = Script { pauses, pause: None };
     let mut body = Timed::new(script, Duration::from_secs(10), Arc::clone(&upload));
     let start = Instant::now();
@@ -57,7 +58,7 @@ async fn slow_receiver_does_not_count() {
     let mut body = Timed::new(
         script,
         Duration::from_secs(10),
-        Upload::new(Received::default(), u64::MAX, None),
+        Upload::new(Received::default(), u64::MAX, FORWARDED, None),
     );
     body.frame().await.unwrap().unwrap();
     tokio::time::advance(Duration::from_secs(100)).await;

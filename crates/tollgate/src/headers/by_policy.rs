@@ -1,7 +1,7 @@
 //! `X-RateLimit` headers for each policy, like those in language model APIs.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate_core::{Decision, Micros};
+use tollgate_core::Micros;
 
 use super::digits;
 
@@ -21,9 +21,15 @@ impl Names {
         Some(Self { limit: name("limit")?, remaining: name("remaining")?, reset: name("reset")? })
     }
 
-    pub(super) fn write(&self, headers: &mut HeaderMap, decision: &Decision, reset_after: Micros) {
-        headers.insert(&self.limit, digits::integer(decision.limit));
-        headers.insert(&self.remaining, digits::integer(decision.remaining));
+    pub(super) fn write(
+        &self,
+        headers: &mut HeaderMap,
+        limit: u64,
+        remaining: u64,
+        reset_after: Micros,
+    ) {
+        headers.insert(&self.limit, digits::integer(limit));
+        headers.insert(&self.remaining, digits::integer(remaining));
         if let Ok(reset) = HeaderValue::try_from(duration(reset_after)) {
             headers.insert(&self.reset, reset);
         }

@@ -132,7 +132,13 @@ impl PolicyFields {
         (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
 
-    /// The value for `X-RateLimit-Limit`. It differs if a store decides with a share of the quota.
+    /// The limit that headers show. It differs from the policy's if a store decides with a share of
+    /// the quota. A penalty grants no units.
+    pub(super) const fn limit(&self, decision: &Decision) -> u64 {
+        if self.is_penalty() { 0 } else { decision.limit }
+    }
+
+    /// The value of [`limit`](Self::limit), unless a store decides with a share of the quota.
     pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }

@@ -30,7 +30,7 @@
 //! # Nested limiters
 //!
 //! A layer appends its members of the two lists to those from inner services, as another header
-//! line. There is only one set of `X-RateLimit` headers. If an inner service denied the request,
+//! line. There is only one set of `X-RateLimit` headers. If the inner response has `Retry-After`,
 //! its set remains. Otherwise the set with the smaller remaining fraction of its limit is sent, and
 //! the inner set if both are equal. A set with unreadable numbers is replaced. If there are two
 //! `Retry-After` values, the larger remains, and seconds win over a date.
@@ -182,7 +182,9 @@ impl HeaderOptions {
         if self.x_ratelimit == SendOn::ByPolicy {
             for (fields, decision) in shown {
                 if let Some(names) = fields.names() {
-                    names.write(headers, decision, fields.reset_after(decision));
+                    let (limit, reset_after) =
+                        (fields.limit(decision), fields.reset_after(decision));
+                    names.write(headers, limit, decision.remaining, reset_after);
                 }
             }
             return;
@@ -256,7 +258,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     // Each value is built in place, because a move would have to wait for the writes.
     match fields.limit_value(decision) {
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
-        None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),
+        None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(fields.limit(decision))),
     };
     headers.insert(X_RATELIMIT_RESET, digits::integer(reset_at(decided_at, shown)));
 }

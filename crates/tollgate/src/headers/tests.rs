@@ -3,7 +3,7 @@
 use http::HeaderName;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill};
+use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill, Strikes};
 
 use super::*;
 use crate::denial::Denial;
@@ -267,6 +267,16 @@ fn headers_by_policy_include_its_name() {
     ];
     assert_eq!(rendered(options, &rows), expected);
     assert_eq!(rendered(options, &rows[..1]), expected[..3]);
+    let strikes = Strikes::of_denials(3, Duration::from_secs(60));
+    let banned = Policy::penalty("banned", strikes).unwrap();
+    let blocks = decision(&banned, deny(57_000_000), 0, 3_600_000_000);
+    let expected = [
+        "x-ratelimit-limit-banned: 0",
+        "x-ratelimit-remaining-banned: 0",
+        "x-ratelimit-reset-banned: 57s",
+        "retry-after: 57",
+    ];
+    assert_eq!(rendered(options, &[(banned, blocks)]), expected);
 }
 
 #[test]

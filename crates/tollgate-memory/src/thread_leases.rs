@@ -109,13 +109,15 @@ impl Block {
             && self.policy.shares_state_with(charge.policy)
     }
 
-    /// Spends `cost`, if the block has enough units left and has not expired.
-    fn spend(&mut self, cost: u64, now: Timestamp) -> Option<Verdict> {
+    /// Returns the units that may still be spent.
+    fn usable(&self, now: Timestamp) -> u64 {
         // The clock may step back.
-        if self.left < cost || now > self.until || now < self.taken_at {
-            return None;
-        }
-        self.left -= cost;
+        if (self.taken_at..=self.until).contains(&now) { self.left } else { 0 }
+    }
+
+    /// Spends `cost`, if the block has enough usable units.
+    fn spend(&mut self, cost: u64, now: Timestamp) -> Option<Verdict> {
+        self.left = self.usable(now).checked_sub(cost)?;
         Some(self.verdict(now).with_source(Source::Lease))
     }
 
@@ -159,7 +161,9 @@ impl<C: Clock> ThreadLeases<C> {
                     return Ok(verdict);
                 }
                 block.adapt(lease, now);
-                return self.refill(block, charge, lease);
+                // The request also spends the rest of the old block, so no units are lost.
+                let missing = cost - block.usable(now);
+                return self.refill(block, missing, charge, lease);
             }
             if blocks.len() >= MAX_BLOCKS {
                 blocks.retain(|block| (block.taken_at..=block.until).contains(&now));
@@ -185,22 +189,23 @@ impl<C: Clock> ThreadLeases<C> {
         })
     }
 
-    /// Takes a block, and spends the request's cost from it. Near the limit, the store decides the
-    /// request alone.
+    /// Takes a block, and spends the request's `missing` units from it. Near the limit, the store
+    /// grants only these units.
     fn refill(
         &self,
         block: &mut Block,
+        missing: u64,
         charge: &Charge<'_>,
         lease: Lease,
     ) -> Result<Verdict, StoreError> {
-        let (cost, units) = (charge.cost.get(), block.next.max(charge.cost.get()));
-        let verdict = self.decide_one(charge, Cost::new(units))?;
-        if !verdict.is_admitted() && units > cost {
-            block.next = 1;
-            return self.decide_one(charge, charge.cost);
+        let mut units = block.next.max(missing);
+        let mut verdict = self.decide_one(charge, Cost::new(units))?;
+        if !verdict.is_admitted() && units > missing {
+            (block.next, units) = (1, missing);
+            verdict = self.decide_one(charge, Cost::new(units))?;
         }
         if let Outcome::Allow { .. } = verdict.decisions()[0].outcome {
-            (block.left, block.decision) = (units - cost, verdict.decisions()[0]);
+            (block.left, block.decision) = (units - missing, verdict.decisions()[0]);
             block.taken_at = verdict.decided_at();
             block.until = block.taken_at + lease.time_to_live();
             return Ok(block.verdict(block.taken_at));
@@ -220,7 +225,7 @@ impl<C: Clock> Store for ThreadLeases<C> {
         if let [charge] = charges
             && let Some(lease) = charge.policy.lease()
             && charge.enforce
-            && charge.cost > Cost::ZERO
+            && (1..=charge.policy.capacity()).contains(&charge.cost.get())
         {
             return Reply::ready(self.decide_leased(charge, lease));
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Charge, Cost, Key, Lease, Micros, Policy, Quota, Source, Store, StoreExt, Timestamp, Verdict,
+    Charge, Cost, Key, Lease, Micros, Outcome, Policy, Quota, Source, Store, StoreExt, Timestamp,
+    Verdict,
 };
 use tollgate_memory::{Clock, ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::{Harness, store_tests};
@@ -195,4 +196,21 @@ fn numbers_of_a_block_follow_its_units() {
         );
     }
     assert!(!decide(&store, &policy, 1).is_admitted());
+}
+
+#[test]
+fn replaced_blocks_lose_no_units() {
+    let policy = leased(Policy::sliding_window_log("hot", quota()).unwrap());
+    let (_clock, store) = store();
+    let admitted = (0..LIMIT).filter(|_| decide(&store, &policy, 6).is_admitted()).count();
+    assert_eq!(admitted, 16);
+}
+
+#[test]
+fn blocks_admit_no_cost_above_the_capacity() {
+    let policy = leased(Policy::token_bucket("hot", quota()).unwrap());
+    let (_clock, store) = store();
+    hold(&store, &policy);
+    let denial = decide(&store, &policy, LIMIT + 1).decisions()[0].outcome;
+    assert_eq!(denial, Outcome::ExceedsCapacity);
 }

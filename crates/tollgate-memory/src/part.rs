@@ -212,9 +212,11 @@ impl Part {
         self.tables.iter().map(AnyTable::bytes).sum()
     }
 
-    /// Returns the bytes that the key would take if it were added.
-    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>) -> usize {
-        with_table!(&self.tables[entry_key.table], table => table.bytes_of_one_more(entry_key.key))
+    /// Returns the bytes that the key would take if it were added after `reserved` other keys.
+    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>, reserved: usize) -> usize {
+        with_table!(&self.tables[entry_key.table], table => {
+            table.bytes_of_one_more(entry_key.key, reserved)
+        })
     }
 
     pub(crate) fn hash(&self, key: &Key) -> u64 {

@@ -22,6 +22,8 @@ pub(crate) struct Shard {
     bounds: Bounds,
     /// The room that the current request has reserved for new states.
     reserved: Bounds,
+    /// The number of these states. Some belong to keys that leave another table.
+    reserved_states: usize,
     /// The number of charges so far that found no room.
     pub(crate) overflowed: u64,
     voided: Voided,
@@ -58,6 +60,7 @@ impl Shard {
             shared: part(),
             bounds,
             reserved: Bounds::default(),
+            reserved_states: 0,
             overflowed: 0,
             voided: Voided::default(),
         }
@@ -93,7 +96,8 @@ impl Shard {
         if fits {
             if place != Place::Here {
                 self.reserved.keys += usize::from(place == Place::New);
-                self.reserved.bytes += self.own.bytes_of(entry_key);
+                self.reserved.bytes += self.own.bytes_of(entry_key, self.reserved_states);
+                self.reserved_states += 1;
             }
             return Seat { entry_key, place, shared: false };
         }
@@ -105,7 +109,7 @@ impl Shard {
 
     /// Clears the current request's reservations.
     pub(crate) fn finish(&mut self) {
-        self.reserved = Bounds::default();
+        (self.reserved, self.reserved_states) = (Bounds::default(), 0);
     }
 
     /// Whether there is room for this number of new keys, removing expired keys first if necessary.
@@ -119,7 +123,9 @@ impl Shard {
 
     fn has_room(&self, entry_key: EntryKey<'_>, keys: usize) -> bool {
         self.own.keys() + self.reserved.keys + keys <= self.bounds.keys
-            && self.own.bytes() + self.reserved.bytes + self.own.bytes_of(entry_key)
+            && self.own.bytes()
+                + self.reserved.bytes
+                + self.own.bytes_of(entry_key, self.reserved_states)
                 <= self.bounds.bytes
     }
 

@@ -77,7 +77,7 @@ impl<R: Rule> Table<R> {
         hasher: &RandomState,
     ) {
         self.sweep(SWEEP, now);
-        if self.is_at_capacity() {
+        if self.entries.len() == self.entries.capacity() {
             // Growing the table visits every entry, so remove expired keys first.
             self.forget_fresh(now);
         }
@@ -139,16 +139,13 @@ impl<R: Rule> Table<R> {
         self.entries.allocation_size() + self.promised
     }
 
-    /// Returns the bytes that another key would take. A full table doubles. An empty table starts
-    /// with four entries and a group of control bytes, for which eight entries are a safe upper
-    /// bound.
-    pub(crate) fn bytes_of_one_more(&self, key: &Key) -> usize {
+    /// Returns the bytes that another key would take after `reserved` other keys. A full table
+    /// doubles. An empty table starts with four entries and a group of control bytes, for which
+    /// eight entries are a safe upper bound.
+    pub(crate) fn bytes_of_one_more(&self, key: &Key, reserved: usize) -> usize {
         let growth = self.entries.allocation_size().max(8 * size_of::<Entry<R::State>>());
-        self.promise(key) + if self.is_at_capacity() { growth } else { 0 }
-    }
-
-    fn is_at_capacity(&self) -> bool {
-        self.entries.len() == self.entries.capacity()
+        let is_full = self.entries.len() + reserved >= self.entries.capacity();
+        self.promise(key) + if is_full { growth } else { 0 }
     }
 
     /// Returns the largest number of bytes that a key and its state may use outside the table.

@@ -140,6 +140,20 @@ fn states_of_one_request_share_the_bytes() {
 }
 
 #[test]
+fn growth_for_one_request_stays_within_the_bytes() {
+    const BYTES: usize = 8_000;
+    let (store, _clock) = build(|store| store.shards(1).max_bytes(BYTES));
+    let policy = Policy::token_bucket("p", Quota::per_minute(10)).expect("builds");
+    for first in (0..400).step_by(8) {
+        let keys: Vec<_> = (first..first + 8).map(numbered).collect();
+        let charges: Vec<_> = keys.iter().map(|key| Charge::new(&policy, key, Cost::ONE)).collect();
+        store.decide(&charges).into_inner().expect("decides");
+        let stats = store.stats();
+        assert!(stats.bytes <= BYTES, "{first}: {stats:?}");
+    }
+}
+
+#[test]
 fn long_keys_count_toward_bytes() {
     let (store, _clock) = build(|store| store.max_bytes(1 << 20));
     let policy = per_minute(5);

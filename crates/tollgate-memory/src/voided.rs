@@ -14,6 +14,7 @@ pub(crate) struct Voided {
     /// By the hash over policy and key. If two keys have the same hash, the receipts for both are
     /// void.
     instants: HashMap<u64, Timestamp>,
+    /// Each key once, with its instant when it was queued.
     queue: VecDeque<(Timestamp, u64)>,
     all: Option<Timestamp>,
 }
@@ -24,23 +25,30 @@ const CAPACITY: usize = 4_096;
 impl Voided {
     /// Voids receipts for charges to `slot` up to `now`.
     pub(crate) fn insert(&mut self, slot: u64, now: Timestamp) {
-        while let Some(&(instant, oldest)) = self.queue.front() {
-            let lapsed = now >= instant + Receipt::LIFETIME;
+        if let Some(until) = self.instants.get_mut(&slot) {
+            // The clock may step back.
+            *until = now.max(*until);
+            return;
+        }
+        while let Some(&(queued, oldest)) = self.queue.front() {
+            let lapsed = now >= queued + Receipt::LIFETIME;
             if !lapsed && self.queue.len() < CAPACITY {
                 break;
             }
-            if !lapsed {
-                self.all = self.all.max(Some(instant));
-            }
             self.queue.pop_front();
-            if self.instants.get(&oldest) == Some(&instant) {
-                self.instants.remove(&oldest);
+            let until = self.instants[&oldest];
+            if until > queued {
+                // The key was voided again since it was queued.
+                self.queue.push_back((until, oldest));
+                continue;
             }
+            if !lapsed {
+                self.all = self.all.max(Some(until));
+            }
+            self.instants.remove(&oldest);
         }
-        let until = self.instants.entry(slot).or_insert(now);
-        // The clock may step back.
-        *until = now.max(*until);
-        self.queue.push_back((*until, slot));
+        self.instants.insert(slot, now);
+        self.queue.push_back((now, slot));
     }
 
     /// Whether the receipt for a charge made to `slot` at `charged_at` is void.
@@ -67,6 +75,17 @@ mod tests {
         let later = at(1) + Receipt::LIFETIME;
         voided.insert(1, later);
         assert!(voided.contains(1, later) && voided.instants.len() <= CAPACITY);
+    }
+
+    /// For example an address that sends requests in two tiers.
+    #[test]
+    fn key_voided_often_affects_no_other_key() {
+        let mut voided = Voided::default();
+        let at = Timestamp::from_micros;
+        for now in 0..=CAPACITY as u64 {
+            voided.insert(7, at(now));
+        }
+        assert!(voided.contains(7, at(CAPACITY as u64)) && !voided.contains(8, at(0)));
     }
 
     #[test]

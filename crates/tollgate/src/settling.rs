@@ -180,7 +180,8 @@ impl SentReceipt {
     }
 
     /// Returns the receipt for [`Store::settle`](crate::Store::settle). Returns `None` if `policy`
-    /// has a different name or the receipt is forged.
+    /// has a different name or the ID is not a number. Nothing else is checked, so accept messages
+    /// only from your own processes.
     pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
         let charged = Charged {
             cost: Cost::new(self.cost),

@@ -65,6 +65,14 @@ impl<St: Store> Waiter<St> {
         self.charges().iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
     }
 
+    /// Whether a charge costs more than a local store's share of the quota. The request must not be
+    /// rejected for good, because the primary store can allow it later.
+    fn exceeds_share(&self, verdict: &Verdict) -> bool {
+        let charges = self.charges();
+        let mut decided = charges.iter().zip(verdict.decisions());
+        decided.any(|(charge, it)| charge.enforce && it.outcome == Outcome::ExceedsCapacity)
+    }
+
     fn charges(&self) -> SmallVec<[Charge<'_>; 4]> {
         self.layer.limits.charges(&self.rows)
     }
@@ -151,6 +159,7 @@ impl<St: Store> Waiter<St> {
             // Even if the store fails now, it may decide when the request calls it again.
             None => {
                 let verdict = self.decide(Charge::dry).await.ok();
+                let verdict = verdict.filter(|verdict| !self.exceeds_share(verdict));
                 // A limit that rejects must do so immediately, even while other requests wait.
                 let denied = match &verdict {
                     // Dry charges are always admitted, so check the decisions instead of the

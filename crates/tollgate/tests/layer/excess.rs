@@ -421,3 +421,17 @@ async fn fail_open_waiters_pass_beside_local_policy() {
         assert_eq!(task.await.unwrap().unwrap().status(), 200);
     }
 }
+
+/// While the store fails, the local store decides with half of the quota.
+#[tokio::test(start_paused = true)]
+async fn cost_above_the_local_share_is_no_final_denial() {
+    let store = Staged::new(on_tokio_time());
+    let fallback = store.clone().or_local(on_tokio_time());
+    let costs = Costs::default().method(Method::POST, 6);
+    let service = limited(&fallback, [patient(log("p", 10), 2 * MINUTE).costs(costs)]);
+    store.fail(Fault::NotCharged);
+    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 503);
+    let waiting = crowd(&service, 6).await;
+    assert!(!waiting[5].is_finished());
+    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 503);
+}

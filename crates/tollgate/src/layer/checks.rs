@@ -223,8 +223,8 @@ pub enum LayerError {
     /// A cost by method or route is above a policy's capacity, so the policy would always deny
     /// these requests.
     ///
-    /// If the limit has conditions, or a closure sets the costs, the layer builds and logs a
-    /// warning instead, because such a request may never reach the policy.
+    /// If a closure sets the costs, or if they differ and the limit has conditions, the layer builds
+    /// and logs a warning instead, because such a request may never reach the policy.
     #[error(
         "{0}, so it would always be denied with 403: raise the limit or the burst to at least \
          {cost}, lower this cost, or give the limit its own costs, for example `.cost(1)`",

@@ -118,9 +118,11 @@ pub(super) fn finish<St: Store, B>(
             exceeds = follow_up.exceeds;
             in_flight = follow_up.settle(&layer.limits, response, &mut rows);
         }
-        let shown = shown(layer, &rows, in_headers);
-        layer.options.headers.write(response.headers_mut(), rows.decided_at, false, shown);
-        headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
+        if layer.options.headers.any() {
+            let shown = shown(layer, &rows, in_headers);
+            layer.options.headers.write(response.headers_mut(), rows.decided_at, false, shown);
+            headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
+        }
         if exceeds {
             add_exceeded(layer, response.headers_mut(), &rows);
         }

@@ -59,6 +59,21 @@ async fn client_layer_fails_closed() {
     assert_eq!(status(&layer.layer(hello())).await, 200);
 }
 
+/// Only the second request is delayed.
+#[tokio::test(start_paused = true)]
+async fn client_layer_adds_no_header() {
+    let store = remote();
+    store.fail(Fault::NotCharged);
+    let store = store.or_local(on_tokio_time());
+    let policy = Policy::leaky_bucket("queue", tollgate::Quota::per_second(10)).unwrap();
+    let layer = RateLimitLayer::for_client(store, policy, Duration::from_secs(1)).unwrap();
+    let service = layer.layer(hello());
+    for _ in 0..2 {
+        let response = ask(&service, get()).await;
+        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    }
+}
+
 #[tokio::test]
 async fn fail_closed_rejects_until_recovery() {
     let store = remote();

@@ -148,7 +148,7 @@ pub enum OnExceeded {
     /// capacity gets 403 immediately. Waiting needs a tokio runtime with its timer enabled. A
     /// waiting request holds no permit of the inner service.
     Wait {
-        /// The longest wait.
+        /// The longest wait. If several of a layer's limits that apply have one, the shortest counts.
         max: Duration,
     },
 }

@@ -435,3 +435,10 @@ async fn cost_above_the_local_share_is_no_final_denial() {
     assert!(!waiting[5].is_finished());
     assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 503);
 }
+
+#[tokio::test(start_paused = true)]
+async fn shortest_maximum_wait_counts() {
+    let roomy = patient(log("roomy", 100), Duration::from_secs(1));
+    let service = limited(&on_tokio_time(), [patient(slow(), MINUTE), roomy]);
+    assert_eq!([status(&service).await, status(&service).await], [200, 429]);
+}

@@ -26,6 +26,7 @@
 //!
 //! | file | types used by other files in this folder |
 //! |---|---|
+//! | `admit.rs`, `wait.rs`, `respond.rs` | `Admission`; `Waiting`: the future of a request that waits; `OwnResponse` |
 //! | `row.rs`, `rows.rs` | `Row`: a limit that applies to a request; `Rows`: all of them, with their decisions; `Rejection` |
 //! | `state.rs`, `compiled.rs`, `options.rs` | `LayerState`: the layer's data; `CompiledLimit`, `Tiers`, `TierIndex`; `Options` |
 //! | `extras.rs` | `Extras`: features that continue after the decision; `FollowUp`: their state for a request |

@@ -143,10 +143,10 @@ pub enum OnExceeded {
     ///
     /// The [`WaitQueue`](crate::layer::WaitQueue) bounds the number and the bytes of waiting
     /// requests. If a client closes its connection, its request leaves the queue and takes no
-    /// units. If the queue is full or the wait takes too long, `Retry-After` is the time until the
-    /// quota is full again, because no earlier time is known. A request that costs more than the
-    /// capacity gets 403 immediately. Waiting needs a tokio runtime with its timer enabled. A
-    /// waiting request holds no permit of the inner service.
+    /// units. If a request is rejected after it waited, or while other requests wait for its key,
+    /// `Retry-After` is an estimate: when those will have their units, or when the quota is full
+    /// again. A request that costs more than the capacity gets 403 immediately. Waiting needs a
+    /// tokio runtime with its timer enabled. A waiting request holds no permit of the inner service.
     Wait {
         /// The longest wait. If several of a layer's limits that apply have one, the shortest counts.
         max: Duration,

@@ -99,9 +99,8 @@ async fn settle(
         policy: policy.clone(),
         key,
         charged: Charged {
-            cost: Cost::new(settle.cost),
-            charged_at,
             leaves_at: settle.leaves_at.map_or(charged_at, Timestamp::from_micros),
+            ..Charged::new(policy, Cost::new(settle.cost), charged_at)
         },
     };
     let settled = layer.settle(&receipt, Cost::new(settle.actual)).await?;

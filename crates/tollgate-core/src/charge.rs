@@ -91,7 +91,8 @@ impl Receipt {
     /// Returns the receipt for a permit that was renewed at `charged_at`.
     #[must_use]
     pub fn begun_at(&self, charged_at: Timestamp) -> Self {
-        let charged = Charged { charged_at, leaves_at: charged_at, ..self.charged };
+        let resets_at = charged_at + self.policy.window();
+        let charged = Charged { charged_at, leaves_at: charged_at, resets_at, ..self.charged };
         Self { charged, ..self.clone() }
     }
 
@@ -121,6 +122,28 @@ pub struct Charged {
     pub charged_at: Timestamp,
     /// When the request may continue: immediately, or later for a leaky bucket in queue mode.
     pub leaves_at: Timestamp,
+    /// When the key would have had its entire quota again after this charge. For a permit, when it
+    /// expires. Equals `charged_at` if unknown, and then a bucket may refund fewer units.
+    pub resets_at: Timestamp,
+    /// A bucket's count of refunded units at the charge, see [`Outcome::Allow`].
+    ///
+    /// [`Outcome::Allow`]: crate::Outcome::Allow
+    pub refunded: u64,
+}
+
+impl Charged {
+    /// A charge to `policy` about which no more is known than its units and its time.
+    pub fn new(policy: &Policy, cost: Cost, charged_at: Timestamp) -> Self {
+        let counts_for = if policy.is_concurrency() { policy.window() } else { Micros::ZERO };
+        let resets_at = charged_at + counts_for;
+        Self { cost, charged_at, leaves_at: charged_at, resets_at, refunded: 0 }
+    }
+
+    /// The same charge as counted by another version of the policy, whose level then is unknown.
+    #[must_use]
+    pub const fn elsewhere(&self) -> Self {
+        Self { leaves_at: self.charged_at, resets_at: self.charged_at, refunded: 0, ..*self }
+    }
 }
 
 /// The result of settling a receipt.
@@ -155,16 +178,13 @@ mod tests {
     fn receipt_lifetime_is_clamped_window() {
         for (window, lifetime) in [(1, 300), (300, 300), (600, 600), (86_400, 3_600)] {
             let quota = Quota::new(1, Duration::from_secs(window));
+            let policy = Policy::token_bucket("p", quota).unwrap();
             let receipt = Receipt {
                 id: ReceiptId(1),
                 source: Source::Store,
-                policy: Policy::token_bucket("p", quota).unwrap(),
+                charged: Charged::new(&policy, Cost::ONE, Timestamp::EPOCH),
+                policy,
                 key: Key::GLOBAL,
-                charged: Charged {
-                    cost: Cost::ONE,
-                    charged_at: Timestamp::EPOCH,
-                    leaves_at: Timestamp::EPOCH,
-                },
             };
             assert_eq!(receipt.lifetime(), Micros::new(lifetime * 1_000_000));
         }

@@ -32,6 +32,9 @@ pub enum Outcome {
         /// The timestamp with which the charge was recorded: the store's time, or the last instant
         /// seen for this key if the clock has stepped back since.
         charged_at: Timestamp,
+        /// How much a bucket that drains continuously has refunded so far, on its own scale. A
+        /// receipt needs it to determine what can still be refunded. Zero for other algorithms.
+        refunded: u64,
     },
     /// The policy would allow the request, but another policy denied it, so no charge was made.
     WouldAllow,
@@ -39,10 +42,6 @@ pub enum Outcome {
     Deny {
         /// How long to wait until the request would be allowed, if no other request is charged in
         /// the meantime. Waiting one microsecond less is not enough.
-        ///
-        /// If the policy's quota has changed since the key was last charged, each denial recomputes
-        /// the wait from the units that remain under the old quota, so the wait may turn out
-        /// longer.
         retry_after: Micros,
     },
     /// The request costs more than the policy's capacity, so it can never be allowed.
@@ -180,8 +179,14 @@ impl Verdict {
         mut next_id: impl FnMut() -> ReceiptId + 'a,
     ) -> impl Iterator<Item = Receipt> + 'a {
         charges.iter().zip(&self.decisions).filter_map(move |(charge, decision)| {
-            let Outcome::Allow { delay, charged_at } = decision.outcome else {
+            let Outcome::Allow { delay, charged_at, refunded } = decision.outcome else {
                 return None;
+            };
+            let resets_at = match self.source {
+                _ if charge.policy.is_concurrency() => charged_at + charge.policy.window(),
+                // The numbers date from the grant of the lease.
+                Source::Lease => charged_at,
+                _ => self.decided_at + decision.reset_after,
             };
             // A shadow charge takes no units from a quota that an enforced charge also uses.
             let took = charge.enforce
@@ -195,6 +200,8 @@ impl Verdict {
                     cost: charge.cost,
                     charged_at,
                     leaves_at: self.decided_at + delay,
+                    resets_at,
+                    refunded,
                 },
             })
         })

@@ -1,7 +1,7 @@
 //! The integer scale on which a bucket fills and drains without rounding.
 
-use crate::Micros;
 use crate::math::gcd;
+use crate::{Charged, Micros, Timestamp};
 
 /// With `g = gcd(limit, window in µs)`, one unit weighs `window / g`, and `limit / g` is restored
 /// per microsecond. These are the smallest integers in the quota's ratio, so a bucket is never
@@ -17,10 +17,37 @@ pub(crate) struct Scale {
 /// Lua numbers are doubles: integers are exact up to here, and 2^53 + 1 reads as 2^53.
 const EXACT: u128 = 1 << 53;
 
+/// The refunded units are counted up to here. A single refund, at most the capacity, then still
+/// leaves the count exact.
+pub(crate) const MAX_REFUNDED: u64 = 1 << 52;
+
 impl Scale {
     pub(crate) const fn new(limit: u64, window: Micros) -> Self {
         let g = gcd(limit, window.get());
         Self { unit: window.get() / g, rate: limit / g }
+    }
+
+    /// How much of a charge of `units` can be refunded at `now` from a bucket that has drained
+    /// continuously since, and from which `refunded` has been refunded so far. Afterwards no more
+    /// is admitted than if these units had never been charged.
+    ///
+    /// Units that drained may be the same units, so this is the largest amount that certainly has
+    /// not drained. There are two lower bounds, because the bucket contained at least these units
+    /// just after the charge, and because its level then is known from the receipt.
+    pub(crate) fn refundable(
+        self,
+        charged: &Charged,
+        units: u64,
+        refunded: u64,
+        now: Timestamp,
+    ) -> u64 {
+        let units = units.min(charged.cost.get()) * self.unit;
+        let drained = now.since(charged.charged_at).get().saturating_mul(self.rate);
+        // The level was reported as a time, rounded up to a microsecond.
+        let level = charged.resets_at.since(now).get().saturating_sub(1).saturating_mul(self.rate);
+        let since = refunded.saturating_sub(charged.refunded);
+        let level = if refunded < charged.refunded { 0 } else { level.saturating_sub(since) };
+        units.saturating_sub(drained).max(level.min(units))
     }
 
     /// Whether a bucket with this capacity stays exact even if its debt reaches the capacity.

@@ -1,7 +1,6 @@
 //! A table for any algorithm.
 
 use foldhash::fast::RandomState;
-use tollgate_core::algorithm::Rule;
 use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
 use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
@@ -10,9 +9,11 @@ use tollgate_core::algorithm::penalty::Penalty;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
 use tollgate_core::algorithm::sliding_window_log::SlidingWindowLog;
 use tollgate_core::algorithm::token_bucket::TokenBucket;
+use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{AnyRule, Key, Policy, Timestamp};
 
 use crate::table::Table;
+use crate::versions::Version;
 
 /// Generates the enum of tables and its methods from a single list of variants.
 macro_rules! any_table {
@@ -34,12 +35,6 @@ macro_rules! any_table {
                 with_table!(self, table => &table.policy)
             }
 
-            /// Whether this is the table of the policy, or of another version of it.
-            pub(crate) fn is_version_of(&self, policy: &Policy) -> bool {
-                let own = self.policy();
-                own.name_hash() == policy.name_hash() && own.name() == policy.name()
-            }
-
             pub(crate) fn len(&self) -> usize {
                 with_table!(self, table => table.len())
             }
@@ -48,8 +43,20 @@ macro_rules! any_table {
                 with_table!(self, table => table.bytes())
             }
 
-            pub(crate) fn remove(&mut self, hash: u64, key: &Key) {
-                with_table!(self, table => table.remove(hash, key));
+            /// Removes a key and returns its state.
+            pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<Version> {
+                match self {
+                    $(Self::$rule(table) => {
+                        let (state, since) = table.take(hash, key)?;
+                        let policy = table.policy.clone();
+                        Some(Version { policy, state: AnyState::$rule(state), since })
+                    })*
+                }
+            }
+
+            /// Forgets a key's charges. Earlier receipts become void.
+            pub(crate) fn reset(&mut self, hash: u64, key: &Key, now: Timestamp) {
+                with_table!(self, table => table.reset(hash, key, now));
             }
 
             pub(crate) fn contains(&self, hash: u64, key: &Key) -> bool {
@@ -70,7 +77,7 @@ macro_rules! any_table {
                 with_table!(self, table => table.sweep(buckets, now));
             }
 
-            /// The state of `key` at `now`, converted to `rule`.
+            /// The state of `key`, converted to `rule`, unless it is as good as unused.
             pub(crate) fn read_as<R: Kind>(
                 &self,
                 rule: &R,
@@ -78,16 +85,18 @@ macro_rules! any_table {
                 key: &Key,
                 now: Timestamp,
             ) -> Option<R::State> {
-                if let Some(table) = R::table(self) {
-                    let state = table.find(hash, key)?;
-                    let same = table.rule == *rule;
-                    return Some(if same { state.clone() } else { rule.convert(&table.rule, state, now) });
-                }
                 with_table!(self, table => {
                     let state = table.find(hash, key)?;
-                    Some(rule.resume(table.rule.consumed(state, now), now))
+                    let is_fresh = table.rule.is_fresh(state, now);
+                    (!is_fresh).then(|| converted(rule, &table.rule, state))
                 })
             }
+        }
+
+        /// A state for any algorithm.
+        #[derive(Debug)]
+        pub(crate) enum AnyState {
+            $($rule(<$rule as Rule>::State)),*
         }
 
         $(impl Kind for $rule {
@@ -99,6 +108,18 @@ macro_rules! any_table {
             #[inline]
             fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>> {
                 if let AnyTable::$rule(table) = any { Some(table) } else { None }
+            }
+
+            fn state(any: &AnyState) -> Option<&Self::State> {
+                if let AnyState::$rule(state) = any { Some(state) } else { None }
+            }
+
+            fn state_mut<'a>(&self, any: &'a mut AnyState) -> Option<&'a mut Self::State> {
+                if let AnyState::$rule(state) = any { Some(state) } else { None }
+            }
+
+            fn wrap(&self, state: Self::State) -> AnyState {
+                AnyState::$rule(state)
             }
         })*
     };
@@ -121,10 +142,18 @@ macro_rules! with_table {
 }
 pub(crate) use with_table;
 
-/// A rule with access to its variant of [`AnyTable`].
+/// A rule with access to its variants of [`AnyTable`] and [`AnyState`].
 pub(crate) trait Kind: Rule {
     fn table(any: &AnyTable) -> Option<&Table<Self>>;
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;
+    fn state(any: &AnyState) -> Option<&Self::State>;
+    fn state_mut<'a>(&self, any: &'a mut AnyState) -> Option<&'a mut Self::State>;
+    fn wrap(&self, state: Self::State) -> AnyState;
+
+    /// Like [`state`](Kind::state), for a rule whose type is not known by name.
+    fn state_of<'a>(&self, any: &'a AnyState) -> Option<&'a Self::State> {
+        Self::state(any)
+    }
 }
 
 any_table!(

@@ -35,7 +35,7 @@ mod store;
 mod sync;
 mod table;
 mod thread_leases;
-mod voided;
+mod versions;
 
 pub use self::builder::MemoryStoreBuilder;
 pub use self::clock::{Clock, SystemClock};

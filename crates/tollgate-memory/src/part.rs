@@ -6,12 +6,15 @@ use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, Kind, with_table};
+use crate::versions::{Change, Entry, Versions, heap_bytes};
 
 /// One table per policy, because each algorithm has its own state type. If a policy's quota
-/// changes, each version has a table, and a key moves to the new table with its next charge.
+/// changes, each version has a table. A key that is charged under another version while its state
+/// still counts moves to `versions`.
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
+    versions: Versions,
     /// The name hashes of the tables' policies, contiguous for a fast search.
     names: Vec<u64>,
     hasher: RandomState,
@@ -37,13 +40,15 @@ pub(crate) enum Place {
         /// That table's index.
         from: usize,
     },
+    /// With a state for each version.
+    Versions,
     /// The key has no state yet.
     New,
 }
 
 impl Part {
     pub(crate) fn new(hasher: RandomState) -> Self {
-        Self { tables: Vec::new(), names: Vec::new(), hasher }
+        Self { tables: Vec::new(), versions: Versions::default(), names: Vec::new(), hasher }
     }
 
     /// Returns the table for `policy`, if there is one.
@@ -110,7 +115,11 @@ impl Part {
         if contains(&self.tables[entry_key.table]) {
             return Place::Here;
         }
-        let is_moved = |table: &AnyTable| table.is_version_of(entry_key.policy) && contains(table);
+        let EntryKey { policy, key, hash, .. } = entry_key;
+        if self.versions.find(hash, key, policy).is_some() {
+            return Place::Versions;
+        }
+        let is_moved = |table: &AnyTable| table.policy().is_version_of(policy) && contains(table);
         match self.tables.iter().position(is_moved) {
             Some(from) => Place::Moved { from },
             None => Place::New,
@@ -137,12 +146,14 @@ impl Part {
         key: &Key,
         now: Timestamp,
     ) -> Option<R::State> {
-        let mut versions = self.tables.iter().filter(|table| table.is_version_of(policy));
+        if let Some(entry) = self.versions.find(hash, key, policy) {
+            return Some(entry.read(rule, policy, now));
+        }
+        let mut versions = self.tables.iter().filter(|table| table.policy().is_version_of(policy));
         versions.find_map(|table| table.read_as(rule, hash, key, now))
     }
 
-    /// Inserts a key's state into its policy's table, and removes the key from the table for
-    /// another version.
+    /// Inserts a key's state into its policy's table. Permits leave another version's table.
     pub(crate) fn put<R: Kind>(
         &mut self,
         entry_key: EntryKey<'_>,
@@ -150,20 +161,67 @@ impl Part {
         state: R::State,
         now: Timestamp,
     ) {
-        if let Place::Moved { from } = place {
-            self.tables[from].remove(entry_key.hash, entry_key.key);
-        }
-        if let Some(table) = R::table_mut(&mut self.tables[entry_key.table]) {
-            table.insert(entry_key.hash, entry_key.key.clone(), state, now, &self.hasher);
+        let EntryKey { key, hash, table, .. } = entry_key;
+        let old = match place {
+            Place::Moved { from } => self.tables[from].take(hash, key),
+            _ => None,
+        };
+        let since = old.map_or(now, |old| old.since);
+        if let Some(table) = R::table_mut(&mut self.tables[table]) {
+            table.insert(hash, key.clone(), (state, since), now, &self.hasher);
         }
     }
 
-    /// Forgets a key under all versions of a policy.
-    pub(crate) fn forget(&mut self, policy: &Policy, key: &Key) {
-        let hash = self.hasher.hash_one(key);
-        for table in self.tables.iter_mut().filter(|table| table.is_version_of(policy)) {
-            table.remove(hash, key);
+    /// Changes a key's versions, after moving the key there from another version's table. `None`
+    /// if the key has a single version.
+    pub(crate) fn change_versions(
+        &mut self,
+        entry_key: EntryKey<'_>,
+        place: Place,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let EntryKey { policy, key, hash, .. } = entry_key;
+        if let Place::Moved { from } = place
+            && let Some(old) = self.tables[from].take(hash, key)
+        {
+            self.versions.insert(hash, key.clone(), old, &self.hasher);
         }
+        self.versions.change(hash, key, policy, change, now)
+    }
+
+    /// Returns a key's versions, if it has several.
+    pub(crate) fn versions(&self, entry_key: EntryKey<'_>) -> Option<&Entry> {
+        self.versions.find(entry_key.hash, entry_key.key, entry_key.policy)
+    }
+
+    /// Forgets a key's charges under all policies of this name.
+    pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
+        let hash = self.hasher.hash_one(key);
+        let name = |table: &&mut AnyTable| table.policy().name() == policy.name();
+        for table in self.tables.iter_mut().filter(name) {
+            table.reset(hash, key, now);
+            if let Some(entry) = self.versions.find_mut(hash, key, table.policy()) {
+                entry.reset(now);
+            }
+        }
+    }
+
+    /// Whether a table can tell apart a charge made at `charged_at`.
+    pub(crate) fn identifies(
+        &self,
+        table: usize,
+        entry_key: EntryKey<'_>,
+        charged_at: Timestamp,
+    ) -> bool {
+        let EntryKey { key, hash, .. } = entry_key;
+        with_table!(&self.tables[table], table => table.identifies(hash, key, charged_at))
+    }
+
+    /// Makes receipts for charges up to `now` void.
+    pub(crate) fn void(&mut self, entry_key: EntryKey<'_>, now: Timestamp) {
+        let EntryKey { key, hash, table, .. } = entry_key;
+        with_table!(&mut self.tables[table], table => table.void(hash, key, now));
     }
 
     /// Whether a key's state in this table equals an unused key's state.
@@ -173,7 +231,7 @@ impl Part {
 
     /// Forgets a key in this table.
     pub(crate) fn forget_in(&mut self, table: usize, entry_key: EntryKey<'_>) {
-        self.tables[table].remove(entry_key.hash, entry_key.key);
+        self.tables[table].take(entry_key.hash, entry_key.key);
     }
 
     /// Checks the next `buckets` buckets, divided equally among the tables, and removes keys that are
@@ -183,6 +241,7 @@ impl Part {
         for table in &mut self.tables {
             table.sweep(each, now);
         }
+        self.versions.sweep(each, now);
     }
 
     /// Frees memory in tables that are mostly empty.
@@ -190,6 +249,7 @@ impl Part {
         for table in &mut self.tables {
             table.shrink(&self.hasher);
         }
+        self.versions.shrink(&self.hasher);
     }
 
     /// Returns a table's policy.
@@ -197,23 +257,25 @@ impl Part {
         self.tables[table].policy()
     }
 
-    /// Returns a hash over the key and the policy name, which is the same for all versions of the
-    /// policy.
-    pub(crate) fn slot(&self, policy: &Policy, key: &Key) -> u64 {
-        self.hasher.hash_one((policy.name(), key))
-    }
-
     pub(crate) fn keys(&self) -> usize {
-        self.tables.iter().map(AnyTable::len).sum()
+        self.tables.iter().map(AnyTable::len).sum::<usize>() + self.versions.len()
     }
 
     /// Returns the bytes in use, plus the largest possible growth of the states.
     pub(crate) fn bytes(&self) -> usize {
-        self.tables.iter().map(AnyTable::bytes).sum()
+        self.tables.iter().map(AnyTable::bytes).sum::<usize>() + self.versions.bytes()
     }
 
-    /// Returns the bytes that the key would take if it were added after `reserved` other keys.
-    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>, reserved: usize) -> usize {
+    /// Returns the bytes that the key's state would take if it were added after `reserved` others.
+    pub(crate) fn bytes_of(&self, entry_key: EntryKey<'_>, place: Place, reserved: usize) -> usize {
+        let EntryKey { policy, key, .. } = entry_key;
+        match place {
+            Place::Versions => return heap_bytes(policy),
+            Place::Moved { .. } if !policy.is_concurrency() => {
+                return heap_bytes(policy) + self.versions.bytes_of_one_more(key, reserved);
+            }
+            Place::Here | Place::Moved { .. } | Place::New => {}
+        }
         with_table!(&self.tables[entry_key.table], table => {
             table.bytes_of_one_more(entry_key.key, reserved)
         })

@@ -1,11 +1,12 @@
 //! Settles charges and renews permits.
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
+use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError};
 
 use crate::clock::Clock;
 use crate::settled::Entered;
 use crate::store::{Inner, NAME};
+use crate::versions::Change;
 
 impl<C: Clock> Inner<C> {
     /// Settles a receipt while holding the locks for its key and its ID.
@@ -33,32 +34,25 @@ impl<C: Clock> Inner<C> {
         shard.finish();
         let (cost, actual) = (charged.cost.get(), actual.get());
         if actual > cost {
-            // Additional units are charged under the current quota, not the receipt's quota.
-            let held = shard.holder(&seat).unwrap_or(policy).clone();
+            // Additional units are charged under the current quota, if the receipt's quota is not
+            // used any more.
+            let held = shard.debtor(&seat, now).unwrap_or(policy).clone();
             let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
             shard.finish();
             if held.is_penalty() && !seat.is_own() {
                 // A strike on an overflow entry would block other keys.
                 return Ok(Settlement::Charged { units: 0 });
             }
-            let units = with_rule!(held.rule(), rule => {
-                shard.change(rule, &seat, now, |state| rule.owe(state, actual - cost, now))
-            });
+            let units = shard.change(&seat, Change::Owe(actual - cost), now);
             return Ok(Settlement::Charged { units });
         }
         // If the key is not found, its charges have expired. In an overflow entry, after a quota
         // change or after a reset, the charge cannot be told apart from other charges, so no units
-        // are refunded. Permits are identified by their timestamps.
-        let Some(held) = shard.charged_version(&seat, receipt).cloned() else {
+        // are refunded. Permits are identified by their expiry.
+        if !shard.identifies(&seat, receipt) {
             return Ok(Settlement::Returned { units: 0 });
-        };
-        let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
-        shard.finish();
-        let units = with_rule!(held.rule(), rule => {
-            shard.change(rule, &seat, now, |state| {
-                rule.give_back(state, charged, cost - actual, now)
-            })
-        });
+        }
+        let units = shard.change(&seat, Change::GiveBack(*charged, cost - actual), now);
         Ok(Settlement::Returned { units })
     }
 
@@ -77,8 +71,8 @@ impl<C: Clock> Inner<C> {
         }
         let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
         shard.finish();
-        let is_known = shard.charged_version(&seat, receipt).is_some();
-        let charged_at = shard.change(rule, &seat, now, |state| {
+        let is_known = shard.identifies(&seat, receipt);
+        let charged_at = shard.change_with(rule, &seat, now, |state| {
             if is_known {
                 rule.give_back(state, charged, charged.cost.get(), now);
             }

@@ -6,7 +6,7 @@ use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, wit
 
 use crate::any_table::Kind;
 use crate::part::{EntryKey, Part, Place};
-use crate::voided::Voided;
+use crate::versions::Change;
 
 /// A part of the keys, with its own lock and bounds.
 ///
@@ -26,7 +26,6 @@ pub(crate) struct Shard {
     reserved_states: usize,
     /// The number of charges so far that found no room.
     pub(crate) overflowed: u64,
-    voided: Voided,
 }
 
 /// A shard's maximum size, or a part of it.
@@ -62,7 +61,6 @@ impl Shard {
             reserved: Bounds::default(),
             reserved_states: 0,
             overflowed: 0,
-            voided: Voided::default(),
         }
     }
 
@@ -89,14 +87,15 @@ impl Shard {
         self.shared.sweep(usize::MAX, now);
         let fits = match place {
             Place::Here => true,
-            // The key leaves its old table, but may need more room in the new table.
-            Place::Moved { .. } => self.makes_room(entry_key, 0, now),
-            Place::New => self.makes_room(entry_key, 1, now),
+            // A known key may need room for another state.
+            Place::Moved { .. } | Place::Versions | Place::New => {
+                self.makes_room(entry_key, place, now)
+            }
         };
         if fits {
             if place != Place::Here {
                 self.reserved.keys += usize::from(place == Place::New);
-                self.reserved.bytes += self.own.bytes_of(entry_key, self.reserved_states);
+                self.reserved.bytes += self.own.bytes_of(entry_key, place, self.reserved_states);
                 self.reserved_states += 1;
             }
             return Seat { entry_key, place, shared: false };
@@ -112,63 +111,59 @@ impl Shard {
         (self.reserved, self.reserved_states) = (Bounds::default(), 0);
     }
 
-    /// Whether there is room for this number of new keys, removing expired keys first if necessary.
-    fn makes_room(&mut self, entry_key: EntryKey<'_>, keys: usize, now: Timestamp) -> bool {
-        if !self.has_room(entry_key, keys) {
+    /// Whether there is room for the state, removing expired keys first if necessary.
+    fn makes_room(&mut self, entry_key: EntryKey<'_>, place: Place, now: Timestamp) -> bool {
+        if !self.has_room(entry_key, place) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
             self.own.shrink();
         }
-        self.has_room(entry_key, keys)
+        self.has_room(entry_key, place)
     }
 
-    fn has_room(&self, entry_key: EntryKey<'_>, keys: usize) -> bool {
+    fn has_room(&self, entry_key: EntryKey<'_>, place: Place) -> bool {
+        let keys = usize::from(place == Place::New);
         self.own.keys() + self.reserved.keys + keys <= self.bounds.keys
             && self.own.bytes()
                 + self.reserved.bytes
-                + self.own.bytes_of(entry_key, self.reserved_states)
+                + self.own.bytes_of(entry_key, place, self.reserved_states)
                 <= self.bounds.bytes
     }
 
-    /// Returns the version of the policy under which the key has its own state, if any.
-    pub(crate) fn holder<'a>(&'a self, seat: &Seat<'a>) -> Option<&'a Policy> {
+    /// Returns the version of the policy under which a debt is charged, if the key has its own
+    /// state: the current version, or the version under which it has been charged.
+    pub(crate) fn debtor<'a>(&'a self, seat: &Seat<'a>, now: Timestamp) -> Option<&'a Policy> {
+        let policy = seat.entry_key.policy;
         match seat.place {
             _ if seat.shared => None,
-            Place::Here => Some(seat.entry_key.policy),
+            Place::Here => Some(policy),
             Place::Moved { from } => Some(self.own.policy(from)),
+            Place::Versions => {
+                self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))
+            }
             Place::New => None,
         }
     }
 
-    /// Returns the version of the policy under which the receipt's charge can be found, or `None`
-    /// if it cannot be told apart from other charges. Charges to a rate limit can only be found in
-    /// their own version. Permits retain their timestamps in a new version and in an overflow
-    /// entry, and permits with the same timestamp are interchangeable.
-    pub(crate) fn charged_version<'a>(
-        &'a self,
-        seat: &Seat<'a>,
-        receipt: &Receipt,
-    ) -> Option<&'a Policy> {
+    /// Whether the receipt's charge can be told apart from other charges. Charges to a rate limit
+    /// can only be found in their own version. Permits retain their expiry in a new version and in
+    /// an overflow entry, and permits with the same expiry are interchangeable.
+    pub(crate) fn identifies(&self, seat: &Seat<'_>, receipt: &Receipt) -> bool {
+        let charged_at = receipt.charged.charged_at;
         let in_flight = receipt.policy.is_concurrency();
-        let held = match seat.place {
-            _ if seat.shared && !in_flight => return None,
-            Place::Here => seat.entry_key.policy,
-            Place::Moved { from } => self.part(seat).policy(from),
-            Place::New => return None,
-        };
-        let tells = seat.is_here() || (held.is_concurrency() && in_flight);
-        (tells && !self.is_void(receipt)).then_some(held)
+        let part = self.part(seat);
+        match seat.place {
+            _ if seat.shared && !in_flight => false,
+            Place::Here => part.identifies(seat.entry_key.table, seat.entry_key, charged_at),
+            Place::Moved { from } => in_flight && part.identifies(from, seat.entry_key, charged_at),
+            // Each version decides for itself.
+            Place::Versions => true,
+            Place::New => false,
+        }
     }
 
-    /// Removes a key's state. Earlier receipts become void.
+    /// Forgets a key's charges. Earlier receipts become void.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
-        self.own.forget(policy, key);
-        self.voided.insert(self.own.slot(policy, key), now);
-    }
-
-    /// Whether a receipt's charge can no longer be told apart from other charges.
-    pub(crate) fn is_void(&self, receipt: &Receipt) -> bool {
-        let slot = self.own.slot(&receipt.policy, &receipt.key);
-        self.voided.contains(slot, receipt.charged.charged_at)
+        self.own.reset(policy, key, now);
     }
 
     /// Returns the decision on `cost`, without charging it.
@@ -192,20 +187,41 @@ impl Shard {
 
     /// Charges a cost that was assessed as allowed.
     pub(crate) fn charge(&mut self, seat: &Seat<'_>, cost: Cost, now: Timestamp) {
-        with_rule!(seat.entry_key.policy.rule(), rule => {
-            self.change(rule, seat, now, |state| rule.charge(state, now, cost));
-        });
+        self.change(seat, Change::Charge(cost), now);
     }
 
     /// Adds a strike to a penalty.
     pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
-        with_rule!(seat.entry_key.policy.rule(), rule => {
-            self.change(rule, seat, now, |state| rule.owe(state, 1, now));
-        });
+        self.change(seat, Change::Owe(1), now);
     }
 
-    /// Changes a key's state and stores it in its policy's table.
-    pub(crate) fn change<R: Kind, T>(
+    /// Changes a key's state. Returns the number of units charged or refunded.
+    pub(crate) fn change(&mut self, seat: &Seat<'_>, change: Change, now: Timestamp) -> u64 {
+        let Seat { entry_key, place, .. } = *seat;
+        let policy = entry_key.policy;
+        let has_versions = match place {
+            Place::Here | Place::New => false,
+            Place::Moved { .. } => !policy.is_concurrency(),
+            Place::Versions => true,
+        };
+        if has_versions
+            && let Some(units) = self.part_mut(seat).change_versions(entry_key, place, change, now)
+        {
+            return units;
+        }
+        with_rule!(policy.rule(), rule => {
+            let (units, restarts) = self.change_with(rule, seat, now, |state| {
+                (change.apply(rule, state, now), rule.restart_refunds(state))
+            });
+            if restarts {
+                self.part_mut(seat).void(entry_key, now);
+            }
+            units
+        })
+    }
+
+    /// Changes a key's state in its policy's table, where it is inserted if necessary.
+    pub(crate) fn change_with<R: Kind, T>(
         &mut self,
         rule: &R,
         seat: &Seat<'_>,
@@ -218,12 +234,6 @@ impl Shard {
         }
         let mut state = self.inherited_state(rule, seat, now);
         let result = change(&mut state);
-        if let Place::Moved { from } = seat.place
-            && !(seat.entry_key.policy.is_concurrency()
-                && self.part(seat).policy(from).is_concurrency())
-        {
-            self.voided.insert(self.own.slot(seat.entry_key.policy, seat.entry_key.key), now);
-        }
         self.part_mut(seat).put::<R>(seat.entry_key, seat.place, state, now);
         result
     }
@@ -247,11 +257,6 @@ impl Shard {
 }
 
 impl Seat<'_> {
-    /// Whether the key has its own state under the current version of its policy.
-    pub(crate) fn is_here(&self) -> bool {
-        self.place == Place::Here && !self.shared
-    }
-
     /// Whether the entry belongs only to this key.
     pub(crate) const fn is_own(&self) -> bool {
         !self.shared

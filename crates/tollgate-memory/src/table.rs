@@ -6,6 +6,8 @@ use std::hash::BuildHasher;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Cost, Decision, Key, Policy, Timestamp};
 
+use crate::versions::NEXT;
+
 /// The keys for a policy in a shard, each stored next to its state, so a decision touches a single
 /// cache line in addition to the table's control bytes.
 #[derive(Debug)]
@@ -23,6 +25,9 @@ pub(crate) struct Table<R: Rule> {
 struct Entry<S> {
     key: Key,
     state: S,
+    /// Charges before this instant cannot be told apart from others, so they are not refunded: the
+    /// key was new then, or has been reset since.
+    since: Timestamp,
 }
 
 /// How many buckets each insertion checks for removal. With four, the entire table has been checked
@@ -67,12 +72,34 @@ impl<R: Rule> Table<R> {
         self.entries.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut entry.state)
     }
 
-    /// Inserts a key that is not in the table yet.
+    /// Whether a charge made at `charged_at` can be told apart from other charges to the key.
+    pub(crate) fn identifies(&self, hash: u64, key: &Key, charged_at: Timestamp) -> bool {
+        let entry = self.entries.find(hash, |entry| entry.key == *key);
+        entry.is_some_and(|entry| entry.since <= charged_at)
+    }
+
+    /// Makes receipts for charges up to `now` void.
+    pub(crate) fn void(&mut self, hash: u64, key: &Key, now: Timestamp) {
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {
+            entry.since = entry.since.max(now + NEXT);
+        }
+    }
+
+    /// Forgets a key's charges, and makes their receipts void. The next sweep removes the key.
+    pub(crate) fn reset(&mut self, hash: u64, key: &Key, now: Timestamp) {
+        self.void(hash, key, now);
+        let fresh = self.rule.fresh();
+        if let Some(state) = self.find_mut(hash, key) {
+            *state = fresh;
+        }
+    }
+
+    /// Inserts a key that is not in the table yet, with the instant of its first receipt.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
         key: Key,
-        state: R::State,
+        (state, since): (R::State, Timestamp),
         now: Timestamp,
         hasher: &RandomState,
     ) {
@@ -82,14 +109,16 @@ impl<R: Rule> Table<R> {
             self.forget_fresh(now);
         }
         self.promised += self.promise(&key);
-        self.entries.insert_unique(hash, Entry { key, state }, |entry| hasher.hash_one(&entry.key));
+        let entry = Entry { key, state, since };
+        self.entries.insert_unique(hash, entry, |entry| hasher.hash_one(&entry.key));
     }
 
-    pub(crate) fn remove(&mut self, hash: u64, key: &Key) {
-        if let Ok(entry) = self.entries.find_entry(hash, |entry| entry.key == *key) {
-            let (Entry { key, .. }, _) = entry.remove();
-            self.promised -= self.promise(&key);
-        }
+    /// Removes a key. Returns its state and the instant of its first receipt.
+    pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<(R::State, Timestamp)> {
+        let entry = self.entries.find_entry(hash, |entry| entry.key == *key).ok()?;
+        let (Entry { key, state, since }, _) = entry.remove();
+        self.promised -= self.promise(&key);
+        Some((state, since))
     }
 
     /// Checks the next `buckets` buckets and removes keys that are as good as unused.
@@ -100,7 +129,7 @@ impl<R: Rule> Table<R> {
             let Ok(entry) = self.entries.get_bucket_entry(self.cursor) else {
                 continue;
             };
-            if self.rule.is_fresh(&entry.get().state, now) {
+            if entry.get().may_forget(&self.rule, now) {
                 let (Entry { key, .. }, _) = entry.remove();
                 self.promised -= self.promise(&key);
             }
@@ -122,7 +151,7 @@ impl<R: Rule> Table<R> {
         let Self { entries, rule, promised, .. } = self;
         let per_state = rule.max_heap_bytes();
         entries.retain(|entry| {
-            let keep = !rule.is_fresh(&entry.state, now);
+            let keep = !entry.may_forget(rule, now);
             if !keep {
                 *promised -= per_state + entry.key.heap_bytes();
             }
@@ -151,5 +180,12 @@ impl<R: Rule> Table<R> {
     /// Returns the largest number of bytes that a key and its state may use outside the table.
     fn promise(&self, key: &Key) -> usize {
         self.rule.max_heap_bytes() + key.heap_bytes()
+    }
+}
+
+impl<S> Entry<S> {
+    /// Whether the key is as good as unused. After a reset, it also makes receipts void.
+    fn may_forget<R: Rule<State = S>>(&self, rule: &R, now: Timestamp) -> bool {
+        self.since <= now && rule.is_fresh(&self.state, now)
     }
 }

@@ -153,7 +153,7 @@ fn refunds(client: &mut ScriptClient, key: &[u8], policy: &Policy, middle: u64, 
             source: Source::Store,
             policy: policy.clone(),
             key: Key::GLOBAL,
-            charged: Charged { cost: Cost::ONE, charged_at, leaves_at: charged_at },
+            charged: Charged::new(policy, Cost::ONE, charged_at),
         };
         let mut batch = Batch::new(1);
         let settled = format!("receipt:{}:{number}", policy.quota().limit());

@@ -111,21 +111,24 @@ macro_rules! with_state {
 }
 
 impl<'a> State<'a> {
-    fn new(rule: &'a AnyRule, [x, y, z]: &Numbers) -> Option<Self> {
-        let (x, y, z, at) = (*x, *y, *z, Timestamp::from_micros(*y));
+    fn new(rule: &'a AnyRule, numbers: &Numbers) -> Option<Self> {
+        let [x, y, z] = *numbers;
+        // A window's number for the time is its first, a bucket's is its second.
+        let [charged_at, at] = [x, y].map(Timestamp::from_micros);
         Some(match rule {
             AnyRule::FixedWindowCounter(rule) => {
-                Self::FixedWindowCounter(rule, fixed_window_counter::State { index: x, used: y })
+                let state = fixed_window_counter::State { at: charged_at, used: y };
+                Self::FixedWindowCounter(rule, state)
             }
             AnyRule::SlidingWindowCounter(rule) => Self::SlidingWindowCounter(
                 rule,
-                sliding_window_counter::State { index: x, previous: y, current: z },
+                sliding_window_counter::State { at: charged_at, previous: y, current: z },
             ),
             AnyRule::TokenBucket(rule) => {
-                Self::TokenBucket(rule, token_bucket::State { missing: x, at })
+                Self::TokenBucket(rule, token_bucket::State { missing: x, at, refunded: z })
             }
             AnyRule::LeakyBucket(rule) => {
-                Self::LeakyBucket(rule, leaky_bucket::State { level: x, at })
+                Self::LeakyBucket(rule, leaky_bucket::State { level: x, at, refunded: z })
             }
             _ => return None,
         })

@@ -247,7 +247,11 @@ fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     let wait = Micros::new(bytes.number::<7>()?);
     let last = bytes.number::<7>()?;
     let outcome = match outcome {
-        1 => Outcome::Allow { delay: wait, charged_at: Timestamp::from_micros(last) },
+        1 => Outcome::Allow {
+            delay: wait,
+            charged_at: Timestamp::from_micros(last),
+            refunded: bytes.number::<7>()?,
+        },
         2 => Outcome::WouldAllow,
         3 => Outcome::Deny { retry_after: wait },
         4 => Outcome::ExceedsCapacity,
@@ -306,6 +310,9 @@ mod tests {
         let mut row = vec![outcome, 0, 0, 0, 0, remaining];
         for number in [8, wait, 3] {
             row.extend([0, 0, 0, 0, 0, 0, number]);
+        }
+        if outcome == 1 {
+            row.extend([0, 0, 0, 0, 0, 0, 2]);
         }
         row
     }

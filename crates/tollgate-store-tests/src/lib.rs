@@ -128,7 +128,7 @@ macro_rules! store_tests {
                 receipt_settles_once,
                 debt_is_bounded_by_capacity,
                 reset_invalidates_earlier_receipts,
-                changed_quota_invalidates_earlier_receipts,
+                refunds_reach_versions_that_counted,
                 old_receipt_does_not_reduce_new_debt,
                 equivalent_quotas_share_state,
             },

@@ -13,30 +13,121 @@ use tollgate_core::{
 /// and keys are never forgotten, so little can go wrong.
 #[derive(Clone, Debug, Default)]
 pub struct Reference {
-    states: HashMap<Slot, Stored>,
+    keys: HashMap<Slot, Stored>,
     settled: HashSet<ReceiptId>,
     /// When keys were last reset.
     resets: HashMap<Slot, Timestamp>,
 }
 
-/// A state, and the rule under which it is stored.
-#[derive(Clone, Debug)]
+/// A key: a state for each version of its policy, oldest first.
+#[derive(Clone, Debug, Default)]
 struct Stored {
-    rule: AnyRule,
-    state: AnyState,
-    /// Charges before this instant cannot be identified: the key had not been charged yet, was
-    /// reset since, or its state was converted from another quota.
-    since: Timestamp,
+    versions: Vec<Version>,
     /// The replicas' leases. Replicas may spend these units without a further decision.
     holds: Holds,
 }
 
+/// A state, and the rule under which it is stored.
+#[derive(Clone, Debug)]
+struct Version {
+    rule: AnyRule,
+    state: AnyState,
+    /// Charges before this instant cannot be identified: the key had not been charged under this
+    /// rule yet, was reset since, or the state was too full to count all of them.
+    since: Timestamp,
+}
+
+/// The largest number of versions that count together. Another version replaces the oldest.
+const MAX_VERSIONS: usize = 4;
+
 impl Stored {
-    /// Whether this state can identify a receipt's charge.
-    fn can_identify(&self, receipt: &Receipt) -> bool {
-        let rule = receipt.policy.rule();
-        (self.rule == *rule || both_in_flight(&self.rule, rule))
-            && receipt.charged.charged_at >= self.since
+    fn version(&self, rule: &AnyRule) -> Option<usize> {
+        let same = |version: &Version| version.rule == *rule || both_in_flight(&version.rule, rule);
+        self.versions.iter().position(same)
+    }
+
+    /// Returns the version from which a new version starts: the oldest that counts the same charges
+    /// and is not fresh.
+    fn source(&self, rule: &AnyRule, now: Timestamp) -> Option<&Version> {
+        let counts = |version: &&Version| version.rule.counts_with(rule) && !version.is_fresh(now);
+        self.versions.iter().find(counts)
+    }
+
+    /// Returns the state under `rule`: its own, a converted state, or a fresh state.
+    fn read<R: Kind>(&self, rule: &R, any: &AnyRule, now: Timestamp) -> R::State {
+        match self.version(any).map(|index| &self.versions[index]) {
+            Some(version) => rule.read(version),
+            None => self.source(any, now).map_or_else(|| rule.fresh(), |from| rule.read(from)),
+        }
+    }
+
+    /// Returns the version for `rule`, added if necessary. A charge made in the same microsecond as
+    /// an earlier charge or a reset cannot be identified, so its receipt is not valid.
+    fn version_mut(&mut self, any: &AnyRule, now: Timestamp, was_reset: bool) -> usize {
+        let next = Micros::new(1);
+        let state = with_rule!(any, rule => rule.wrap(self.read(rule, any, now)));
+        if let Some(index) = self.version(any) {
+            // Permits retain their dates under another rule.
+            let version = &mut self.versions[index];
+            (version.rule, version.state) = (any.clone(), state);
+            return index;
+        }
+        let since = match self.source(any, now) {
+            Some(from) => now.max(from.since + next).max(from.counts_from() + next),
+            None if was_reset => now + next,
+            None => now,
+        };
+        if self.source(any, now).is_none() {
+            self.versions.retain(|version| !version.rule.counts_with(any));
+        }
+        let counting = self.versions.iter().filter(|version| version.rule.counts_with(any));
+        if counting.count() == MAX_VERSIONS {
+            let oldest = self.versions.iter().position(|version| version.rule.counts_with(any));
+            self.versions.remove(oldest.expect("there are versions"));
+        }
+        self.versions.push(Version { rule: any.clone(), state, since });
+        self.versions.len() - 1
+    }
+
+    /// Whether the key could be forgotten.
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        self.holds.is_empty() && self.versions.iter().all(|version| version.is_fresh(now))
+    }
+
+    /// Charges the blocks that have lapsed.
+    fn lapse(&mut self, now: Timestamp) {
+        let mut holds = self.holds.clone();
+        for version in self.versions.iter_mut().filter(|version| version.is_rate_limit()) {
+            holds = self.holds.clone();
+            with_rule!(version.rule.clone(), rule => {
+                let mut state = rule.read(version);
+                holds.lapse(&rule, &mut state, now);
+                version.state = rule.wrap(state);
+            });
+        }
+        self.holds = holds;
+    }
+
+    /// Settles a block under all versions. Returns whether the key had the block.
+    fn settle_block(&mut self, now: Timestamp, id: u64, used: u64) -> bool {
+        let mut holds = self.holds.clone();
+        let mut is_known = false;
+        for version in self.versions.iter_mut().filter(|version| version.is_rate_limit()) {
+            holds = self.holds.clone();
+            with_rule!(version.rule.clone(), rule => {
+                let mut state = rule.read(version);
+                is_known = holds.settle(&rule, &mut state, now, id, used);
+                version.state = rule.wrap(state);
+            });
+        }
+        self.holds = holds;
+        is_known
+    }
+}
+
+impl Version {
+    const fn is_rate_limit(&self) -> bool {
+        !matches!(self.rule, AnyRule::ConcurrentRequests(_) | AnyRule::Penalty(_))
     }
 }
 
@@ -57,39 +148,40 @@ macro_rules! any_state {
                 AnyState::$rule(state)
             }
 
-            fn read(&self, stored: &Stored, now: Timestamp) -> Self::State {
-                match (&stored.rule, &stored.state) {
+            fn read(&self, version: &Version) -> Self::State {
+                match (&version.rule, &version.state) {
                     (AnyRule::$rule(rule), AnyState::$rule(state)) if rule == self => state.clone(),
-                    (AnyRule::$rule(rule), AnyState::$rule(state)) => self.convert(rule, state, now),
-                    _ => self.resume(consumed(stored, now), now),
+                    (AnyRule::$rule(rule), AnyState::$rule(state)) => self.convert(rule, state),
+                    _ => {
+                        let at = version.counts_from();
+                        self.resume(version.consumed(at), at)
+                    }
                 }
             }
         })*
 
-        /// Whether a state could be forgotten.
-        fn is_fresh(stored: &Stored, now: Timestamp) -> bool {
-            match (&stored.rule, &stored.state) {
-                $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
-                _ => unreachable!("a state is stored with its own rule"),
+        impl Version {
+            /// Whether the state could be forgotten.
+            fn is_fresh(&self, now: Timestamp) -> bool {
+                match (&self.rule, &self.state) {
+                    $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
+                    _ => unreachable!("a state is stored with its own rule"),
+                }
             }
-        }
 
-        /// Returns the state after charging its expired holds.
-        fn lapsed(mut stored: Stored, now: Timestamp) -> Stored {
-            match (&stored.rule, &mut stored.state) {
-                $((AnyRule::$rule(rule), AnyState::$rule(state)) => {
-                    stored.holds.lapse(rule, state, now);
-                })*
-                _ => unreachable!("a state is stored with its own rule"),
+            fn counts_from(&self) -> Timestamp {
+                match (&self.rule, &self.state) {
+                    $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.counts_from(state),)*
+                    _ => unreachable!("a state is stored with its own rule"),
+                }
             }
-            stored
-        }
 
-        /// Returns the units that count in a state.
-        fn consumed(stored: &Stored, now: Timestamp) -> u64 {
-            match (&stored.rule, &stored.state) {
-                $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.consumed(state, now),)*
-                _ => unreachable!("a state is stored with its own rule"),
+            /// Returns the units that count in the state.
+            fn consumed(&self, now: Timestamp) -> u64 {
+                match (&self.rule, &self.state) {
+                    $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.consumed(state, now),)*
+                    _ => unreachable!("a state is stored with its own rule"),
+                }
             }
         }
     };
@@ -109,7 +201,7 @@ any_state!(
 /// A rule that can convert from and to [`AnyState`].
 trait Kind: Rule {
     fn wrap(&self, state: Self::State) -> AnyState;
-    fn read(&self, stored: &Stored, now: Timestamp) -> Self::State;
+    fn read(&self, version: &Version) -> Self::State;
 }
 
 impl Reference {
@@ -143,8 +235,9 @@ impl Reference {
             return Vec::new();
         }
         let frozen = |(charge, decision): (&Charge<'_>, &Decision)| {
-            let stored = self.stored(&slot(charge), now);
-            let is_held = stored.is_some_and(|stored| stored.rule == *charge.policy.rule());
+            let rule = charge.policy.rule();
+            let is_held =
+                self.stored(&slot(charge), now).versions.iter().any(|it| it.rule == *rule);
             if charge.dry || !decision.denies() || decision.remaining > 0 || !is_held {
                 return Micros::ZERO;
             }
@@ -230,21 +323,19 @@ impl Reference {
             return Settlement::Repeated;
         }
         let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, any) = (charged.cost.get(), receipt.policy.rule());
         let slot = slot_of(&receipt.policy, &receipt.key);
-        let held = self.held(&slot, now);
-        let held = held.as_ref();
+        let stored = self.stored(&slot, now);
         if actual > cost {
-            // A debt is charged under the current quota.
-            let rule = held.map_or_else(|| receipt.policy.rule().clone(), |held| held.rule.clone());
-            let units = self.change(&rule, slot, now, Change::Owe(actual - cost));
+            // A debt is charged under the current quota, if the receipt's quota is not used any more.
+            let rule = match stored.version(any) {
+                Some(index) => &stored.versions[index].rule,
+                None => stored.source(any, now).map_or(any, |version| &version.rule),
+            };
+            let units = self.change(rule, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        let Some(held) = held.filter(|held| held.can_identify(receipt)) else {
-            return Settlement::Returned { units: 0 };
-        };
-        let rule = held.rule.clone();
-        let units = self.change(&rule, slot, now, Change::GiveBack(charged, cost - actual));
+        let units = self.give_back(any, slot, now, charged, cost - actual);
         Settlement::Returned { units }
     }
 
@@ -260,35 +351,43 @@ impl Reference {
         let any = receipt.policy.rule();
         let AnyRule::ConcurrentRequests(rule) = any else { panic!("there is no permit") };
         let (charged, cost) = (receipt.charged, receipt.charged.cost.get());
-        let is_known = self.held(&slot, now).is_some_and(|held| held.can_identify(receipt));
-        let since = self.since(any, &slot, now);
-        let mut state = self.read(rule, &slot, now);
+        let mut stored = self.stored(&slot, now);
+        let is_known = |version: &usize| {
+            let version = &stored.versions[*version];
+            !version.is_fresh(now) && charged.charged_at >= version.since
+        };
+        let is_known = stored.version(any).filter(is_known).is_some();
+        let index = stored.version_mut(any, now, self.was_reset(&slot, now));
+        let mut state = rule.read(&stored.versions[index]);
         if is_known {
             rule.give_back(&mut state, &charged, cost, now);
         }
         let charged_at = rule.renew(&mut state, cost, now);
-        let holds = self.holds(&slot, now);
-        self.states
-            .insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
+        stored.versions[index].state = rule.wrap(state);
+        self.keys.insert(slot, stored);
         Some(receipt.begun_at(charged_at))
     }
 
     /// Removes a key's state at `now`. Leases remain, because replicas may still spend them.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let slot = slot_of(policy, key);
-        let stored = self.stored(&slot, now).filter(|stored| !stored.holds.is_empty());
-        self.states.remove(&slot);
-        if let Some(stored) = stored {
-            let state = with_rule!(&stored.rule, rule => rule.wrap(rule.fresh()));
-            let since = stored.since.max(now + Micros::new(1));
-            self.states.insert(slot.clone(), Stored { state, since, ..stored });
+        let mut stored = self.stored(&slot, now);
+        self.keys.remove(&slot);
+        stored.versions.retain(Version::is_rate_limit);
+        if !stored.holds.is_empty() {
+            stored.versions.truncate(1);
+            for version in &mut stored.versions {
+                version.state = with_rule!(&version.rule, rule => rule.wrap(rule.fresh()));
+                version.since = version.since.max(now + Micros::new(1));
+            }
+            self.keys.insert(slot.clone(), stored);
         }
         self.resets.insert(slot, now);
     }
 
     /// Whether a key has a block with this ID that can still be spent.
     pub fn knows_block(&self, policy: &Policy, key: &Key, id: u64, now: Timestamp) -> bool {
-        self.holds(&slot_of(policy, key), now).iter().any(|hold| hold.id == id)
+        self.stored(&slot_of(policy, key), now).holds.iter().any(|hold| hold.id == id)
     }
 
     /// Settles a key's blocks, given as IDs with the units spent, and grants a new block of up to
@@ -300,34 +399,30 @@ impl Reference {
         spent: &[(u64, u64)],
         (id, units, ttl): (u64, u64, Micros),
     ) -> Granted {
-        let slot = slot_of(policy, key);
-        if let Some(mut stored) = self.stored(&slot, now) {
-            let mut is_known = false;
-            with_rule!(stored.rule.clone(), rule => {
-                let mut state = self.read(&rule, &slot, now);
-                for (id, used) in spent {
-                    is_known |= stored.holds.settle(&rule, &mut state, now, *id, *used);
-                }
-                stored.state = rule.wrap(state);
-            });
-            if is_known {
-                self.states.insert(slot.clone(), stored);
-            }
+        let (slot, any) = (slot_of(policy, key), policy.rule());
+        let mut stored = self.stored(&slot, now);
+        let mut is_known = false;
+        for (id, used) in spent {
+            is_known |= stored.settle_block(now, *id, *used);
         }
-        let since = self.since(policy.rule(), &slot, now);
-        with_rule!(policy.rule(), rule => {
-            let state = self.read(rule, &slot, now);
-            let mut holds = self.holds(&slot, now);
-            let hold = holds.grant(rule, &state, now, id, units, ttl);
+        if is_known {
+            self.keys.insert(slot.clone(), stored.clone());
+        }
+        with_rule!(any, rule => {
+            let state = stored.read(rule, any, now);
+            let hold = stored.holds.grant(rule, &state, now, id, units, ttl);
             let view = rule.refresh(&state, now);
-            let left = holds.assess(rule, view, now, Cost::ZERO);
+            let left = stored.holds.assess(rule, view, now, Cost::ZERO);
             let retry_after = match hold {
                 Some(_) => Micros::ZERO,
-                None => holds.assess(rule, view, now, Cost::ONE).retry_after().unwrap_or_default(),
+                None => {
+                    let decision = stored.holds.assess(rule, view, now, Cost::ONE);
+                    decision.retry_after().unwrap_or_default()
+                }
             };
             if hold.is_some() {
-                let (any, state) = (policy.rule().clone(), rule.wrap(state));
-                self.states.insert(slot, Stored { rule: any, state, since, holds });
+                stored.version_mut(any, now, self.was_reset(&slot, now));
+                self.keys.insert(slot, stored);
             }
             Granted {
                 units: hold.map_or(0, |hold| hold.units),
@@ -347,14 +442,14 @@ impl Reference {
     /// Drops a key's state, which a store may do if the state is fresh. This makes a difference
     /// only if the clock steps back.
     pub fn drop_state(&mut self, policy: &Policy, key: &Key) {
-        self.states.remove(&slot_of(policy, key));
+        self.keys.remove(&slot_of(policy, key));
     }
 
     /// Moves a key's state to another store, as when a Cluster moves a slot.
     pub fn hand_over(&mut self, policy: &Policy, key: &Key, to: &mut Self) {
         let slot = slot_of(policy, key);
-        if let Some(stored) = self.states.remove(&slot) {
-            to.states.insert(slot, stored);
+        if let Some(stored) = self.keys.remove(&slot) {
+            to.keys.insert(slot, stored);
         }
     }
 
@@ -365,93 +460,138 @@ impl Reference {
 
     /// Whether a key has a state that must not be forgotten.
     pub fn is_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> bool {
-        self.held(&slot_of(policy, key), now).is_some()
+        !self.stored(&slot_of(policy, key), now).is_fresh(now)
     }
 
-    /// How long until a key's state is fresh, under its stored rule.
+    /// How long until a key can be forgotten.
     pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
-        let slot = slot_of(policy, key);
-        let Some(stored) = self.stored(&slot, now) else { return Micros::ZERO };
-        if stored.holds.is_empty() && is_fresh(&stored, now) {
+        let stored = self.stored(&slot_of(policy, key), now);
+        if stored.is_fresh(now) {
             return Micros::ZERO;
         }
-        with_rule!(&stored.rule, rule => {
-            stored.holds.fresh_after(rule, &self.read(rule, &slot, now), now)
-        })
+        let empty = Holds::default();
+        let fresh_after = |version: &Version| {
+            let holds = if version.is_rate_limit() { &stored.holds } else { &empty };
+            with_rule!(&version.rule, rule => holds.fresh_after(rule, &rule.read(version), now))
+        };
+        stored.versions.iter().map(fresh_after).max().unwrap_or_default()
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
-        with_rule!(charge.policy.rule(), rule => {
-            let state = self.read(rule, &slot(charge), now);
-            self.holds(&slot(charge), now).assess(rule, rule.refresh(&state, now), now, cost)
+        let (any, stored) = (charge.policy.rule(), self.stored(&slot(charge), now));
+        with_rule!(any, rule => {
+            let state = stored.read(rule, any, now);
+            stored.holds.assess(rule, rule.refresh(&state, now), now, cost)
         })
     }
 
+    /// Charges a key under `any`. All other versions count the units.
     fn change(&mut self, any: &AnyRule, slot: Slot, now: Timestamp, change: Change) -> u64 {
-        let since = self.since(any, &slot, now);
-        with_rule!(any, rule => {
-            let mut state = self.read(rule, &slot, now);
+        let mut stored = self.stored(&slot, now);
+        let own = stored.version_mut(any, now, self.was_reset(&slot, now));
+        let version = &mut stored.versions[own];
+        let mut charged = with_rule!(any, rule => {
+            let mut state = rule.read(version);
             let units = match change {
                 Change::Charge(cost) => {
                     rule.charge(&mut state, now, cost);
                     cost.get()
                 }
                 Change::Owe(units) => rule.owe(&mut state, units, now),
-                Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            let mut holds = self.holds(&slot, now);
-            if matches!(any, AnyRule::CalendarWindowCounter(_)) {
-                // Calendar quotas cannot be leased, so all leased units are charged immediately.
-                rule.owe(&mut state, holds.units(), now);
-                holds = Holds::default();
-            }
-            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
+            version.state = rule.wrap(state);
             units
-        })
-    }
-
-    /// Returns the instant from which receipts are valid under `rule`, for a key that changes at
-    /// `now`. Charges made in the same microsecond as a change or a reset cannot be identified, so
-    /// their receipts are not valid.
-    fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
-        let next = now + Micros::new(1);
-        match self.stored(slot, now) {
-            Some(stored) if stored.rule == *rule => stored.since,
-            // Permits retain their timestamps when the rule changes.
-            Some(stored) if !is_fresh(&stored, now) && both_in_flight(&stored.rule, rule) => {
-                stored.since
+        });
+        let units = change.units();
+        for (index, version) in stored.versions.iter_mut().enumerate() {
+            if index == own || !version.rule.counts_with(any) {
+                continue;
             }
-            Some(stored) if !is_fresh(&stored, now) => stored.since.max(next),
-            _ if self.resets.get(slot) == Some(&now) => next,
-            _ => now,
+            with_rule!(version.rule.clone(), rule => {
+                let mut state = rule.read(version);
+                if rule.count(&mut state, units, now) {
+                    charged = units;
+                } else {
+                    version.since = version.since.max(now + Micros::new(1));
+                }
+                version.state = rule.wrap(state);
+            });
         }
+        if matches!(any, AnyRule::CalendarWindowCounter(_)) {
+            // Calendar quotas cannot be leased, so all leased units are charged immediately.
+            for version in stored.versions.iter_mut().filter(|version| version.is_rate_limit()) {
+                with_rule!(version.rule.clone(), rule => {
+                    let mut state = rule.read(version);
+                    rule.owe(&mut state, stored.holds.units(), now);
+                    version.state = rule.wrap(state);
+                });
+            }
+            stored.holds = Holds::default();
+        }
+        self.keys.insert(slot, stored);
+        charged
     }
 
-    /// Returns a key's state if it must not be forgotten yet.
-    fn held(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
-        self.stored(slot, now).filter(|stored| !is_fresh(stored, now))
+    /// Refunds units under each version that can identify the charge. Returns the units refunded
+    /// under `any`.
+    fn give_back(
+        &mut self,
+        any: &AnyRule,
+        slot: Slot,
+        now: Timestamp,
+        charged: Charged,
+        units: u64,
+    ) -> u64 {
+        let mut stored = self.stored(&slot, now);
+        let (own, mut refunded) = (stored.version(any), 0);
+        for (index, version) in stored.versions.iter_mut().enumerate() {
+            if !version.rule.counts_with(any) || charged.charged_at < version.since {
+                continue;
+            }
+            let is_own = own == Some(index);
+            let charged = if is_own { charged } else { charged.elsewhere() };
+            with_rule!(version.rule.clone(), rule => {
+                let mut state = rule.read(version);
+                let returned = rule.give_back(&mut state, &charged, units, now);
+                if rule.restart_refunds(&mut state) {
+                    version.since = now + Micros::new(1);
+                }
+                version.state = rule.wrap(state);
+                refunded = if is_own { returned } else { refunded };
+            });
+        }
+        if let Some(known) = self.keys.get_mut(&slot) {
+            *known = stored;
+        }
+        refunded
     }
 
-    /// Returns a key's state at `now`.
-    fn stored(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
-        self.states.get(slot).map(|stored| lapsed(stored.clone(), now))
+    fn was_reset(&self, slot: &Slot, now: Timestamp) -> bool {
+        self.resets.get(slot) == Some(&now)
     }
 
-    fn holds(&self, slot: &Slot, now: Timestamp) -> Holds {
-        self.stored(slot, now).map(|stored| stored.holds).unwrap_or_default()
-    }
-
-    fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {
-        self.stored(slot, now).map_or_else(|| rule.fresh(), |stored| rule.read(&stored, now))
+    /// Returns a key at `now`.
+    fn stored(&self, slot: &Slot, now: Timestamp) -> Stored {
+        let mut stored = self.keys.get(slot).cloned().unwrap_or_default();
+        stored.lapse(now);
+        stored
     }
 }
 
-/// A change to a state.
+/// A charge to a state.
 #[derive(Clone, Copy)]
 enum Change {
     Charge(Cost),
     Owe(u64),
-    GiveBack(Charged, u64),
+}
+
+impl Change {
+    const fn units(self) -> u64 {
+        match self {
+            Self::Charge(cost) => cost.get(),
+            Self::Owe(units) => units,
+        }
+    }
 }
 
 /// A policy name and a key's bytes, which together identify a state.

@@ -154,6 +154,10 @@ pub struct SentReceipt {
     cost: u64,
     charged_at: u64,
     leaves_at: u64,
+    /// Absent in receipts from earlier versions, like `refunded`.
+    resets_at: Option<u64>,
+    #[serde(default)]
+    refunded: u64,
 }
 
 #[cfg(feature = "serde")]
@@ -168,6 +172,8 @@ impl From<&Receipt> for SentReceipt {
             cost: charged.cost.get(),
             charged_at: charged.charged_at.as_micros(),
             leaves_at: charged.leaves_at.as_micros(),
+            resets_at: Some(charged.resets_at.as_micros()),
+            refunded: charged.refunded,
         }
     }
 }
@@ -183,10 +189,13 @@ impl SentReceipt {
     /// has a different name or the ID is not a number. Nothing else is checked, so accept messages
     /// only from your own processes.
     pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
+        let charged_at = Timestamp::from_micros(self.charged_at);
+        let unknown = Charged::new(policy, Cost::new(self.cost), charged_at);
         let charged = Charged {
-            cost: Cost::new(self.cost),
-            charged_at: Timestamp::from_micros(self.charged_at),
             leaves_at: Timestamp::from_micros(self.leaves_at),
+            resets_at: self.resets_at.map_or(unknown.resets_at, Timestamp::from_micros),
+            refunded: self.refunded,
+            ..unknown
         };
         let receipt = Receipt {
             id: ReceiptId(u128::from_str_radix(&self.id, 16).ok()?),

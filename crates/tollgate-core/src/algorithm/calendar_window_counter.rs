@@ -15,11 +15,21 @@ pub struct CalendarWindowCounter {
     calendar: Calendar,
 }
 
-/// The calendar window counter's state: `used` units were charged in `period`.
+/// The calendar window counter's state: `used` units were charged in `period`, the last at `at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     period: Period,
     used: u64,
+    at: Timestamp,
+}
+
+impl State {
+    /// The state after `units` more were charged.
+    fn add(self, units: u64, now: Timestamp) -> Self {
+        // The clock may have stepped back within the period.
+        let at = if self.used == 0 { now } else { now.max(self.at) };
+        Self { used: self.used + units, at, ..self }
+    }
 }
 
 impl CalendarWindowCounter {
@@ -55,7 +65,7 @@ impl Rule for CalendarWindowCounter {
     #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         if self.is_fresh(state, now) {
-            State { period: self.calendar.period(now), used: 0 }
+            State { period: self.calendar.period(now), used: 0, at: now }
         } else {
             *state
         }
@@ -70,7 +80,7 @@ impl Rule for CalendarWindowCounter {
         let used = view.used + cost;
         if cost == 0 || used <= self.limit {
             let charged_at = now.max(view.period.start());
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 };
             self.decide(State { used, ..view }, now, outcome)
         } else {
             let retry_after = until_end(view, now);
@@ -80,8 +90,7 @@ impl Rule for CalendarWindowCounter {
 
     #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        let view = self.refresh(state, now);
-        *state = State { used: view.used + cost.get(), ..view };
+        *state = self.refresh(state, now).add(cost.get(), now);
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
@@ -97,7 +106,7 @@ impl Rule for CalendarWindowCounter {
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(view.used));
-        *state = State { used: view.used + units, ..view };
+        *state = view.add(units, now);
         units
     }
 
@@ -105,17 +114,19 @@ impl Rule for CalendarWindowCounter {
         if self.is_fresh(state, now) { 0 } else { state.used }
     }
 
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        State { period: self.calendar.period(now), used: units }
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.at
     }
 
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        // The clock may have stepped back to before the state's period. That period then finishes
-        // first under any calendar.
-        if from.calendar == self.calendar || now < state.period.start() {
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        State { period: self.calendar.period(at), used: units, at }
+    }
+
+    fn convert(&self, from: &Self, state: &State) -> State {
+        if from.calendar == self.calendar {
             return *state;
         }
-        self.resume(from.consumed(state, now), now)
+        self.resume(state.used, state.at)
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

@@ -5,21 +5,26 @@
 //! ([`ConcurrentRequests::renew`]).
 //!
 //! The implementation is a sliding window log at full resolution with regular refunds, so it shares
-//! the methods and the state with [`sliding_window_log`](super::sliding_window_log). One law
-//! differs: `retry_after` is when enough permits will have expired *without any returns or
-//! renewals*. Units are usually free earlier, but the store cannot know when.
+//! the methods and the state with [`sliding_window_log`](super::sliding_window_log). Two laws
+//! differ. `retry_after` is when enough permits will have expired *without any returns or
+//! renewals*. Units are usually free earlier, but the store cannot know when. And all versions of a
+//! concurrency limit share a state, in which each permit retains its own expiry: each entry's
+//! instant is a window before the expiry, so entries move if the window changes.
 //!
 //! Each request has its own entry, so the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
 
 use super::sliding_window_log::{SlidingWindowLog, View};
 use super::{Form, Resolution, Rule};
-use crate::{Charged, Cost, Decision, Timestamp};
+use crate::{Charged, Cost, Decision, Micros, Timestamp};
 
 pub use super::sliding_window_log::State;
 
 /// The concurrency limit rule: at most `limit` units in flight, each permit for at most `window`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ConcurrentRequests(SlidingWindowLog);
+pub struct ConcurrentRequests {
+    log: SlidingWindowLog,
+    window: Micros,
+}
 
 impl ConcurrentRequests {
     /// The largest concurrency limit. An entry takes 16 bytes, and returning a permit moves all
@@ -27,15 +32,20 @@ impl ConcurrentRequests {
     pub const MAX_LIMIT: u64 = 10_000;
 
     pub(super) fn new(form: &Form) -> Self {
-        Self(SlidingWindowLog::new(form, Resolution::Exact))
+        Self { log: SlidingWindowLog::new(form, Resolution::Exact), window: form.window }
+    }
+
+    /// Returns a permit's time to live.
+    pub const fn window(&self) -> Micros {
+        self.window
     }
 
     /// Restarts a permit of `units` after its old units were refunded, and returns its new start.
     /// Units that have lapsed are charged again, even beyond the limit, because their request is
     /// still in flight.
     pub fn renew(&self, state: &mut State, units: u64, now: Timestamp) -> Timestamp {
-        let seen = self.0.refresh(state, now).seen();
-        self.0.owe(state, units, now);
+        let seen = self.log.refresh(state, now).seen();
+        self.owe(state, units, now);
         seen
     }
 }
@@ -45,53 +55,63 @@ impl Rule for ConcurrentRequests {
     type View<'a> = View<'a>;
 
     fn fresh(&self) -> State {
-        self.0.fresh()
+        self.log.fresh()
     }
 
     #[inline]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
-        self.0.refresh(state, now)
+        self.log.refresh(state, now)
     }
 
     #[inline]
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
-        self.0.assess(view, now, cost)
+        self.log.assess(view, now, cost)
     }
 
     #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        self.0.charge(state, now, cost);
+        let seen = self.log.prune(state, now);
+        self.log.insert(state, seen, cost.get());
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
-        self.0.give_back(state, charged, units, now)
+        self.log.prune(state, now);
+        self.log.take(state, charged.resets_at - self.window, units)
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
-        self.0.owe(state, units, now)
+        let seen = self.log.prune(state, now);
+        let units = units.min(self.log.room_for_debt(state));
+        if units > 0 {
+            self.log.insert(state, seen, units);
+        }
+        units
     }
 
     fn consumed(&self, state: &State, now: Timestamp) -> u64 {
-        self.0.consumed(state, now)
+        self.log.consumed(state, now)
     }
 
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        self.0.resume(units, now)
+    fn counts_from(&self, state: &State) -> Timestamp {
+        self.log.counts_from(state)
     }
 
-    /// Permits are retained, so they can be returned under any limit.
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        self.log.resume(units, at)
+    }
+
+    /// Permits are retained with their expiry, so they can be returned under any limit.
+    fn convert(&self, from: &Self, state: &State) -> State {
         let mut converted = state.clone();
-        from.0.prune(&mut converted, now);
-        self.0.prune(&mut converted, now);
+        converted.shift(from.window, self.window);
         converted
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        self.0.is_fresh(state, now)
+        self.log.is_fresh(state, now)
     }
 
     fn max_heap_bytes(&self) -> usize {
-        self.0.max_heap_bytes()
+        self.log.max_heap_bytes()
     }
 }

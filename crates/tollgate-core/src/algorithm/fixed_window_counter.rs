@@ -16,14 +16,20 @@ pub struct FixedWindowCounter {
     window: u64,
 }
 
-/// The fixed window counter's state: `used` units were charged in window number `index` since the
-/// epoch.
+/// The fixed window counter's state: `used` units were charged in the window that contains `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The window's number, counted from the epoch.
-    pub index: u64,
+    /// When the last charge was made.
+    pub at: Timestamp,
     /// The units charged in that window.
     pub used: u64,
+}
+
+/// The units used in a window, and the window's start.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    start: Timestamp,
+    used: u64,
 }
 
 impl FixedWindowCounter {
@@ -31,74 +37,84 @@ impl FixedWindowCounter {
         Self { limit: form.limit, window: form.window.get() }
     }
 
-    /// The start of window number `index`. A corrupt state may contain an index beyond the
-    /// representable time.
-    fn start(&self, index: u64) -> Timestamp {
-        Timestamp::from_micros(index.saturating_mul(self.window))
+    /// The start of the window that contains `instant`.
+    fn start(&self, instant: Timestamp) -> Timestamp {
+        instant - Micros::new(instant.as_micros() % self.window)
     }
 
-    /// The time until the state's window is over.
-    fn until_end(&self, state: State, now: Timestamp) -> Micros {
-        self.start(state.index + 1).since(now)
+    /// The time until the view's window is over.
+    fn until_end(&self, view: View, now: Timestamp) -> Micros {
+        (view.start + Micros::new(self.window)).since(now)
+    }
+
+    /// The state after `units` more were charged.
+    fn add(&self, state: &State, view: View, units: u64, now: Timestamp) -> State {
+        // The clock may have stepped back within the window.
+        let at = if view.used == 0 { now } else { now.max(state.at) };
+        State { at, used: view.used + units }
     }
 
     #[inline(always)]
-    fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
-        let reset_after = if state.used == 0 { Micros::ZERO } else { self.until_end(state, now) };
-        let remaining = self.limit.saturating_sub(state.used);
+    fn decide(&self, view: View, now: Timestamp, outcome: Outcome) -> Decision {
+        let reset_after = if view.used == 0 { Micros::ZERO } else { self.until_end(view, now) };
+        let remaining = self.limit.saturating_sub(view.used);
         Decision { outcome, limit: self.limit, remaining, reset_after }
     }
 }
 
 impl Rule for FixedWindowCounter {
     type State = State;
-    type View<'a> = State;
+    type View<'a> = View;
 
     fn fresh(&self) -> State {
-        State { index: 0, used: 0 }
+        State { at: Timestamp::EPOCH, used: 0 }
     }
 
     #[inline(always)]
-    fn refresh(&self, state: &State, now: Timestamp) -> State {
-        let index = now.as_micros() / self.window;
-        if index > state.index || state.used == 0 { State { index, used: 0 } } else { *state }
+    fn refresh(&self, state: &State, now: Timestamp) -> View {
+        let start = self.start(now);
+        if state.at < start || state.used == 0 {
+            return View { start, used: 0 };
+        }
+        // The clock may have stepped back to before the state's window.
+        let start = if state.at <= now { start } else { self.start(state.at) };
+        View { start, used: state.used }
     }
 
     #[inline(always)]
-    fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
+    fn assess(&self, view: View, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
-        let (state, outcome) = if cost > self.limit {
+        let (after, outcome) = if cost > self.limit {
             (view, Outcome::ExceedsCapacity)
         } else if cost == 0 || view.used + cost <= self.limit {
-            let charged_at = now.max(self.start(view.index));
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
-            (State { used: view.used + cost, ..view }, outcome)
+            let charged_at = now.max(view.start);
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 };
+            (View { used: view.used + cost, ..view }, outcome)
         } else {
             (view, Outcome::Deny { retry_after: self.until_end(view, now) })
         };
-        self.decide(state, now, outcome)
+        self.decide(after, now, outcome)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        let view = self.refresh(state, now);
-        *state = State { used: view.used + cost.get(), ..view };
+        *state = self.add(state, self.refresh(state, now), cost.get(), now);
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
-        if charged.charged_at.as_micros() / self.window != view.index {
+        if self.start(charged.charged_at) != view.start {
             return 0;
         }
         let units = units.min(view.used);
-        *state = State { used: view.used - units, ..view };
+        state.used = view.used - units;
         units
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(view.used));
-        *state = State { used: view.used + units, ..view };
+        *state = self.add(state, view, units, now);
         units
     }
 
@@ -106,17 +122,12 @@ impl Rule for FixedWindowCounter {
         self.refresh(state, now).used
     }
 
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        State { index: now.as_micros() / self.window, used: units }
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.at
     }
 
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        if from.window == self.window {
-            return *state;
-        }
-        // The clock may have stepped back to before the state's window.
-        let seen = now.max(from.start(state.index));
-        self.resume(from.consumed(state, now), seen)
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        State { at, used: units }
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
@@ -124,7 +135,7 @@ impl Rule for FixedWindowCounter {
     }
 
     fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {
-        let end = (self.refresh(state, now).index + 1) * self.window;
+        let end = self.refresh(state, now).start.as_micros() + self.window;
         Timestamp::from_micros(end - 1)
     }
 }

@@ -12,7 +12,7 @@
 
 use super::{Form, LeakyMode, Rule};
 use crate::math::mul_div_ceil;
-use crate::scale::Scale;
+use crate::scale::{MAX_REFUNDED, Scale};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
 /// The leaky bucket rule: up to `capacity` units, with `limit` units draining per window.
@@ -32,6 +32,8 @@ pub struct State {
     pub level: u64,
     /// When the last charge was made.
     pub at: Timestamp,
+    /// The number of units refunded so far, scaled. Zero in queue mode.
+    pub refunded: u64,
 }
 
 impl LeakyBucket {
@@ -93,6 +95,10 @@ impl LeakyBucket {
         }
     }
 
+    const fn allowed(view: State, delay: Micros) -> Outcome {
+        Outcome::Allow { delay, charged_at: view.at, refunded: view.refunded }
+    }
+
     /// If the wait is too long, no units remain, regardless of the level.
     fn remaining(&self, state: State, now: Timestamp) -> u64 {
         if self.too_long(state, now) > Micros::ZERO {
@@ -108,13 +114,12 @@ impl LeakyBucket {
             return (view, Outcome::ExceedsCapacity);
         }
         if cost == 0 {
-            return (view, Outcome::Allow { delay: Micros::ZERO, charged_at: view.at });
+            return (view, Self::allowed(view, Micros::ZERO));
         }
         let level = view.level + cost * self.scale.unit;
         let too_long = self.too_long(view, now);
         if level <= self.full && too_long == Micros::ZERO {
-            let delay = self.delay(view, now);
-            return (State { level, ..view }, Outcome::Allow { delay, charged_at: view.at });
+            return (State { level, ..view }, Self::allowed(view, self.delay(view, now)));
         }
         // Room becomes available as the bucket drains, but the bucket does not drain while the
         // clock is behind the last charge. The wait gets shorter even then.
@@ -139,15 +144,15 @@ impl Rule for LeakyBucket {
     type View<'a> = State;
 
     fn fresh(&self) -> State {
-        State { level: 0, at: Timestamp::EPOCH }
+        State { level: 0, at: Timestamp::EPOCH, refunded: 0 }
     }
 
     #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let drained = now.since(state.at).get().saturating_mul(self.scale.rate);
         match state.level.saturating_sub(drained) {
-            0 => State { level: 0, at: now },
-            level => State { level, at: now.max(state.at) },
+            0 => State { level: 0, at: now, ..*state },
+            level => State { level, at: now.max(state.at), ..*state },
         }
     }
 
@@ -164,21 +169,22 @@ impl Rule for LeakyBucket {
     }
 
     /// In queue mode, only the last charge is refunded: later requests already have their departure
-    /// times, and two requests must not leave at the same time. In meter mode, the units that have
-    /// not drained yet are refunded.
+    /// times, and two requests must not leave at the same time. In meter mode, the units that
+    /// certainly have not drained yet are refunded (see `Scale::refundable`).
+    ///
+    /// The level at the last charge is corrected, and drains from then on.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
-        let scaled = units.min(charged.cost.get()) * self.scale.unit;
         match self.mode {
-            // As if the last charge had been smaller: the level drains again from the time of the
-            // charge.
-            LeakyMode::Queue { .. } if self.is_last(*state, charged) => state.level -= scaled,
+            LeakyMode::Queue { .. } if self.is_last(*state, charged) => {
+                state.level -= units.min(charged.cost.get()) * self.scale.unit;
+            }
             LeakyMode::Queue { .. } => return 0,
             LeakyMode::Meter => {
-                let since = view.at.since(charged.charged_at).get();
-                let drained = since.saturating_mul(self.scale.rate);
-                let level = view.level - scaled.saturating_sub(drained).min(view.level);
-                *state = State { level, ..view };
+                let scaled = self.scale.refundable(charged, units, view.refunded, view.at);
+                let scaled = scaled.min(view.level);
+                state.level -= scaled;
+                state.refunded += scaled;
             }
         }
         (view.level - self.refresh(state, now).level) / self.scale.unit
@@ -191,20 +197,39 @@ impl Rule for LeakyBucket {
         units
     }
 
+    /// Another version never fills the bucket beyond its capacity. Otherwise a client would wait
+    /// under a small quota for units that a larger quota had granted.
+    fn count(&self, state: &mut State, units: u64, now: Timestamp) -> bool {
+        *state = self.refresh(state, now);
+        let level = state.level.saturating_add(units.saturating_mul(self.scale.unit));
+        state.level = level.min(self.full).max(state.level);
+        level == state.level
+    }
+
     fn consumed(&self, state: &State, now: Timestamp) -> u64 {
         self.refresh(state, now).level.div_ceil(self.scale.unit)
     }
 
-    /// The bucket never contains more than its capacity. Otherwise a client would wait under a
-    /// small quota for units that a larger quota had granted.
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        State { level: units.min(self.capacity) * self.scale.unit, at: now }
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.at
     }
 
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        let view = from.refresh(state, now);
-        let level = mul_div_ceil(view.level, self.scale.unit, from.scale.unit).min(self.full);
-        State { level, at: view.at }
+    /// The bucket is at most full, for the same reason as in [`count`](Rule::count).
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        State { level: units.min(self.capacity) * self.scale.unit, at, refunded: 0 }
+    }
+
+    fn convert(&self, from: &Self, state: &State) -> State {
+        let level = mul_div_ceil(state.level, self.scale.unit, from.scale.unit).min(self.full);
+        State { level, at: state.at, refunded: 0 }
+    }
+
+    fn restart_refunds(&self, state: &mut State) -> bool {
+        let restarts = state.refunded > MAX_REFUNDED;
+        if restarts {
+            state.refunded = 0;
+        }
+        restarts
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

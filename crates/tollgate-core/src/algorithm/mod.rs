@@ -29,6 +29,7 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
+use core::any::Any;
 use core::fmt;
 use core::str::FromStr;
 
@@ -85,21 +86,39 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// charged units.
     fn owe(&self, state: &mut Self::State, units: u64, now: Timestamp) -> u64;
 
+    /// Counts `units` that another version of the quota has charged to the same key. Returns
+    /// whether all of them count. If not, the state is full, and earlier charges can no longer be
+    /// refunded, because some of their units may be among those that do not count.
+    fn count(&self, state: &mut Self::State, units: u64, now: Timestamp) -> bool {
+        self.owe(state, units, now) == units
+    }
+
     /// Returns the units that count at `now`, rounded up.
     fn consumed(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// Returns a state in which `units` count at `now`, for a key about which only this number is
-    /// known.
-    fn resume(&self, units: u64, now: Timestamp) -> Self::State;
+    /// Returns the instant at which the state's units count as charged under another quota: the last
+    /// charge or, with refill in intervals, the interval's start.
+    fn counts_from(&self, state: &Self::State) -> Timestamp;
 
-    /// Converts a state written under the rule `from`, which has the same algorithm. The consumed
-    /// units still count, rounded up.
+    /// Returns a state in which `units` were charged at `at`, for a key about which only this is
+    /// known.
+    fn resume(&self, units: u64, at: Timestamp) -> Self::State;
+
+    /// Converts a state written under the rule `from`, which has the same algorithm. The units that
+    /// counted then still count from that instant on, rounded up.
     ///
-    /// Two versions of a quota side by side therefore admit no more than the larger quota alone.
-    /// For counters, this requires one window to be a multiple of the other. Otherwise, units that
-    /// have expired in one window may still be inside the other window and be admitted again.
-    fn convert(&self, from: &Self, state: &Self::State, now: Timestamp) -> Self::State {
-        self.resume(from.consumed(state, now), now)
+    /// The result depends only on the state, not on the clock, because a denial does not store it:
+    /// if each denial converted the state at its own time, the client's wait would never end.
+    fn convert(&self, from: &Self, state: &Self::State) -> Self::State {
+        let at = from.counts_from(state);
+        self.resume(from.consumed(state, at), at)
+    }
+
+    /// Restarts the count of refunded units if it is about to exceed the range of exact numbers,
+    /// and returns whether it did. Earlier charges can then no longer be refunded.
+    fn restart_refunds(&self, state: &mut Self::State) -> bool {
+        let _ = state;
+        false
     }
 
     /// Returns whether the state equals [`fresh`](Rule::fresh), both now and later.
@@ -117,6 +136,17 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     fn max_heap_bytes(&self) -> usize {
         0
     }
+}
+
+/// Returns the state under `rule` that continues a state written under `from`, another version of
+/// the quota. If the algorithm changed, only the number of units and their time are known.
+pub fn converted<R: Rule, F: Rule>(rule: &R, from: &F, state: &F::State) -> R::State {
+    let same = (from as &dyn Any).downcast_ref::<R>().zip((state as &dyn Any).downcast_ref());
+    if let Some((from, state)) = same {
+        return rule.convert(from, state);
+    }
+    let at = from.counts_from(state);
+    rule.resume(from.consumed(state, at), at)
 }
 
 /// An algorithm and its settings.
@@ -295,6 +325,21 @@ pub enum AnyRule {
     Penalty(Penalty),
 }
 
+impl AnyRule {
+    /// Whether a charge under one rule also counts under the other, if both are versions of the
+    /// same policy. Quota units, permits and strikes do not count as one another.
+    pub const fn counts_with(&self, other: &Self) -> bool {
+        const fn measured(rule: &AnyRule) -> u8 {
+            match rule {
+                AnyRule::ConcurrentRequests(_) => 1,
+                AnyRule::Penalty(_) => 2,
+                _ => 0,
+            }
+        }
+        measured(self) == measured(other)
+    }
+}
+
 /// The header of a stored state. It has the information needed to read the state after the policy
 /// has changed, or in a replica that runs another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -315,7 +360,7 @@ pub struct Form {
 
 impl Form {
     /// The layout version that this crate describes.
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
 
     /// Returns the rule that reads and writes states of this form.
     ///

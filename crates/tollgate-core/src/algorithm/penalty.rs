@@ -131,7 +131,7 @@ impl Rule for Penalty {
         let outcome = if is_blocked && cost > Cost::ZERO {
             Outcome::Deny { retry_after: state.blocked_until.since(now) }
         } else {
-            Outcome::Allow { delay: Micros::ZERO, charged_at: seen }
+            Outcome::Allow { delay: Micros::ZERO, charged_at: seen, refunded: 0 }
         };
         let live = state.strikes.len() - head;
         let last = state.strikes.back().filter(|_| live > 0).map(|last| *last + self.within);
@@ -178,15 +178,19 @@ impl Rule for Penalty {
         0
     }
 
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.last_seen
+    }
+
     /// Quota units are not strikes either.
-    fn resume(&self, _: u64, now: Timestamp) -> State {
-        State { last_seen: now, ..self.fresh() }
+    fn resume(&self, _: u64, at: Timestamp) -> State {
+        State { last_seen: at, ..self.fresh() }
     }
 
     /// The strikes, the block and its level are retained. If there are already more strikes than
     /// the new number allows, a single further strike starts a block.
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        Self::settle_down(from.refresh(state, now))
+    fn convert(&self, from: &Self, state: &State) -> State {
+        Self::settle_down(from.refresh(state, state.last_seen))
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

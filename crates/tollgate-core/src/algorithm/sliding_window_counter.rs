@@ -22,22 +22,24 @@ pub struct SlidingWindowCounter {
     window: u64,
 }
 
-/// The sliding window counter's state: `current` units were charged in window number `index` since
-/// the epoch, `previous` units in the window before.
+/// The sliding window counter's state: `current` units were charged in the window that contains
+/// `at`, `previous` units in the window before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The window's number, counted from the epoch.
-    pub index: u64,
+    /// When the last charge was made.
+    pub at: Timestamp,
     /// The units charged in the previous window.
     pub previous: u64,
     /// The units charged in this window.
     pub current: u64,
 }
 
-/// A state, and the time elapsed in its window.
+/// The units used in two windows, the later window's start, and the time elapsed in it.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    state: State,
+    start: Timestamp,
+    previous: u64,
+    current: u64,
     elapsed: u64,
 }
 
@@ -48,20 +50,32 @@ impl SlidingWindowCounter {
 
     /// The units from the previous window that still count.
     fn weighted(&self, view: View) -> u64 {
-        if view.state.previous == 0 {
+        if view.previous == 0 {
             return 0;
         }
-        mul_div_ceil(view.state.previous, self.window - view.elapsed, self.window)
+        mul_div_ceil(view.previous, self.window - view.elapsed, self.window)
     }
 
     fn used(&self, view: View) -> u64 {
-        view.state.current + self.weighted(view)
+        view.current + self.weighted(view)
     }
 
-    /// The start of window number `index`. A corrupt state may contain an index beyond the
-    /// representable time.
-    fn start(&self, index: u64) -> Timestamp {
-        Timestamp::from_micros(index.saturating_mul(self.window))
+    /// The start of the window that contains `instant`.
+    fn start(&self, instant: Timestamp) -> Timestamp {
+        instant - Micros::new(instant.as_micros() % self.window)
+    }
+
+    /// The start of the window that is this number of windows after the window at `start`.
+    fn later(&self, start: Timestamp, windows: u64) -> Timestamp {
+        start + Micros::new(windows * self.window)
+    }
+
+    /// The state after `units` more were charged.
+    fn add(&self, state: &State, view: View, units: u64, now: Timestamp) -> State {
+        let View { previous, current, .. } = view;
+        // The clock may have stepped back within the window.
+        let at = if previous + current == 0 { now } else { now.max(state.at) };
+        State { at, previous, current: current + units }
     }
 
     /// The time after a window's start at which the `previous` window's units weigh at most `room`.
@@ -75,22 +89,22 @@ impl SlidingWindowCounter {
     /// The first instant at which `cost` fits. This is in the current window if only the previous
     /// window's share is in the way; otherwise it is when the current count has aged enough.
     fn fits_at(&self, view: View, cost: u64) -> Timestamp {
-        let State { index, previous, current } = view.state;
+        let View { start, previous, current, .. } = view;
         let room = self.limit - cost;
         if current <= room {
             let elapsed = self.until_weight(previous, room - current);
-            return self.start(index) + Micros::new(elapsed);
+            return start + Micros::new(elapsed);
         }
-        self.start(index + 1) + Micros::new(self.until_weight(current, room))
+        self.later(start, 1) + Micros::new(self.until_weight(current, room))
     }
 
     #[inline(always)]
-    fn decide(&self, state: State, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
-        let State { index, previous, current } = state;
+    fn decide(&self, view: View, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
+        let View { start, previous, current, .. } = view;
         let reset_after = match (previous, current) {
             (0, 0) => Micros::ZERO,
-            (_, 0) => self.start(index + 1).since(now),
-            _ => self.start(index + 2).since(now),
+            (_, 0) => self.later(start, 1).since(now),
+            _ => self.later(start, 2).since(now),
         };
         let remaining = self.limit.saturating_sub(used);
         Decision { outcome, limit: self.limit, remaining, reset_after }
@@ -102,18 +116,25 @@ impl Rule for SlidingWindowCounter {
     type View<'a> = View;
 
     fn fresh(&self) -> State {
-        State { index: 0, previous: 0, current: 0 }
+        State { at: Timestamp::EPOCH, previous: 0, current: 0 }
     }
 
     #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> View {
-        let index = now.as_micros() / self.window;
-        let state = match index.saturating_sub(state.index) {
-            0 if state.previous > 0 || state.current > 0 => *state,
-            1 => State { index, previous: state.current, current: 0 },
-            _ => State { index, previous: 0, current: 0 },
-        };
-        View { state, elapsed: now.since(self.start(state.index)).get() }
+        let State { at, previous, current } = *state;
+        let start = self.start(now);
+        let elapsed = now.since(start).get();
+        if at < start {
+            let is_previous = start.since(at).get() <= self.window;
+            let previous = if is_previous { current } else { 0 };
+            return View { start, previous, current: 0, elapsed };
+        }
+        if at <= now || previous + current == 0 {
+            return View { start, previous, current, elapsed };
+        }
+        // The clock may have stepped back to before the state's window.
+        let start = self.start(at);
+        View { start, previous, current, elapsed: now.since(start).get() }
     }
 
     #[inline(always)]
@@ -123,27 +144,28 @@ impl Rule for SlidingWindowCounter {
         let (taken, outcome) = if cost > self.limit {
             (0, Outcome::ExceedsCapacity)
         } else if cost == 0 || used + cost <= self.limit {
-            let charged_at = now.max(self.start(view.state.index));
-            (cost, Outcome::Allow { delay: Micros::ZERO, charged_at })
+            let charged_at = now.max(view.start);
+            (cost, Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 })
         } else {
             (0, Outcome::Deny { retry_after: self.fits_at(view, cost).since(now) })
         };
-        let state = State { current: view.state.current + taken, ..view.state };
-        self.decide(state, used + taken, now, outcome)
+        let after = View { current: view.current + taken, ..view };
+        self.decide(after, used + taken, now, outcome)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
-        *state = self.refresh(state, now).state;
-        state.current += cost.get();
+        *state = self.add(state, self.refresh(state, now), cost.get(), now);
     }
 
+    /// Corrects the counts as of the last charge, so `at` does not change.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
-        *state = self.refresh(state, now).state;
-        let index = charged.charged_at.as_micros() / self.window;
-        let count = if index == state.index {
+        let (charged_in, last) = (self.start(charged.charged_at), self.start(state.at));
+        let count = if self.later(charged_in, 2) <= now {
+            return 0;
+        } else if charged_in == last {
             &mut state.current
-        } else if index + 1 == state.index {
+        } else if self.later(charged_in, 1) == last {
             &mut state.previous
         } else {
             return 0;
@@ -156,7 +178,7 @@ impl Rule for SlidingWindowCounter {
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(self.used(view)));
-        *state = State { current: view.state.current + units, ..view.state };
+        *state = self.add(state, view, units, now);
         units
     }
 
@@ -164,26 +186,29 @@ impl Rule for SlidingWindowCounter {
         self.used(self.refresh(state, now))
     }
 
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        State { index: now.as_micros() / self.window, previous: 0, current: units }
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.at
     }
 
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        State { at, previous: 0, current: units }
+    }
+
+    fn convert(&self, from: &Self, state: &State) -> State {
         if from.window == self.window {
             return *state;
         }
-        // The clock may have stepped back to before the state's window.
-        let seen = now.max(from.start(state.index));
-        self.resume(from.consumed(state, now), seen)
+        let at = from.counts_from(state);
+        self.resume(from.consumed(state, at), at)
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        let State { previous, current, .. } = self.refresh(state, now).state;
-        previous == 0 && current == 0
+        let View { previous, current, .. } = self.refresh(state, now);
+        previous + current == 0
     }
 
     fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {
-        let end = (self.refresh(state, now).state.index + 1) * self.window;
+        let end = self.refresh(state, now).start.as_micros() + self.window;
         Timestamp::from_micros(end - 1)
     }
 }

@@ -101,6 +101,22 @@ impl SlidingWindowLog {
         seen
     }
 
+    /// The units that can be charged until the debt reaches the limit, in a pruned state.
+    pub(super) fn room_for_debt(&self, state: &State) -> u64 {
+        (2 * self.limit).saturating_sub(state.total() - state.base)
+    }
+
+    /// Forgets the oldest units beyond twice the limit, which cannot change a decision while the
+    /// newer units count. Returns whether there were such units.
+    fn trim(&self, state: &mut State) -> bool {
+        let over = (state.total() - state.base).saturating_sub(2 * self.limit);
+        state.base += over;
+        while state.entries.front().is_some_and(|oldest| oldest.total <= state.base) {
+            state.entries.pop_front();
+        }
+        over > 0
+    }
+
     /// Adds an entry, or adds to the last entry if both share a grid point.
     fn push(&self, state: &mut State, seen: Timestamp, units: u64) {
         let at = self.round_up(seen);
@@ -111,6 +127,43 @@ impl SlidingWindowLog {
         }
         if total > REBASE {
             state.rebase();
+        }
+    }
+
+    /// Removes up to `units` from the entry at an instant, and returns the number removed.
+    pub(super) fn take(&self, state: &mut State, at: Timestamp, units: u64) -> u64 {
+        let Ok(index) = state.entries.binary_search_by_key(&at, |entry| entry.at) else {
+            return 0;
+        };
+        let before = if index == 0 { state.base } else { state.entries[index - 1].total };
+        let units = units.min(state.entries[index].total - before);
+        if index == 0 && state.entries[0].total == before + units {
+            // Drop the oldest charge as if it had aged out, so the other entries need no change.
+            state.base += units;
+            state.entries.pop_front();
+            return units;
+        }
+        for entry in state.entries.range_mut(index..) {
+            entry.total -= units;
+        }
+        if state.entries[index].total == before {
+            state.entries.remove(index);
+        }
+        units
+    }
+
+    /// Adds an entry among newer entries, which only permits need.
+    pub(super) fn insert(&self, state: &mut State, at: Timestamp, units: u64) {
+        let index = state.entries.partition_point(|entry| entry.at < at);
+        if index == state.entries.len() {
+            return self.push(state, at, units);
+        }
+        let before = if index == 0 { state.base } else { state.entries[index - 1].total };
+        if state.entries[index].at > at {
+            state.entries.insert(index, Entry { at, total: before });
+        }
+        for entry in state.entries.range_mut(index..) {
+            entry.total += units;
         }
     }
 }
@@ -139,7 +192,8 @@ impl Rule for SlidingWindowLog {
         let (outcome, used_after, newest) = if cost > self.limit {
             (Outcome::ExceedsCapacity, used, view.newest())
         } else if cost == 0 || used + cost <= self.limit {
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.seen };
+            let (delay, charged_at) = (Micros::ZERO, view.seen);
+            let outcome = Outcome::Allow { delay, charged_at, refunded: 0 };
             let newest = if cost == 0 {
                 view.newest()
             } else {
@@ -172,53 +226,49 @@ impl Rule for SlidingWindowLog {
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         self.prune(state, now);
-        let at = self.round_up(charged.charged_at);
-        let Ok(index) = state.entries.binary_search_by_key(&at, |entry| entry.at) else {
-            return 0;
-        };
-        let before = if index == 0 { state.base } else { state.entries[index - 1].total };
-        let units = units.min(state.entries[index].total - before);
-        if index == 0 && state.entries[0].total == before + units {
-            // Drop the oldest charge as if it had aged out, so the other entries need no change.
-            state.base += units;
-            state.entries.pop_front();
-            return units;
-        }
-        for entry in state.entries.range_mut(index..) {
-            entry.total -= units;
-        }
-        if state.entries[index].total == before {
-            state.entries.remove(index);
-        }
-        units
+        self.take(state, self.round_up(charged.charged_at), units)
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let seen = self.prune(state, now);
-        let units = units.min((2 * self.limit).saturating_sub(state.total() - state.base));
+        let units = units.min(self.room_for_debt(state));
         if units > 0 {
             self.push(state, seen, units);
         }
         units
     }
 
+    /// The newest units count, because they count for longest.
+    fn count(&self, state: &mut State, units: u64, now: Timestamp) -> bool {
+        let seen = self.prune(state, now);
+        let counted = units.min(2 * self.limit);
+        self.push(state, seen, counted);
+        !self.trim(state) && counted == units
+    }
+
     fn consumed(&self, state: &State, now: Timestamp) -> u64 {
         state.total() - self.refresh(state, now).base
     }
 
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        let mut state = State { last_seen: now, ..self.fresh() };
+    /// The newest entry may be rounded up to later than the last charge, and a refund may have been
+    /// seen since.
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.entries.back().map_or(state.last_seen, |newest| newest.at.min(state.last_seen))
+    }
+
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        let mut state = State { last_seen: at, ..self.fresh() };
+        let units = units.min(2 * self.limit);
         if units > 0 {
-            self.push(&mut state, now, units);
+            self.push(&mut state, at, units);
         }
         state
     }
 
-    /// Charges move to the new grid and age by the new window. Expired charges remain expired even
-    /// if the new window includes them: a store may already have dropped the key, and that must
-    /// make no difference.
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        let view = from.refresh(state, now);
+    /// Charges move to the new grid and age by the new window. Charges that had expired in the old
+    /// window at the last charge remain expired, because the state may have dropped them.
+    fn convert(&self, from: &Self, state: &State) -> State {
+        let view = from.refresh(state, state.last_seen);
         let mut converted =
             State { entries: VecDeque::new(), base: view.base, last_seen: view.seen };
         for entry in state.entries.range(view.head..) {
@@ -228,11 +278,8 @@ impl Rule for SlidingWindowLog {
                 _ => converted.entries.push_back(Entry { at, ..*entry }),
             }
         }
-        // A smaller quota has less memory. Merge the oldest charges that still count into the next
-        // ones, so they count longer, never shorter.
-        self.prune(&mut converted, now);
-        let over = converted.entries.len().saturating_sub(self.max_entries());
-        converted.entries.drain(..over);
+        self.prune(&mut converted, view.seen);
+        self.trim(&mut converted);
         converted
     }
 
@@ -267,6 +314,13 @@ impl State {
             if skip(&self.entries[middle]) { low = middle + 1 } else { high = middle }
         }
         low
+    }
+
+    /// Moves all entries in time: `later` by a span, then `earlier` by another.
+    pub(super) fn shift(&mut self, later: Micros, earlier: Micros) {
+        for entry in &mut self.entries {
+            entry.at = entry.at + later - earlier;
+        }
     }
 
     /// Restarts the running totals from zero.

@@ -16,7 +16,7 @@
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;
-use crate::scale::Scale;
+use crate::scale::{MAX_REFUNDED, Scale};
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
 /// The token bucket rule: up to `capacity` tokens, with `limit` tokens refilled per `window`.
@@ -40,6 +40,8 @@ pub struct State {
     pub missing: u64,
     /// The time of the last charge or, with refill in intervals, the interval's start.
     pub at: Timestamp,
+    /// The number of tokens refunded so far, scaled. Zero with refill in intervals.
+    pub refunded: u64,
 }
 
 impl TokenBucket {
@@ -92,7 +94,7 @@ impl Rule for TokenBucket {
     type View<'a> = State;
 
     fn fresh(&self) -> State {
-        State { missing: 0, at: Timestamp::EPOCH }
+        State { missing: 0, at: Timestamp::EPOCH, refunded: 0 }
     }
 
     #[inline(always)]
@@ -109,8 +111,8 @@ impl Rule for TokenBucket {
             }
         };
         match state.missing.saturating_sub(restored) {
-            0 => State { missing: 0, at: now },
-            missing => State { missing, at: at.max(state.at) },
+            0 => State { missing: 0, at: now, ..*state },
+            missing => State { missing, at: at.max(state.at), ..*state },
         }
     }
 
@@ -122,7 +124,8 @@ impl Rule for TokenBucket {
         } else {
             let missing = view.missing + cost * self.scale.unit;
             if cost == 0 || missing <= self.full {
-                let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: now.max(view.at) };
+                let (charged_at, refunded) = (now.max(view.at), view.refunded);
+                let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at, refunded };
                 (State { missing, ..view }, outcome)
             } else {
                 let fits_at = view.at + self.until_restored(missing - self.full);
@@ -138,28 +141,26 @@ impl Rule for TokenBucket {
         state.missing += cost.get() * self.scale.unit;
     }
 
-    /// Greedy: tokens refilled since the charge may be the same units and are not refunded again.
-    /// Interval: units are only refunded within the charge's interval. If the charge started the
-    /// interval, the interval restarts now.
+    /// Greedy: tokens that may have been refilled since the charge are not refunded again (see
+    /// `Scale::refundable`). The level at the last charge is corrected, so `at` does not change.
+    ///
+    /// Interval: units are only refunded within the charge's interval. The interval continues even
+    /// if this charge started it, because other clients may wait for its end.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
-        *state = self.refresh(state, now);
-        let units = units.min(charged.cost.get());
+        let view = self.refresh(state, now);
         let scaled = match self.refill {
-            Refill::Greedy => {
-                let since = state.at.since(charged.charged_at).get();
-                let restored = since.saturating_mul(self.scale.rate);
-                (units * self.scale.unit).saturating_sub(restored)
-            }
-            Refill::Interval if charged.charged_at < state.at => 0,
-            Refill::Interval => {
-                if charged.charged_at == state.at && units == charged.cost.get() {
-                    state.at = now.max(state.at);
-                }
-                units
-            }
+            Refill::Greedy => self.scale.refundable(charged, units, view.refunded, view.at),
+            Refill::Interval if charged.charged_at < view.at => 0,
+            Refill::Interval => units.min(charged.cost.get()),
         };
-        let scaled = scaled.min(state.missing);
-        state.missing -= scaled;
+        let scaled = scaled.min(view.missing);
+        match self.refill {
+            Refill::Greedy => {
+                state.missing -= scaled;
+                state.refunded += scaled;
+            }
+            Refill::Interval => *state = State { missing: view.missing - scaled, ..view },
+        }
         scaled / self.scale.unit
     }
 
@@ -170,25 +171,39 @@ impl Rule for TokenBucket {
         units
     }
 
+    /// Never more than the capacity is missing because of another version. Otherwise a client would
+    /// pay under a small quota for units that a larger quota had granted.
+    fn count(&self, state: &mut State, units: u64, now: Timestamp) -> bool {
+        *state = self.refresh(state, now);
+        let missing = state.missing.saturating_add(units.saturating_mul(self.scale.unit));
+        state.missing = missing.min(self.full).max(state.missing);
+        missing == state.missing
+    }
+
     fn consumed(&self, state: &State, now: Timestamp) -> u64 {
         self.refresh(state, now).missing.div_ceil(self.scale.unit)
     }
 
-    /// Never more than the capacity is missing. Otherwise a client would pay under a small quota
-    /// for units that a larger quota had granted.
-    fn resume(&self, units: u64, now: Timestamp) -> State {
-        State { missing: units.min(self.capacity) * self.scale.unit, at: now }
+    fn counts_from(&self, state: &State) -> Timestamp {
+        state.at
     }
 
-    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        let view = from.refresh(state, now);
-        let missing = mul_div_ceil(view.missing, self.scale.unit, from.scale.unit).min(self.full);
-        let at = match self.refill {
-            // The interval continues, unless its length has changed, which starts a new interval.
-            Refill::Interval if from.refill == self.refill && from.window == self.window => view.at,
-            _ => now.max(view.at),
-        };
-        State { missing, at }
+    /// At most the capacity is missing, for the same reason as in [`count`](Rule::count).
+    fn resume(&self, units: u64, at: Timestamp) -> State {
+        State { missing: units.min(self.capacity) * self.scale.unit, at, refunded: 0 }
+    }
+
+    fn convert(&self, from: &Self, state: &State) -> State {
+        let missing = mul_div_ceil(state.missing, self.scale.unit, from.scale.unit).min(self.full);
+        State { missing, at: state.at, refunded: 0 }
+    }
+
+    fn restart_refunds(&self, state: &mut State) -> bool {
+        let restarts = state.refunded > MAX_REFUNDED;
+        if restarts {
+            state.refunded = 0;
+        }
+        restarts
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {

@@ -315,6 +315,15 @@ impl Policy {
         self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
     }
 
+    /// Returns whether a charge under one policy also counts under the other: they have the same
+    /// name, and both limit a rate, or requests in flight, or clients.
+    pub fn is_version_of(&self, other: &Self) -> bool {
+        self.is_same(other)
+            || (self.name_hash() == other.name_hash()
+                && self.rule().counts_with(other.rule())
+                && self.name() == other.name())
+    }
+
     /// Returns the same policy with `numerator / denominator` of its quota, for a tier's or a
     /// replica's share.
     ///

@@ -74,7 +74,9 @@ impl Flight {
                 prop_assert_eq!(decision.allows(), before + units <= limit);
                 if let Outcome::Allow { charged_at, .. } = decision.outcome {
                     rule.charge(&mut self.state, now, cost);
-                    let charged = Charged { cost, charged_at, leaves_at: now };
+                    let resets_at = charged_at + rule.window();
+                    let leaves_at = charged_at;
+                    let charged = Charged { cost, charged_at, leaves_at, resets_at, refunded: 0 };
                     self.requests.push(Request { charged, alive: true });
                 }
             }
@@ -92,6 +94,7 @@ impl Flight {
                 let units = charged.cost.get();
                 rule.give_back(&mut self.state, charged, units, now);
                 charged.charged_at = rule.renew(&mut self.state, units, now);
+                charged.resets_at = charged.charged_at + rule.window();
                 prop_assert_eq!(charged.charged_at, now);
             }
             Event::Dies(number) => {

@@ -67,9 +67,10 @@ fn reset_is_exact_under_shorter_window() {
     let mut key = limiter(&long);
     assert!(key.request(0, 1).allows());
     assert!(key.request(90, 1).allows());
-    let key = key.converted(&short, 140);
-    assert_eq!(key.peek(10).reset_after, Micros::ZERO);
-    assert!(key.is_fresh(10));
+    let key = key.converted(&short, 139);
+    assert_eq!(key.peek(10).reset_after, Micros::new(130));
+    assert!(!key.is_fresh(139));
+    assert!(key.is_fresh(140));
 }
 
 /// No instant follows the last representable one, so charges made then never expire.

@@ -19,9 +19,11 @@ pub(crate) trait Limiter {
 
     fn consumed(&self, now: u64) -> u64;
 
+    fn counts_from(&self) -> u64;
+
     fn is_fresh(&self, now: u64) -> bool;
 
-    /// The same key converted to another policy.
+    /// The same key converted to another policy at `now`. A store may have dropped a fresh key.
     fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter>;
 
     /// The exact state, in a form that can be compared.
@@ -57,11 +59,26 @@ pub(crate) fn resumed(policy: &Policy, units: u64, now: u64) -> Box<dyn Limiter>
 /// The receipt that a store would issue for a charge that this decision allowed.
 pub(crate) fn receipt(decision: &Decision, now: u64, cost: u64) -> Option<Charged> {
     match decision.outcome {
-        Outcome::Allow { delay, charged_at } if cost > 0 => {
-            Some(Charged { cost: Cost::new(cost), charged_at, leaves_at: instant(now) + delay })
-        }
+        Outcome::Allow { delay, charged_at, refunded } if cost > 0 => Some(Charged {
+            cost: Cost::new(cost),
+            charged_at,
+            leaves_at: instant(now) + delay,
+            resets_at: instant(now) + decision.reset_after,
+            refunded,
+        }),
         _ => None,
     }
+}
+
+/// The decision without a bucket's count of refunded units.
+pub(crate) fn without_refunds(decision: Decision) -> Decision {
+    let outcome = match decision.outcome {
+        Outcome::Allow { delay, charged_at, .. } => {
+            Outcome::Allow { delay, charged_at, refunded: 0 }
+        }
+        outcome => outcome,
+    };
+    Decision { outcome, ..decision }
 }
 
 pub(crate) fn instant(micros: u64) -> Timestamp {
@@ -100,6 +117,10 @@ impl<R: Rule> Limiter for RuleState<R> {
         self.rule.consumed(&self.state, instant(now))
     }
 
+    fn counts_from(&self) -> u64 {
+        self.rule.counts_from(&self.state).as_micros()
+    }
+
     fn is_fresh(&self, now: u64) -> bool {
         self.rule.is_fresh(&self.state, instant(now))
     }
@@ -107,13 +128,15 @@ impl<R: Rule> Limiter for RuleState<R> {
     /// Rules with the same algorithm can convert the state. Between different algorithms, only the
     /// consumed units carry over.
     fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter> {
-        let now = instant(now);
+        if self.is_fresh(now) {
+            return limiter(to);
+        }
         with_rule!(to.rule(), rule => {
             if let Some(to) = (rule as &dyn Any).downcast_ref::<R>() {
-                boxed(to.clone(), to.convert(&self.rule, &self.state, now))
+                boxed(to.clone(), to.convert(&self.rule, &self.state))
             } else {
-                let units = self.rule.consumed(&self.state, now);
-                boxed(rule.clone(), rule.resume(units, now))
+                let at = self.rule.counts_from(&self.state);
+                boxed(rule.clone(), rule.resume(self.rule.consumed(&self.state, at), at))
             }
         })
     }

@@ -50,7 +50,7 @@ impl Oracle {
             let delay = if cost == 0 { 0 } else { self.wait(now) };
             let charged_at = Timestamp::from_micros(self.written_at(now));
             self.take(now, cost);
-            Outcome::Allow { delay: Micros::new(delay), charged_at }
+            Outcome::Allow { delay: Micros::new(delay), charged_at, refunded: 0 }
         } else {
             let retry_after = least(|span| span > 0 && self.allows(now + span, cost));
             Outcome::Deny { retry_after: Micros::new(retry_after) }
@@ -107,16 +107,22 @@ impl Oracle {
         }
     }
 
-    /// The units that count at `then` if this log is read under `to` from `changed` on. Only
-    /// charges that still counted at `changed` are included. Their timestamps are rounded up to the
-    /// old grid and then to the new grid.
-    pub(crate) fn counts_in_log_of(&self, to: &Policy, changed: u64, then: u64) -> u64 {
+    /// The units that count at `then` if this log is read under `to`. Only charges that still
+    /// counted at the last charge are included. Their timestamps are rounded up to the old grid and
+    /// then to the new grid.
+    pub(crate) fn counts_in_log_of(&self, to: &Policy, then: u64) -> u64 {
         let to = Self::new(to);
+        let seen = self.seen(0);
         let counts = |charge: &&Taken| {
             let at = self.on_grid(charge.at);
-            at + self.window > self.seen(changed)
-                && to.on_grid(at) + to.window > self.seen(changed).max(then)
+            at + self.window > seen && to.on_grid(at) + to.window > seen.max(then)
         };
+        self.charges.iter().filter(counts).map(|c| c.units).sum()
+    }
+
+    /// The units of permits that count at `then`: each retains its own expiry.
+    pub(crate) fn permits(&self, then: u64) -> u64 {
+        let counts = |charge: &&Taken| charge.at + self.window > self.seen(then);
         self.charges.iter().filter(counts).map(|c| c.units).sum()
     }
 

@@ -155,8 +155,7 @@ mod tests {
     }
 
     fn refund(policy: &Policy) -> Request {
-        let charged =
-            Charged { cost: Cost::ONE, charged_at: Timestamp::EPOCH, leaves_at: Timestamp::EPOCH };
+        let charged = Charged::new(policy, Cost::ONE, Timestamp::EPOCH);
         let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
         let receipt = Receipt { id, source, policy: policy.clone(), key, charged };
         let lifetime = receipt.lifetime();

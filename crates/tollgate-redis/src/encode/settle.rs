@@ -68,6 +68,8 @@ impl Batch {
         put::<7>(&mut self.scratch, exact(charged.cost.get()));
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
+        put::<7>(&mut self.scratch, charged.resets_at.as_micros());
+        put::<7>(&mut self.scratch, charged.refunded);
         put::<7>(&mut self.scratch, lifetime.get());
         self.request(asked, &[state, settled]);
         Ok(())

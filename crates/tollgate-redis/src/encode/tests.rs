@@ -195,6 +195,8 @@ fn settlement_encodes_direction_and_units() {
             cost: Cost::new(5),
             charged_at: Timestamp::from_micros(3),
             leaves_at: Timestamp::from_micros(4),
+            resets_at: Timestamp::from_micros(6),
+            refunded: 7,
         },
     };
     for (actual, kind, units) in [(2, GIVE_BACK, 3), (5, GIVE_BACK, 0), (9, OWE, 4)] {

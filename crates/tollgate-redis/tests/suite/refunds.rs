@@ -195,8 +195,8 @@ impl Log {
     /// Refunds a unit somewhere in a log that was filled with `limit` units.
     fn refund_one_of(&mut self, key: &str, limit: u64, n: u64) {
         let at = Timestamp::from_micros(self.now - limit + 1 + n * 7_919 % limit);
-        let charged = Charged { cost: Cost::ONE, charged_at: at, leaves_at: at };
         let (id, policy) = (ReceiptId(n.into()), self.policy.clone());
+        let charged = Charged::new(&policy, Cost::ONE, at);
         let receipt = Receipt { id, source: Source::Store, policy, key: Key::GLOBAL, charged };
         let mut batch = Batch::new(1);
         let name = format!("{key}:{n}");

@@ -37,7 +37,7 @@ impl Reply {
 
     fn decision(&mut self, decision: &Decision, frozen: Micros) {
         let (code, wait, last) = match decision.outcome {
-            Outcome::Allow { delay, charged_at } => (1, delay, charged_at.as_micros()),
+            Outcome::Allow { delay, charged_at, .. } => (1, delay, charged_at.as_micros()),
             Outcome::WouldAllow => (2, Micros::ZERO, 0),
             Outcome::Deny { retry_after } => (3, retry_after, frozen.get()),
             Outcome::ExceedsCapacity => (4, Micros::ZERO, frozen.get()),
@@ -48,6 +48,9 @@ impl Reply {
         self.number::<7>(decision.reset_after.get());
         self.number::<7>(wait.get());
         self.number::<7>(last);
+        if let Outcome::Allow { refunded, .. } = decision.outcome {
+            self.number::<7>(refunded);
+        }
     }
 
     pub(super) fn settlement(&mut self, settlement: Settlement) {

@@ -111,11 +111,13 @@ impl Context<'_> {
         let settled = self.key(reader).clone();
         let id = receipt_id(&settled);
         let (units, cost) = (reader.number::<7>(), reader.number::<7>());
-        let [charged_at, leaves_at] =
-            [(); 2].map(|()| Timestamp::from_micros(reader.number::<7>()));
+        let [charged_at, leaves_at, resets_at] =
+            [(); 3].map(|()| Timestamp::from_micros(reader.number::<7>()));
+        let refunded = reader.number::<7>();
         // The lifetime follows from the policy, except for refunds over several slots.
         reader.number::<7>();
-        let charged = Charged { cost: Cost::new(cost), charged_at, leaves_at };
+        let cost_charged = Cost::new(cost);
+        let charged = Charged { cost: cost_charged, charged_at, leaves_at, resets_at, refunded };
         let receipt = Receipt { id, source: Source::Store, policy, key, charged };
         match kind {
             5 => Request::Renew(receipt),

@@ -10,7 +10,7 @@ use crate::denial::Denial;
 
 /// 2026-09-21T14:13:20.5Z
 const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_500_000);
-const ALLOW: Outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: NOW };
+const ALLOW: Outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: NOW, refunded: 0 };
 
 const fn deny(micros: u64) -> Outcome {
     Outcome::Deny { retry_after: Micros::new(micros) }

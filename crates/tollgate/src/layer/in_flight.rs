@@ -213,7 +213,7 @@ mod tests {
     fn ended_runtime_takes_no_renewal() {
         let policy = Policy::concurrent_requests("p", 1, Duration::from_secs(30)).unwrap();
         let now = Timestamp::EPOCH;
-        let charged = Charged { cost: Cost::ONE, charged_at: now, leaves_at: now };
+        let charged = Charged::new(&policy, Cost::ONE, now);
         let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
         let permit = Receipt { id, source, policy, key, charged };
         let renewer = LeaseRenewer::new(&MemoryStore::new(), [&permit.policy].into_iter()).unwrap();

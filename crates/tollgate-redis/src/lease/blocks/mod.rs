@@ -116,7 +116,7 @@ impl Blocks {
         let charged_at = first.granted_at;
         Taken {
             decision: Decision {
-                outcome: Outcome::Allow { delay: Micros::ZERO, charged_at },
+                outcome: Outcome::Allow { delay: Micros::ZERO, charged_at, refunded: 0 },
                 limit: self.capacity,
                 remaining: last.remaining.saturating_add(left).min(self.capacity),
                 reset_after: Micros::new(last.reset_after.get().saturating_sub(passed.get())),

@@ -164,7 +164,7 @@ async fn correct<St: Store>(store: &St, met: &[Option<Met<'_>>]) -> Result<(), S
                 source: verdict.source(),
                 policy: policy.clone(),
                 key: met.key.clone(),
-                charged: Charged { cost, charged_at, leaves_at: charged_at },
+                charged: Charged::new(policy, cost, charged_at),
             };
             let settled = store.settle(&receipt, actual).await?;
             if settled != (Settlement::Returned { units: 0 }) {

@@ -1,0 +1,308 @@
+//! Keys that were charged under several versions of their policy's quota.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+use tollgate_core::algorithm::{Rule, converted};
+use tollgate_core::{Charged, Cost, Key, Micros, Policy, Timestamp, with_rule};
+
+use crate::any_table::{AnyState, Kind};
+
+/// Keys with a state for each version of their quota, which changed while the key had units that
+/// counted: by a reload, a tier, or another build of the service beside this build.
+///
+/// Every charge counts under all versions, and each version decides by its own state. A key moves
+/// here from its policy's table with the first charge under another version, and stays until all
+/// its states are as good as unused. Most keys never do, so the tables stay small and fast.
+#[derive(Debug, Default)]
+pub(crate) struct Versions {
+    entries: HashTable<Entry>,
+    /// The bucket at which the next sweep starts.
+    cursor: usize,
+    /// The largest number of bytes that the entries may use outside the table.
+    promised: usize,
+}
+
+/// A key's versions, oldest first, with at least one version.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    key: Key,
+    versions: SmallVec<[Version; 2]>,
+}
+
+/// A key's state under a version of its policy.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) policy: Policy,
+    pub(crate) state: AnyState,
+    /// Charges before this instant cannot be told apart from others, so they are not refunded.
+    pub(crate) since: Timestamp,
+}
+
+/// A change to a key's state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Charge(Cost),
+    Owe(u64),
+    GiveBack(Charged, u64),
+}
+
+/// The maximum number of versions per key. Another version replaces the oldest.
+const MAX_VERSIONS: usize = 4;
+
+/// The smallest step in time.
+pub(crate) const NEXT: Micros = Micros::new(1);
+
+impl Change {
+    /// Changes the state under the version that the change names. Returns the number of units
+    /// charged or refunded.
+    pub(crate) fn apply<R: Rule>(self, rule: &R, state: &mut R::State, now: Timestamp) -> u64 {
+        match self {
+            Self::Charge(cost) => {
+                rule.charge(state, now, cost);
+                cost.get()
+            }
+            Self::Owe(units) => rule.owe(state, units, now),
+            Self::GiveBack(charged, units) => rule.give_back(state, &charged, units, now),
+        }
+    }
+}
+
+impl Versions {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.allocation_size() + self.promised
+    }
+
+    pub(crate) fn find(&self, hash: u64, key: &Key, policy: &Policy) -> Option<&Entry> {
+        self.entries.find(hash, |entry| entry.is_of(key, policy))
+    }
+
+    pub(crate) fn find_mut(&mut self, hash: u64, key: &Key, policy: &Policy) -> Option<&mut Entry> {
+        self.entries.find_mut(hash, |entry| entry.is_of(key, policy))
+    }
+
+    /// Changes a key's states, see [`Entry::change`]. `None` if the key is not here.
+    pub(crate) fn change(
+        &mut self,
+        hash: u64,
+        key: &Key,
+        policy: &Policy,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let entry = self.entries.find_mut(hash, |entry| entry.is_of(key, policy))?;
+        let before = entry.promise();
+        let units = entry.change(policy, change, now);
+        self.promised = self.promised + entry.promise() - before;
+        Some(units)
+    }
+
+    /// Inserts a key that had this version until now.
+    pub(crate) fn insert(&mut self, hash: u64, key: Key, first: Version, hasher: &RandomState) {
+        let entry = Entry { key, versions: SmallVec::from_iter([first]) };
+        self.promised += entry.promise();
+        self.entries.insert_unique(hash, entry, |entry| hasher.hash_one(&entry.key));
+    }
+
+    /// Returns the bytes that another key would take after `reserved` other keys.
+    pub(crate) fn bytes_of_one_more(&self, key: &Key, reserved: usize) -> usize {
+        let growth = self.entries.allocation_size().max(8 * size_of::<Entry>());
+        let is_full = self.entries.len() + reserved >= self.entries.capacity();
+        SPILLED + key.heap_bytes() + if is_full { growth } else { 0 }
+    }
+
+    /// Checks the next `buckets` buckets and removes keys that are as good as unused.
+    pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
+        let end = self.entries.num_buckets();
+        for _ in 0..buckets.min(end) {
+            self.cursor = if self.cursor + 1 < end { self.cursor + 1 } else { 0 };
+            if let Ok(entry) = self.entries.get_bucket_entry(self.cursor)
+                && entry.get().may_forget(now)
+            {
+                self.promised -= entry.remove().0.promise();
+            }
+        }
+    }
+
+    pub(crate) fn shrink(&mut self, hasher: &RandomState) {
+        if self.entries.len() < self.entries.capacity() / 4 {
+            let keep = 2 * self.entries.len();
+            self.entries.shrink_to(keep, |entry| hasher.hash_one(&entry.key));
+            self.cursor = 0;
+        }
+    }
+}
+
+/// The bytes of a list with the maximum number of versions.
+const SPILLED: usize = MAX_VERSIONS * size_of::<Version>();
+
+/// Returns the maximum heap size of a state.
+pub(crate) fn heap_bytes(policy: &Policy) -> usize {
+    with_rule!(policy.rule(), rule => rule.max_heap_bytes())
+}
+
+impl Entry {
+    /// Returns the largest number of bytes that the entry may use outside the table.
+    fn promise(&self) -> usize {
+        let states = self.versions.iter().map(|version| heap_bytes(&version.policy));
+        SPILLED + self.key.heap_bytes() + states.sum::<usize>()
+    }
+
+    fn is_of(&self, key: &Key, policy: &Policy) -> bool {
+        self.key == *key && self.versions[0].policy.is_version_of(policy)
+    }
+
+    fn own(&self, policy: &Policy) -> Option<usize> {
+        self.versions.iter().position(|version| version.policy.shares_state_with(policy))
+    }
+
+    /// The version from which a new version starts: the oldest that still counts any units.
+    fn source(&self, now: Timestamp) -> Option<&Version> {
+        self.versions.iter().find(|version| !version.is_fresh(now))
+    }
+
+    /// Returns the policy under which a debt is charged: the receipt's policy, if the key still has
+    /// this version.
+    pub(crate) fn debtor<'a>(&'a self, policy: &'a Policy, now: Timestamp) -> &'a Policy {
+        match self.own(policy) {
+            Some(_) => policy,
+            None => self.source(now).map_or(policy, |version| &version.policy),
+        }
+    }
+
+    /// Returns the state under `policy`: its own, a converted state, or an unused state.
+    pub(crate) fn read<R: Kind>(&self, rule: &R, policy: &Policy, now: Timestamp) -> R::State {
+        let own = self.own(policy).map(|index| &self.versions[index]);
+        if let Some(state) = own.and_then(|version| R::state(&version.state)) {
+            return state.clone();
+        }
+        self.source(now).map_or_else(|| rule.fresh(), |version| version.read_as(rule))
+    }
+
+    /// Changes the state under `policy`, and counts the change under the other versions. A refund
+    /// only corrects versions that can identify the charge. Returns the units refunded or charged
+    /// under `policy`, and for a debt, the largest number charged under any version.
+    fn change(&mut self, policy: &Policy, change: Change, now: Timestamp) -> u64 {
+        let own = match change {
+            Change::GiveBack(..) => self.own(policy),
+            Change::Charge(_) | Change::Owe(_) => Some(self.add(policy, now)),
+        };
+        let mut changed = 0;
+        for (index, version) in self.versions.iter_mut().enumerate() {
+            let is_own = own == Some(index);
+            match change {
+                _ if !version.identifies(change) => {}
+                _ if is_own => changed = changed.max(version.change(change, now)),
+                Change::GiveBack(charged, units) => {
+                    version.change(Change::GiveBack(charged.elsewhere(), units), now);
+                }
+                Change::Charge(cost) => {
+                    version.count(cost.get(), now);
+                }
+                Change::Owe(units) if version.count(units, now) => changed = units,
+                Change::Owe(_) => {}
+            }
+        }
+        changed
+    }
+
+    /// Returns the version for `policy`, added if necessary.
+    fn add(&mut self, policy: &Policy, now: Timestamp) -> usize {
+        if let Some(own) = self.own(policy) {
+            return own;
+        }
+        let state =
+            with_rule!(policy.rule(), rule => Kind::wrap(rule, self.read(rule, policy, now)));
+        // A charge at the same instant as an earlier charge cannot be told apart.
+        let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
+        let since = self.source(now).map_or(now, after);
+        if self.source(now).is_none() {
+            self.versions.clear();
+        }
+        if self.versions.len() == MAX_VERSIONS {
+            self.versions.remove(0);
+        }
+        self.versions.push(Version { policy: policy.clone(), state, since });
+        self.versions.len() - 1
+    }
+
+    /// Forgets all charges. Earlier receipts become void.
+    pub(crate) fn reset(&mut self, now: Timestamp) {
+        self.versions.truncate(1);
+        for version in &mut self.versions {
+            version.state =
+                with_rule!(version.policy.rule(), rule => Kind::wrap(rule, rule.fresh()));
+            version.since = version.since.max(now + NEXT);
+        }
+    }
+
+    pub(crate) fn may_forget(&self, now: Timestamp) -> bool {
+        self.versions.iter().all(|version| version.since <= now && version.is_fresh(now))
+    }
+}
+
+/// Evaluates `$body` with the rule and the state in a [`Version`].
+macro_rules! with_version {
+    ($version:expr, $rule:ident, $state:ident => $body:expr) => {
+        with_rule!($version.policy.rule(), $rule => {
+            let $state = Kind::state_mut($rule, &mut $version.state);
+            $state.map(|$state| $body)
+        })
+    };
+}
+
+impl Version {
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        with_rule!(self.policy.rule(), rule => {
+            Kind::state_of(rule, &self.state).is_none_or(|state| rule.is_fresh(state, now))
+        })
+    }
+
+    fn counts_from(&self) -> Timestamp {
+        with_rule!(self.policy.rule(), rule => {
+            Kind::state_of(rule, &self.state).map(|state| rule.counts_from(state))
+        })
+        .unwrap_or_default()
+    }
+
+    fn read_as<R: Kind>(&self, rule: &R) -> R::State {
+        with_rule!(self.policy.rule(), from => {
+            Kind::state_of(from, &self.state).map(|state| converted(rule, from, state))
+        })
+        .unwrap_or_else(|| rule.fresh())
+    }
+
+    fn identifies(&self, change: Change) -> bool {
+        match change {
+            Change::GiveBack(charged, _) => charged.charged_at >= self.since,
+            Change::Charge(_) | Change::Owe(_) => true,
+        }
+    }
+
+    fn change(&mut self, change: Change, now: Timestamp) -> u64 {
+        let changed = with_version!(self, rule, state => {
+            (change.apply(rule, state, now), rule.restart_refunds(state))
+        });
+        let (units, restarts) = changed.unwrap_or_default();
+        if restarts {
+            self.since = now + NEXT;
+        }
+        units
+    }
+
+    /// Counts units charged under another version. If there is no room for all of them, earlier
+    /// charges can no longer be refunded.
+    fn count(&mut self, units: u64, now: Timestamp) -> bool {
+        let counted = with_version!(self, rule, state => rule.count(state, units, now));
+        if counted != Some(true) {
+            self.since = self.since.max(now + NEXT);
+        }
+        counted == Some(true)
+    }
+}

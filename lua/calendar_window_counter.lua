@@ -4,7 +4,7 @@
 -- Lua has no calendar. A request's form contains the current period, and a stored state contains
 -- its own period.
 --
--- rule: limit, calendar, start, stop.  state: start, stop, used.  view: start, stop, used.
+-- rule: limit, calendar, start, stop.  state: start, stop, used, at.  view: start, stop, used.
 
 local max, min = math.max, math.min
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
@@ -23,14 +23,15 @@ local function is_fresh(_, state, now)
 end
 
 local function fresh(rule)
-  return { start = rule.start, stop = rule.stop, used = 0 }
+  return { start = rule.start, stop = rule.stop, used = 0, at = 0 }
 end
 
--- The period of `at`, which is the current time or the instant at which a block lapses. Blocks that
--- lapsed before the current period no longer count. If the period is unknown, assume a long period:
--- units that were leased under another quota must not be forgotten too early.
+-- The period of `at`, which is the current time, the last charge under another quota, or the instant
+-- at which a block lapses. Units from before the current period no longer count, and after a step
+-- back they count in the current period. If the period is unknown, assume a long period: units that
+-- were leased under another quota must not be forgotten too early.
 local function period(rule, at)
-  if rule.stop == 0 or at >= rule.stop then return at, add(at, LONGEST) end
+  if rule.stop == 0 then return at, add(at, LONGEST) end
   if at < rule.start then return at, rule.start end
   return rule.start, rule.stop
 end
@@ -53,9 +54,16 @@ local function assess(rule, now, cost, start, stop, used)
   return decide(rule, now, DENY, since(stop, now), 0, stop, used)
 end
 
-local function charge(rule, state, now, cost)
+-- Charges `units` more.
+local function add_units(rule, state, units, now)
   local start, stop, used = refresh(rule, state, now)
-  state.start, state.stop, state.used = start, stop, used + cost
+  -- The clock may have stepped back within the period.
+  state.at = used == 0 and now or max(now, state.at)
+  state.start, state.stop, state.used = start, stop, used + units
+end
+
+local function charge(rule, state, now, cost)
+  add_units(rule, state, cost, now)
 end
 
 local function give_back(rule, state, charged, units, now)
@@ -67,28 +75,35 @@ local function give_back(rule, state, charged, units, now)
 end
 
 local function owe(rule, state, units, now)
-  local start, stop, used = refresh(rule, state, now)
+  local _, _, used = refresh(rule, state, now)
   units = min(units, since(2 * rule.limit, used))
-  state.start, state.stop, state.used = start, stop, used + units
+  add_units(rule, state, units, now)
   return units
+end
+
+-- Once the state's period is over, the current period is unknown unless this version is charged.
+local function count(rule, state, units, now)
+  return not is_fresh(rule, state, now) and owe(rule, state, units, now) == units
 end
 
 local function consumed(rule, state, now)
   return is_fresh(rule, state, now) and 0 or state.used
 end
 
-local function resume(rule, units, now)
-  local start, stop = period(rule, now)
-  return { start = start, stop = stop, used = units }
+local function counts_from(state)
+  return state.at
 end
 
-local function convert(rule, from, state, now)
-  -- The clock may have stepped back to before the state's period. That period then finishes first
-  -- under any calendar.
-  if from.calendar == rule.calendar or now < state.start then
-    return { start = state.start, stop = state.stop, used = state.used }
+local function resume(rule, units, at)
+  local start, stop = period(rule, at)
+  return { start = start, stop = stop, used = units, at = at }
+end
+
+local function convert(rule, from, state)
+  if from.calendar == rule.calendar then
+    return { start = state.start, stop = state.stop, used = state.used, at = state.at }
   end
-  return resume(rule, consumed(from, state, now), now)
+  return resume(rule, state.used, state.at)
 end
 
 -- Units charged later would count in the next period.
@@ -103,11 +118,13 @@ local function fresh_at(_, state)
 end
 
 local function encode(front, state)
-  return front .. struct.pack('>I7I7I6', state.start, state.stop, state.used)
+  return front .. struct.pack('>I7I7I6I7', state.start, state.stop, state.used, state.at)
 end
 
-local function decode(_, value, from)
-  if #value ~= from + 19 then return nil end
-  local start, stop, used = struct.unpack('>I7I7I6', value, from)
-  return { start = start, stop = stop, used = used }
+-- Earlier versions did not store the time of the last charge.
+local function decode(_, value, from, _, is_old)
+  if is_old then value = value .. value:sub(from, from + 6) end
+  if #value ~= from + 26 then return nil end
+  local start, stop, used, at = struct.unpack('>I7I7I6I7', value, from)
+  return { start = start, stop = stop, used = used, at = at }
 end

@@ -24,6 +24,7 @@ local function strike(op)
     if rule.counts_denials and not charge.dry and charge.cost > 0 and denied[charge.subject] then
       keep(charge.entry, rule, state)
       rule.algorithm.owe(rule, state, 1, now)
+      count_elsewhere(charge.entry, rule, 1)
       charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
         assess(rule, charge.entry, state, charge.cost)
     end
@@ -33,17 +34,18 @@ end
 -- Assesses a dry-run charge on top of the charges before it.
 local function ask(charge)
   local entry, rule = charge.entry, charge.rule
-  charge.state = entry.state
-  if entry.rule ~= rule then charge.state = state_under(rule, entry) end
+  charge.state = state_under(rule, entry)
   charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
     assess(rule, entry, charge.state, charge.cost)
 end
 
 -- How long a denied key has no room for one unit, so no charge can change it. Zero if there is
--- room, and for a state under another quota, because each call converts it again.
+-- room, and for a quota under which the key has not been charged.
 local function frozen_for(charge)
   local entry, rule = charge.entry, charge.rule
-  if charge.dry or charge.remaining > 0 or entry.rule ~= rule then return 0 end
+  if charge.dry or charge.remaining > 0 then return 0 end
+  local version = version_of(entry, rule)
+  if not version or version.rule ~= rule then return 0 end
   if charge.outcome == DENY and charge.cost == 1 then return charge.wait end
   local _, _, _, wait = assess(rule, entry, charge.state, 1)
   return wait
@@ -57,12 +59,11 @@ local function decide(op)
     local entry, rule = charge.entry, charge.rule
     if rule.counts_denials and not charge.dry then strikes = true end
     if entry.fault then return fault_row(entry, charge.key) end
-    local state = entry.state
-    if entry.rule ~= rule then state = state_under(rule, entry) end
+    local state = state_under(rule, entry)
     charge.state = state
     if not charge.dry then
-      charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-        assess(rule, entry, state, charge.cost)
+      charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at,
+        charge.refunded = assess(rule, entry, state, charge.cost)
       if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
     end
   end
@@ -82,12 +83,14 @@ local function decide(op)
       elseif charge.cost > 0 and not rule.penalises then
         keep(charge.entry, rule, state)
         rule.algorithm.charge(rule, state, now, charge.cost)
+        count_elsewhere(charge.entry, rule, charge.cost)
       end
     elseif charge.outcome >= DENY and admitted == DENIED then
       charge.charged_at = frozen_for(charge)
     end
     row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
       charge.reset_after, charge.wait, charge.charged_at)
+    if charge.outcome == ALLOW then row = row .. struct.pack('>I7', charge.refunded or 0) end
   end
   return row
 end

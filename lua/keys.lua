@@ -1,28 +1,76 @@
 -- Keys. Each key is read before the first request and, if it changed, written after the last, with
--- an expiry shortly after its state is fresh. A value consists of a header, the instant `since`,
--- leased blocks if there are any, and the state. A state that was stored under another version of
--- the policy is converted when a request charges it. A value that cannot be read is a fault, which
--- only fails the requests that name the key.
+-- an expiry shortly after its states are fresh. A value consists of a header, the instant `since`,
+-- leased blocks and other versions if there are any, and the state. A key has a state for each
+-- version of its policy's quota that charged it. Every charge counts under all of them. A value that
+-- cannot be read is a fault, which only fails the requests that name the key.
 
-local VERSION = 1
+local VERSION, OLD_VERSION = 2, 1
 -- Bytes of `since`, the instant from which the key is held under its form.
 local SINCE = 7
--- Added to the form's code if the key has open blocks, which are stored before the state.
-local HOLDS = 64
+-- Added to the form's code if the key has open blocks, or states under other versions, which are
+-- stored before the state in this order.
+local HOLDS, OTHERS = 64, 128
+-- The maximum number of versions that count together. Another version replaces the oldest.
+local MAX_VERSIONS = 4
 -- The maximum number of keys per redis.call, far below Lua's limit of some 8000 arguments.
 local MOST = 1000
 
--- An entry per key: name; rule, state and since, if the key has a state; fault, if its value cannot
--- be read; exists, whether Redis has the key; changed, whether to write the key; was_reset, whether
--- this call reset the key; holds, if it has any.
+-- An entry per key: name; versions, oldest first, each with rule, state and since; fault, if its
+-- value cannot be read; exists, whether Redis has the key; changed, whether to write the key;
+-- was_reset, whether this call reset the key; holds, if it has any.
 local entries = {}
 for i = 1, #KEYS do
   -- Create all fields together, here and below, because Lua reallocates a growing table.
   entries[i] = {
-    name = KEYS[i], rule = false, state = false, since = false, fault = false, exists = false,
-    changed = false, was_reset = false, first_read = false, is_receipt = false,
-    settled_until = false, holds = false,
+    name = KEYS[i], versions = {}, fault = false, exists = false, changed = false,
+    was_reset = false, first_read = false, is_receipt = false, settled_until = false,
+    holds = false,
   }
+end
+
+-- Whether charges under both rules count together. Quota units, permits and strikes do not count as
+-- one another.
+local function counts_with(rule, other)
+  return rule.in_flight == other.in_flight and rule.penalises == other.penalises
+end
+
+local function is_fresh(version)
+  return version.rule.algorithm.is_fresh(version.rule, version.state, now)
+end
+
+-- Reads the version at a value's start, and the versions and blocks that the value contains. Nil if
+-- the value is invalid. Only the value of a key may continue beyond the bytes read.
+local function parse(value, key)
+  local version, code = value:byte(1, 2)
+  if not code or version ~= VERSION and version ~= OLD_VERSION then return nil end
+  local has_others, has_holds = code >= OTHERS, code % OTHERS > HOLDS
+  code = code % HOLDS
+  if code < 1 or code > FAILURE_PENALTY then return nil end
+  local length = header_length(code)
+  local from = length + SINCE + 1
+  if #value < from then return nil end
+  local rule = rule_of(string.char(VERSION, code) .. value:sub(3, length))
+  if not rule then return nil end
+  local holds, others = false, {}
+  if has_holds then
+    holds, from = leasing().decode(value, from)
+    if not holds then return nil end
+  end
+  if has_others then
+    local count = value:byte(from)
+    from = from + 1
+    for i = 1, count or 0 do
+      if #value < from + 3 then return nil end
+      local size = struct.unpack('>I4', value, from)
+      others[i] = parse(value:sub(from + 4, from + 3 + size))
+      if not others[i] then return nil end
+      from = from + 4 + size
+    end
+  end
+  local state = rule.algorithm.decode(rule, value, from, key, version == OLD_VERSION)
+  if not state then return nil end
+  local since = value:sub(length + 1, length + SINCE)
+  return { rule = rule, state = state, since = since }, others, holds
 end
 
 local function read(entry, value)
@@ -40,32 +88,16 @@ local function read(entry, value)
   if not value then return end
   entry.exists = true
   if entry.is_receipt then return end
-  local version, code = value:byte(1, 2)
-  local has_holds = code and code > HOLDS
-  if has_holds then code = code - HOLDS end
-  local rule, state, holds
-  if version == VERSION and code and code >= 1 and code <= FAILURE_PENALTY then
-    local length = header_length(code)
-    local from = length + SINCE + 1
-    local header = value:sub(1, length)
-    if has_holds then header = value:sub(1, 1) .. string.char(code) .. value:sub(3, length) end
-    rule = #value > length and rule_of(header)
-    if has_holds then
-      holds, from = leasing().decode(value, from)
-      rule = holds and rule
-    end
-    state = rule and rule.algorithm.decode(rule, value, from, entry.name)
-    entry.since = value:sub(length + 1, length + SINCE)
-  end
-  if not state then
+  local first, others, holds = parse(value, entry.name)
+  if not first then
     entry.fault = UNREADABLE
     return
   end
+  entry.versions = { first, spread(others) }
   if holds then
-    leases.lapse(holds, rule, state, now)
+    leases.lapse(holds, entry.versions, now)
     entry.holds = #holds > 0 and holds
   end
-  entry.rule, entry.state = rule, state
 end
 
 -- Reads all keys: only the first bytes of logs, and all other keys completely. Keys of the same
@@ -111,14 +143,37 @@ local function load_keys()
   end
 end
 
+-- A key's version for a rule. Permits have one version for all rules.
+local function version_of(entry, rule)
+  for i, version in ipairs(entry.versions) do
+    if version.rule == rule or version.rule.in_flight and rule.in_flight then return version, i end
+  end
+end
+
+-- The version from which a new version starts: the oldest that counts the same charges and is not
+-- fresh.
+local function source_of(entry, rule)
+  for _, version in ipairs(entry.versions) do
+    if counts_with(version.rule, rule) and not is_fresh(version) then return version end
+  end
+end
+
+-- A version's state, continued under `rule`.
+local function converted(rule, version)
+  local from, state, algorithm = version.rule, version.state, rule.algorithm
+  if from == rule then return state end
+  if from.algorithm == algorithm and algorithm.convert then
+    return algorithm.convert(rule, from, state)
+  end
+  local at = from.algorithm.counts_from(state)
+  return algorithm.resume(rule, from.algorithm.consumed(from, state, at), at)
+end
+
 -- A key's state as `rule` reads it.
 local function state_under(rule, entry)
-  local from = entry.rule
-  if from == rule then return entry.state end
-  local algorithm = rule.algorithm
-  if not from then return algorithm.fresh(rule) end
-  if from.algorithm == algorithm then return algorithm.convert(rule, from, entry.state, now) end
-  return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
+  local version = version_of(entry, rule) or source_of(entry, rule)
+  if version then return converted(rule, version) end
+  return rule.algorithm.fresh(rule)
 end
 
 -- Decides on a cost under `rule`, in addition to the key's open blocks.
@@ -130,39 +185,91 @@ local function assess(rule, entry, state, cost)
   return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
 end
 
--- The value of `since` if the key is held under `rule` from now on. Charges from before that
--- instant can no longer be distinguished from other charges. Neither can charges at the exact
--- instant of the change or reset, because their order is unknown.
-local function since_under(rule, entry)
-  local from = entry.rule
-  if from == rule then return entry.since end
-  if not from or from.algorithm.is_fresh(from, entry.state, now) then
-    return entry.was_reset and next_instant or this_instant
-  end
-  -- Permits retain their dates when they are carried over.
-  if from.in_flight and rule.in_flight then return entry.since end
-  -- If the clock stepped back, earlier charges must not become refundable again.
-  return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
+-- The later of two instants in the stored format.
+local function later(a, b)
+  return unpack('>I7', a) > unpack('>I7', b) and a or b
 end
 
 -- Whether the current request changed a key that must be written.
 local changes = false
 
--- Stores a rule and its state in the key's entry and marks the key as changed.
+-- Stores a rule's state in the key's entry, marks the key as changed, and returns the version.
+-- A charge made in the same microsecond as an earlier charge or a reset cannot be told apart, so
+-- the version identifies charges from `since` on.
 local function keep(entry, rule, state)
-  changes = true
-  entry.since = since_under(rule, entry)
-  entry.rule, entry.state, entry.changed = rule, state, true
+  changes, entry.changed = true, true
+  local version = version_of(entry, rule)
+  if version then
+    -- Permits retain their dates under another rule.
+    version.rule, version.state = rule, state
+    return version
+  end
+  local source, since = source_of(entry, rule), this_instant
+  if source then
+    local counts_from = source.rule.algorithm.counts_from(source.state)
+    since = later(after(source.since), later(since, after(pack('>I7', counts_from))))
+  elseif entry.was_reset then
+    since = next_instant
+  end
+  local versions, counting = {}, 0
+  for _, other in ipairs(entry.versions) do
+    local counts = counts_with(other.rule, rule)
+    if counts then counting = counting + 1 end
+    if source or not counts then versions[#versions + 1] = other end
+  end
+  if source and counting == MAX_VERSIONS then
+    for i, other in ipairs(versions) do
+      if counts_with(other.rule, rule) then
+        table.remove(versions, i)
+        break
+      end
+    end
+  end
+  version = { rule = rule, state = state, since = since }
+  versions[#versions + 1] = version
+  entry.versions = versions
+  return version
+end
+
+-- Counts units that were charged under `rule` under all other versions. Returns whether any version
+-- counted all of them. A version that is too full can no longer refund earlier charges.
+local function count_elsewhere(entry, rule, units)
+  local counted = false
+  for _, version in ipairs(entry.versions) do
+    local other = version.rule
+    if other ~= rule and counts_with(other, rule) then
+      local algorithm, is_counted = other.algorithm, false
+      if algorithm.count then
+        is_counted = algorithm.count(other, version.state, units, now)
+      else
+        is_counted = algorithm.owe(other, version.state, units, now) == units
+      end
+      if is_counted then
+        counted = true
+      else
+        version.since = later(version.since, next_instant)
+      end
+    end
+  end
   if entry.holds and rule.calendar then
     -- Charge the blocks now: after they lapse, their period cannot be determined any more.
-    rule.algorithm.owe(rule, state, entry.holds.held, now)
+    leases.charge(entry.versions, entry.holds.held, now)
     entry.holds = false
   end
+  return counted
 end
 
 local function forget(entry)
   changes = true
-  entry.rule, entry.state, entry.changed = false, false, true
+  entry.versions, entry.changed = {}, true
+end
+
+-- Whether the key needs no states any more.
+local function is_forgettable(entry)
+  for _, version in ipairs(entry.versions) do
+    if not is_fresh(version) then return false end
+  end
+  return not entry.holds
 end
 
 -- Whether the server's memory is full. Redis then refuses a script's first write, and never a later
@@ -196,27 +303,47 @@ local function set(name, value, fresh_at)
   end
 end
 
--- Afterwards Redis has the key exactly if its state is not fresh.
-local function write(entry)
-  local name, rule, state, holds = entry.name, entry.rule, entry.state, entry.holds
-  if holds then
-    local header = rule.header
-    local code = string.char(header:byte(2) + HOLDS)
-    local front = header:sub(1, 1) .. code .. header:sub(3) .. entry.since .. leases.encode(holds)
-    local algorithm = rule.algorithm
-    local is_amended = algorithm.amend and algorithm.amend(front, state, store)
-    local value = not is_amended and algorithm.encode(front, state)
-    -- Only after encoding, because fresh_at changes the state.
-    local fresh_at = leases.fresh_at(holds, rule, state)
-    if value then set(name, value, fresh_at) else expire(name, fresh_at) end
-    return
+-- The other versions' values, each after its length.
+local function others_of(entry)
+  local parts = { string.char(#entry.versions - 1) }
+  for i = 2, #entry.versions do
+    local version = entry.versions[i]
+    local rule, algorithm = version.rule, version.rule.algorithm
+    local encode = algorithm.encode_whole or algorithm.encode
+    local value = encode(rule.header .. version.since, version.state)
+    parts[i] = struct.pack('>I4', #value) .. value
   end
-  if not rule or rule.algorithm.is_fresh(rule, state, now) then
+  return table.concat(parts)
+end
+
+-- Afterwards Redis has the key exactly if its states are not fresh.
+local function write(entry)
+  local name, holds, first = entry.name, entry.holds, entry.versions[1]
+  if not first or is_forgettable(entry) then
     if entry.exists then redis.call('DEL', name) end
     return
   end
-  local algorithm, front = rule.algorithm, rule.header .. entry.since
-  local fresh_at = algorithm.fresh_at(rule, state)
-  if algorithm.amend and algorithm.amend(front, state, store) then return expire(name, fresh_at) end
-  set(name, algorithm.encode(front, state), fresh_at)
+  local rule, state = first.rule, first.state
+  local algorithm, header = rule.algorithm, rule.header
+  local front = header .. first.since
+  if holds or #entry.versions > 1 then
+    local flags = (holds and HOLDS or 0) + (#entry.versions > 1 and OTHERS or 0)
+    front = string.char(VERSION, header:byte(2) + flags) .. front:sub(3)
+    if holds then front = front .. leases.encode(holds) end
+    if #entry.versions > 1 then front = front .. others_of(entry) end
+  end
+  local is_amended = algorithm.amend and algorithm.amend(front, state, store)
+  local value = not is_amended and algorithm.encode(front, state)
+  -- Only after encoding, because with leased blocks fresh_at changes the states.
+  local fresh_at = 0
+  for _, version in ipairs(entry.versions) do
+    local at
+    if holds and version.rule.limits_rate then
+      at = leases.fresh_at(holds, version.rule, version.state)
+    elseif not is_fresh(version) then
+      at = version.rule.algorithm.fresh_at(version.rule, version.state)
+    end
+    if at then fresh_at = max(fresh_at, at) end
+  end
+  if value then set(name, value, fresh_at) else expire(name, fresh_at) end
 end

@@ -13,28 +13,38 @@ local MOST = 64
 -- Bytes per block: its id, its units and its last instant.
 local HOLD = 20
 
-local function lapse_first(holds, rule, state)
-  local hold = table.remove(holds, 1)
-  holds.held = holds.held - hold.units
-  rule.algorithm.owe(rule, state, hold.units, hold.last)
+-- Charges `units` beyond the quota at `at`, under all versions of a rate limit.
+local function charge(versions, units, at)
+  for i = 1, #versions do
+    local rule, state = versions[i].rule, versions[i].state
+    if rule.limits_rate then rule.algorithm.owe(rule, state, units, at) end
+  end
 end
 
--- Charges the blocks that expired before `now`, each at its last instant.
-local function lapse(holds, rule, state, now)
-  while holds[1] and holds[1].last < now do lapse_first(holds, rule, state) end
+-- Charges the blocks that expired before `now`, each at its last instant, under all versions.
+local function lapse(holds, versions, now)
+  while holds[1] and holds[1].last < now do
+    local hold = table.remove(holds, 1)
+    holds.held = holds.held - hold.units
+    charge(versions, hold.units, hold.last)
+  end
 end
 
 -- Decides on `cost` in addition to the open blocks. Changes no state.
 local function assess(holds, rule, now, cost, ...)
   local algorithm, first, last = rule.algorithm, holds[1], holds[#holds]
-  local kind, left, reset_after, wait, charged_at =
+  local kind, left, reset_after, wait, charged_at, refunded =
     algorithm.assess(rule, now, add(cost, holds.held), ...)
   reset_after = max(reset_after, since(last.last, now))
-  if kind == ALLOW and cost > 0 then return kind, left, reset_after, wait, charged_at end
-  local alone, _, _, alone_wait, alone_at = algorithm.assess(rule, now, cost, ...)
+  if kind == ALLOW and cost > 0 then
+    return kind, left, reset_after, wait, charged_at, refunded
+  end
+  local alone, _, _, alone_wait, alone_at, alone_refunded = algorithm.assess(rule, now, cost, ...)
   if kind ~= ALLOW then left = max(left - holds.held, 0) end
   -- A request for zero units never waits, regardless of the remaining units.
-  if alone == EXCEED or cost == 0 then return alone, left, reset_after, alone_wait, alone_at end
+  if alone == EXCEED or cost == 0 then
+    return alone, left, reset_after, alone_wait, alone_at, alone_refunded
+  end
   if kind == EXCEED then
     if alone ~= DENY then alone_wait = 0 end
     kind, wait = DENY, max(since(first.last, now), 1, alone_wait)
@@ -66,26 +76,27 @@ local function grant(holds, rule, state, now, id, units, ttl)
   return units, last
 end
 
--- Settles a block by charging the `used` units now. Returns whether the key still had the block.
-local function settle(holds, rule, state, now, id, used)
+-- Settles a block by charging the `used` units now, under all versions. Returns whether the key
+-- still had the block.
+local function settle(holds, versions, now, id, used)
   for place = 1, #holds do
     local hold = holds[place]
     if hold.id == id then
       table.remove(holds, place)
       holds.held = holds.held - hold.units
       used = min(used, hold.units)
-      if used > 0 then rule.algorithm.owe(rule, state, used, now) end
+      if used > 0 then charge(versions, used, now) end
       return true
     end
   end
   return false
 end
 
--- The instant at which a key with this state will be fresh. Charges all blocks to compute it, so do
--- not use the state afterwards.
+-- The instant at which a state will be fresh. Charges all blocks to compute it, so do not use the
+-- state afterwards.
 local function fresh_at(holds, rule, state)
+  for i = 1, #holds do rule.algorithm.owe(rule, state, holds[i].units, holds[i].last) end
   local last = holds[#holds].last
-  while holds[1] do lapse_first(holds, rule, state) end
   if rule.algorithm.is_fresh(rule, state, last) then return last end
   return rule.algorithm.fresh_at(rule, state)
 end
@@ -118,6 +129,7 @@ local function decode(value, from)
 end
 
 return {
+  charge = charge,
   lapse = lapse,
   assess = assess,
   grant = grant,

@@ -8,17 +8,14 @@ local function lease_block(op)
   local leases = leasing()
   for i = 1, #op do
     local holds, settled = entry.holds, op[i]
-    if
-      holds and leases.settle(holds, entry.rule, entry.state, now, settled.id, settled.used)
-    then
+    if holds and leases.settle(holds, entry.versions, now, settled.id, settled.used) then
       entry.changed, changes = true, true
       entry.holds = #holds > 0 and holds
     end
   end
   local units, last = 0, now
   if op.units > 0 then
-    local holds, state = entry.holds or { held = 0 }, entry.state
-    if entry.rule ~= rule then state = state_under(rule, entry) end
+    local holds, state = entry.holds or { held = 0 }, state_under(rule, entry)
     -- Copies of a machine may have equal tags, but no two calls have the same time.
     local id = struct.pack('>I4', now % 4294967296) .. op.tag
     units, last = leases.grant(holds, rule, state, now, id, op.units, op.ttl)
@@ -27,12 +24,9 @@ local function lease_block(op)
       entry.holds = holds
     end
   end
-  if entry.changed and entry.rule and not entry.holds then
-    -- Redis deletes a fresh state, so the rest of this call must not see it either.
-    if entry.rule.algorithm.is_fresh(entry.rule, entry.state, now) then forget(entry) end
-  end
-  local state = entry.state
-  if entry.rule ~= rule then state = state_under(rule, entry) end
+  -- Redis deletes fresh states, so the rest of this call must not see them either.
+  if entry.changed and entry.versions[1] and is_forgettable(entry) then forget(entry) end
+  local state = state_under(rule, entry)
   local _, remaining, reset_after = assess(rule, entry, state, 0)
   local retry_after = 0
   if units == 0 then

@@ -48,7 +48,7 @@ do
         op[i] = {
           key = key, entry = entry, rule = rule, enforce = flags % 4 == ENFORCED,
           dry = flags % 4 == DRY, subject = floor(flags / 4), cost = cost, state = false,
-          outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
+          outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0, refunded = 0,
         }
       end
     elseif op.kind == RESET then
@@ -69,8 +69,9 @@ do
       end
     else
       local form, receipt
-      op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
-        struct.unpack('>I2I2I2I7I7I7I7I7', requests, from)
+      op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.resets_at,
+        op.refunded, op.lifetime, from =
+        struct.unpack('>I2I2I2I7I7I7I7I7I7I7', requests, from)
       op.entry, op.rule = named(op.key, form)
       op.stale = is_outside_periods(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]

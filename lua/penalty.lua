@@ -90,14 +90,18 @@ local function consumed()
   return 0
 end
 
+local function counts_from(state)
+  return state.last_seen
+end
+
 -- Quota units are not strikes either.
-local function resume(_, _, now)
-  return { strikes = {}, blocked_until = 0, level = 0, last_seen = now }
+local function resume(_, _, at)
+  return { strikes = {}, blocked_until = 0, level = 0, last_seen = at }
 end
 
 -- The strikes, the block and its level are retained.
-local function convert(_, from, state, now)
-  return settle_down(refresh(from, state, now))
+local function convert(_, from, state)
+  return settle_down(refresh(from, state, state.last_seen))
 end
 
 local function is_fresh(rule, state, now)

@@ -8,10 +8,10 @@
 -- is held under another form breaks the loop before the first write, and the call takes the general
 -- path. The state's numbers are x, y and z:
 --
---   fixed_window_counter    index, used
---   sliding_window_counter  index, previous, current
---   token_bucket            missing, at
---   leaky_bucket            level, at
+--   fixed_window_counter    at, used
+--   sliding_window_counter  at, previous, current
+--   token_bucket            missing, at, refunded
+--   leaky_bucket            level, at, refunded
 if is_plain == 1 then
   local values, plain = {}, true
   if #KEYS == 1 or is_cross_slot then
@@ -30,9 +30,9 @@ if is_plain == 1 then
     plain = #absent == 0 or call('EXISTS', spread(absent)) == 0
   end
 
-  -- Seven facts per key in one flat table: header, since, x, y, z, the expiry if the key is to be
-  -- written, and the number of requests that fit.
-  local facts = { false, 0, 0, 0, 0, false, 0 }
+  -- Eight facts per key in one flat table: header, since, x, y, z, the expiry if the key is to be
+  -- written, the number of requests that fit, and the start of the window.
+  local facts = { false, 0, 0, 0, 0, false, 0, 0 }
   local form, header, code, limit, window, unit, full
   local rows, n, from = { '' }, 0, 1
   while plain and from <= #requests do
@@ -57,11 +57,11 @@ if is_plain == 1 then
             header, full = forms:sub(form + 1, form + 18), unpack('>I5', forms, form + 14) * unit
           end
         end
-        local at = (key - 1) * 7
+        local at = (key - 1) * 8
         if lap == 1 then
-          local x, y, z, held = 0, 0, 0, facts[at + 1]
+          local x, y, z, held, start = 0, 0, 0, facts[at + 1], 0
           if held then
-            x, y, z = facts[at + 3], facts[at + 4], facts[at + 5]
+            x, y, z, start = facts[at + 3], facts[at + 4], facts[at + 5], facts[at + 8]
           else
             local value, since = values[key], now
             held = header
@@ -71,25 +71,32 @@ if is_plain == 1 then
                 if not plain then break end
                 held, since, x, y = unpack('>c13I7I7I6', value)
               end
-              local index = floor(now / window)
-              if index > x or y == 0 then x, y = index, 0 end
+              start = floor(now / window) * window
+              if x < start or y == 0 then
+                x, y = now, 0
+              elseif x > now then
+                start = floor(x / window) * window
+              end
             elseif code == 4 then
               if value then
                 plain = #value == 39
                 if not plain then break end
                 held, since, x, y, z = unpack('>c13I7I7I6I6', value)
               end
-              local index = floor(now / window)
-              if index > x + 1 or y + z == 0 then
-                x, y, z = index, 0, 0
-              elseif index == x + 1 then
-                x, y, z = index, z, 0
+              start = floor(now / window) * window
+              if y + z == 0 or x + window < start then
+                x, y, z = now, 0, 0
+              elseif x < start then
+                -- The charges were made in the previous window.
+                x, y, z = start, z, 0
+              elseif x > now then
+                start = floor(x / window) * window
               end
             else
               if value then
-                plain = #value == 39
+                plain = #value == 46
                 if not plain then break end
-                held, since, x, y = unpack('>c18I7I7I7', value)
+                held, since, x, y, z = unpack('>c18I7I7I7I7', value)
                 plain = x <= 2 * full
               end
               if now > y then
@@ -103,13 +110,13 @@ if is_plain == 1 then
               if x <= 0 then x, y = 0, now end
             end
             facts[at + 1], facts[at + 2], facts[at + 3] = held, since, x
-            facts[at + 4], facts[at + 5], facts[at + 6] = y, z, false
+            facts[at + 4], facts[at + 5], facts[at + 6], facts[at + 8] = y, z, false, start
           end
           local room
           if code == 1 then
             room = limit - y
           elseif code == 4 then
-            local weight = y * (window - max(now - x * window, 0))
+            local weight = y * (window - max(now - start, 0))
             -- A larger product is inexact and needs the general path.
             plain = plain and weight <= 9007199254740991
             room = limit - z - ceil(weight / window)
@@ -127,11 +134,11 @@ if is_plain == 1 then
           local units = min(admitted, facts[at + 7]) * cost
           if units > 0 then
             if code == 1 then
-              facts[at + 4] = facts[at + 4] + units
-              facts[at + 6] = (facts[at + 3] + 1) * window
+              facts[at + 3], facts[at + 4] = max(facts[at + 3], now), facts[at + 4] + units
+              facts[at + 6] = facts[at + 8] + window
             elseif code == 4 then
-              facts[at + 5] = facts[at + 5] + units
-              facts[at + 6] = (facts[at + 3] + 2) * window
+              facts[at + 3], facts[at + 5] = max(facts[at + 3], now), facts[at + 5] + units
+              facts[at + 6] = facts[at + 8] + 2 * window
             else
               local missing = facts[at + 3] + units * unit
               facts[at + 3] = missing
@@ -153,12 +160,13 @@ if is_plain == 1 then
     -- Redis formats a number slowly, so keys that expire in the same second share the text.
     local seconds = {}
     for i = 1, #KEYS do
-      local at = i * 7 - 7
+      local at = i * 8 - 8
       local expires = kind == STATES and facts[at + 6]
       if expires then
         local held, value = facts[at + 1], nil
         if #held == 18 then
-          value = pack('>c18I7I7I7', held, facts[at + 2], facts[at + 3], facts[at + 4])
+          value =
+            pack('>c18I7I7I7I7', held, facts[at + 2], facts[at + 3], facts[at + 4], facts[at + 5])
         elseif held:byte(2) == 1 then
           value = pack('>c13I7I7I6', held, facts[at + 2], facts[at + 3], facts[at + 4])
         else

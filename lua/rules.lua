@@ -12,6 +12,11 @@ local WRONG_TYPE, UNREADABLE, ELSEWHERE = 1, 2, 3
 -- The time of the call and the following microsecond, in the stored format.
 local this_instant, next_instant = pack('>I7', now), pack('>I7', number.add(now, 1))
 
+-- The microsecond after an instant in the stored format.
+local function after(instant)
+  return pack('>I7', number.add((unpack('>I7', instant)), 1))
+end
+
 -- The code for concurrency limits.
 local IN_FLIGHT = 10
 -- The code for fixed windows over calendar periods. Three instants follow the header of such forms:
@@ -71,6 +76,7 @@ local function rule_of(header)
     in_flight = code == IN_FLIGHT,
     penalises = code == DENIAL_PENALTY or code == FAILURE_PENALTY,
     counts_denials = code == DENIAL_PENALTY,
+    limits_rate = code < IN_FLIGHT or code == CALENDAR,
     block = 0, factor = 1, max_block = 0, forget_after = 0,
     -- A bucket's limit and window are in lowest terms, which defines its scale. Refill in intervals
     -- adds whole tokens and needs no scale.

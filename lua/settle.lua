@@ -2,20 +2,48 @@
 -- concurrency permit, and `reset` forgets a key. A settled receipt has its own key, so a repeated
 -- correction changes no state. Units are only refunded while the state still contains their charge.
 
--- The rule under which a key is held, unless its state is fresh.
-local function held_of(entry)
-  local held = entry.rule
-  if held and held.algorithm.is_fresh(held, entry.state, now) then return false end
-  return held
+-- Whether a version can tell apart a charge. It cannot if the charge was made before the version,
+-- or was reset since.
+local function identifies(version, op)
+  return op.charged_at >= struct.unpack('>I7', version.since)
 end
 
--- Whether a charge can be distinguished from other charges. It cannot if the state expired, was
--- reset, or was carried over to another quota since. Only permits retain their dates under another
--- quota.
-local function is_known(op, held)
-  local rule = op.rule
-  return held and (held == rule or held.in_flight and rule.in_flight)
-    and op.charged_at >= struct.unpack('>I7', op.entry.since)
+-- Charges a debt under the key's current quota: the receipt's, if it is still used.
+local function owe(op)
+  local entry, rule = op.entry, op.rule
+  local version = version_of(entry, rule) or source_of(entry, rule)
+  if version then rule = version.rule end
+  local state = state_under(rule, entry)
+  keep(entry, rule, state)
+  local units = rule.algorithm.owe(rule, state, op.units, now)
+  if count_elsewhere(entry, rule, op.units) then units = op.units end
+  return CHARGED .. struct.pack('>I7', units)
+end
+
+-- Refunds units under each version that can identify the charge. Other versions than the receipt's
+-- do not know their level after the charge.
+local function give_back(op)
+  local entry, refunded = op.entry, 0
+  -- Nothing counts any more, so the key can expire by itself.
+  if is_forgettable(entry) then return RETURNED .. struct.pack('>I7', 0) end
+  local own = version_of(entry, op.rule)
+  local elsewhere = {
+    cost = op.cost, charged_at = op.charged_at, leaves_at = op.charged_at,
+    resets_at = op.charged_at, refunded = 0,
+  }
+  for _, version in ipairs(entry.versions) do
+    local rule, state = version.rule, version.state
+    if counts_with(rule, op.rule) and identifies(version, op) then
+      changes, entry.changed = true, true
+      local charged = version == own and op or elsewhere
+      local units = rule.algorithm.give_back(rule, state, charged, op.units, now)
+      if version == own then refunded = units end
+      if refunds.restart(state) then version.since = next_instant end
+    end
+  end
+  -- Redis deletes fresh states, so the rest of this call must not see them either.
+  if entry.changed and is_forgettable(entry) then forget(entry) end
+  return RETURNED .. struct.pack('>I7', refunded)
 end
 
 -- Corrects a charge. A receipt settles only once.
@@ -26,22 +54,8 @@ local function settle(op)
   if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
   if receipt.exists then return REPEATED end
   receipt.exists, receipt.settled_until, changes = true, number.add(now, op.lifetime), true
-  local held = held_of(entry)
-  local state, units
-  if op.kind == OWE then
-    -- Charge the debt under the key's current quota.
-    rule = held or rule
-    state = state_under(rule, entry)
-    units = rule.algorithm.owe(rule, state, op.units, now)
-  else
-    if not is_known(op, held) then return RETURNED .. struct.pack('>I7', 0) end
-    rule, state = held, entry.state
-    units = rule.algorithm.give_back(rule, state, op, op.units, now)
-  end
-  keep(entry, rule, state)
-  -- Redis deletes a fresh state, so the rest of this call must not see it either.
-  if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
-  return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
+  if op.kind == OWE then return owe(op) end
+  return give_back(op)
 end
 
 -- Restarts a permit's time to live.
@@ -50,10 +64,11 @@ local function renew(op)
   if entry.fault then return fault_row(entry, op.key) end
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
   if receipt.exists then return REPEATED end
-  local known = is_known(op, held_of(entry))
+  local version = version_of(entry, rule)
+  local is_known = version and not is_fresh(version) and identifies(version, op)
   local state = state_under(rule, entry)
   keep(entry, rule, state)
-  if known then rule.algorithm.give_back(rule, state, op, op.cost, now) end
+  if is_known then rule.algorithm.give_back(rule, state, op, op.cost, now) end
   return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
 end
 
@@ -61,9 +76,14 @@ end
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
-  if entry.holds then
-    if struct.unpack('>I7', entry.since) <= now then entry.since = next_instant end
-    keep(entry, entry.rule, entry.rule.algorithm.fresh(entry.rule))
+  local first
+  for _, version in ipairs(entry.versions) do
+    if not first and version.rule.limits_rate then first = version end
+  end
+  if entry.holds and first then
+    first.state = first.rule.algorithm.fresh(first.rule)
+    first.since = later(first.since, next_instant)
+    entry.versions, entry.changed, changes = { first }, true, true
   else
     forget(entry)
   end

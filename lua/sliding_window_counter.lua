@@ -1,8 +1,8 @@
 -- Sliding window counter: two counts that approximate a sliding window.
 -- Lua port of crates/tollgate-core/src/algorithm/sliding_window_counter.rs.
 --
--- rule: limit, window.  state: index, previous, current.
--- view: index, previous, current, elapsed.
+-- rule: limit, window.  state: at, previous, current.
+-- view: start, previous, current, elapsed.
 
 local floor, min, max = math.floor, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
@@ -15,9 +15,14 @@ local function weighted(rule, previous, elapsed)
   return mul_div_ceil(previous, rule.window - elapsed, rule.window)
 end
 
--- The start of window number `index`.
-local function start(rule, index)
-  return min(index * rule.window, MAX)
+-- The start of the window that contains `instant`.
+local function start_of(rule, instant)
+  return floor(instant / rule.window) * rule.window
+end
+
+-- The start of the window that is this number of windows after the window at `start`.
+local function later(rule, start, windows)
+  return add(start, windows * rule.window)
 end
 
 -- The time after a window's start at which the `previous` window's units weigh at most `room`.
@@ -28,64 +33,72 @@ end
 
 -- The first instant at which `cost` fits. This is in the current window if only the previous
 -- window's share is in the way; otherwise it is when the current count has aged enough.
-local function fits_at(rule, cost, index, previous, current)
+local function fits_at(rule, cost, start, previous, current)
   local room = rule.limit - cost
-  if current <= room then
-    return add(start(rule, index), until_weight(rule, previous, room - current))
-  end
-  return add(start(rule, index + 1), until_weight(rule, current, room))
+  if current <= room then return add(start, until_weight(rule, previous, room - current)) end
+  return add(later(rule, start, 1), until_weight(rule, current, room))
 end
 
-local function decide(rule, now, kind, wait, charged_at, used, index, previous, current)
+local function decide(rule, now, kind, wait, charged_at, used, start, previous, current)
   local reset_after = 0
   if current > 0 then
-    reset_after = since(start(rule, index + 2), now)
+    reset_after = since(later(rule, start, 2), now)
   elseif previous > 0 then
-    reset_after = since(start(rule, index + 1), now)
+    reset_after = since(later(rule, start, 1), now)
   end
   return kind, max(rule.limit - used, 0), reset_after, wait, charged_at
 end
 
 local function fresh()
-  return { index = 0, previous = 0, current = 0 }
+  return { at = 0, previous = 0, current = 0 }
 end
 
 local function refresh(rule, state, now)
-  local index, previous, current = floor(now / rule.window), 0, 0
-  local windows = since(index, state.index)
-  if windows == 0 and (state.previous > 0 or state.current > 0) then
-    index, previous, current = state.index, state.previous, state.current
-  elseif windows == 1 then
-    previous = state.current
+  local at, previous, current = state.at, state.previous, state.current
+  local start = start_of(rule, now)
+  if at < start then
+    local is_previous = start - at <= rule.window
+    return start, is_previous and current or 0, 0, now - start
   end
-  return index, previous, current, since(now, start(rule, index))
+  -- The clock may have stepped back to before the state's window.
+  if at > now and previous + current > 0 then start = start_of(rule, at) end
+  return start, previous, current, since(now, start)
 end
 
-local function assess(rule, now, cost, index, previous, current, elapsed)
+local function assess(rule, now, cost, start, previous, current, elapsed)
   local used = current + weighted(rule, previous, elapsed)
   if cost > rule.limit then
-    return decide(rule, now, EXCEED, 0, 0, used, index, previous, current)
+    return decide(rule, now, EXCEED, 0, 0, used, start, previous, current)
   end
   if cost == 0 or used + cost <= rule.limit then
-    local charged_at = max(now, start(rule, index))
-    return decide(rule, now, ALLOW, 0, charged_at, used + cost, index, previous, current + cost)
+    local charged_at = max(now, start)
+    return decide(rule, now, ALLOW, 0, charged_at, used + cost, start, previous, current + cost)
   end
-  local retry_after = since(fits_at(rule, cost, index, previous, current), now)
-  return decide(rule, now, DENY, retry_after, 0, used, index, previous, current)
+  local retry_after = since(fits_at(rule, cost, start, previous, current), now)
+  return decide(rule, now, DENY, retry_after, 0, used, start, previous, current)
+end
+
+-- Charges `units` more to a state with these counts.
+local function add_units(state, previous, current, units, now)
+  -- The clock may have stepped back within the window.
+  state.at = previous + current == 0 and now or max(now, state.at)
+  state.previous, state.current = previous, current + units
 end
 
 local function charge(rule, state, now, cost)
-  local index, previous, current = refresh(rule, state, now)
-  state.index, state.previous, state.current = index, previous, current + cost
+  local _, previous, current = refresh(rule, state, now)
+  add_units(state, previous, current, cost, now)
 end
 
+-- Corrects the counts as of the last charge, so `at` does not change.
 local function give_back(rule, state, charged, units, now)
-  state.index, state.previous, state.current = refresh(rule, state, now)
-  local index = floor(charged.charged_at / rule.window)
-  if index == state.index then
+  local charged_in, last = start_of(rule, charged.charged_at), start_of(rule, state.at)
+  if later(rule, charged_in, 2) <= now then
+    return 0
+  elseif charged_in == last then
     units = min(units, state.current)
     state.current = state.current - units
-  elseif index + 1 == state.index then
+  elseif later(rule, charged_in, 1) == last then
     units = min(units, state.previous)
     state.previous = state.previous - units
   else
@@ -95,10 +108,10 @@ local function give_back(rule, state, charged, units, now)
 end
 
 local function owe(rule, state, units, now)
-  local index, previous, current, elapsed = refresh(rule, state, now)
+  local _, previous, current, elapsed = refresh(rule, state, now)
   local used = current + weighted(rule, previous, elapsed)
   units = min(units, since(2 * rule.limit, used))
-  state.index, state.previous, state.current = index, previous, current + units
+  add_units(state, previous, current, units, now)
   return units
 end
 
@@ -107,41 +120,45 @@ local function consumed(rule, state, now)
   return current + weighted(rule, previous, elapsed)
 end
 
-local function resume(rule, units, now)
-  return { index = floor(now / rule.window), previous = 0, current = units }
+local function counts_from(state)
+  return state.at
 end
 
-local function convert(rule, from, state, now)
+local function resume(_, units, at)
+  return { at = at, previous = 0, current = units }
+end
+
+local function convert(rule, from, state)
   if from.window == rule.window then
-    return { index = state.index, previous = state.previous, current = state.current }
+    return { at = state.at, previous = state.previous, current = state.current }
   end
-  -- The clock may have stepped back to before the state's window.
-  local seen = max(now, start(from, state.index))
-  return resume(rule, consumed(from, state, now), seen)
+  return resume(rule, consumed(from, state, state.at), state.at)
 end
 
 local function is_fresh(rule, state, now)
   local _, previous, current = refresh(rule, state, now)
-  return previous == 0 and current == 0
+  return previous + current == 0
 end
 
 -- Units charged later would count in the next window.
 local function last_instant(rule, state, now)
-  local index = refresh(rule, state, now)
-  return min((index + 1) * rule.window - 1, MAX)
+  local start = refresh(rule, state, now)
+  return min(start + rule.window - 1, MAX)
 end
 
 -- The instant at which the state will be fresh.
 local function fresh_at(rule, state)
-  return start(rule, state.index + (state.current > 0 and 2 or 1))
+  return later(rule, start_of(rule, state.at), state.current > 0 and 2 or 1)
 end
 
 local function encode(front, state)
-  return front .. struct.pack('>I7I6I6', state.index, state.previous, state.current)
+  return front .. struct.pack('>I7I6I6', state.at, state.previous, state.current)
 end
 
-local function decode(_, value, from)
+-- Earlier versions stored the window's number.
+local function decode(rule, value, from, _, is_old)
   if #value ~= from + 18 then return nil end
-  local index, previous, current = struct.unpack('>I7I6I6', value, from)
-  return { index = index, previous = previous, current = current }
+  local at, previous, current = struct.unpack('>I7I6I6', value, from)
+  if is_old then at = at * rule.window end
+  return { at = min(at, MAX), previous = previous, current = current }
 end

@@ -211,6 +211,48 @@ local function push(rule, state, seen, units)
   end
 end
 
+-- Copies a long log's live entries to a short log, whose entries can move.
+local function shorten(state)
+  local short = { ats = {}, totals = {}, count = 0, total = state.base }
+  for i = state.head + 1, state.count do
+    local at, total = entry(state, i)
+    -- Skip dead entries.
+    if total > short.total then
+      short.count, short.total = short.count + 1, total
+      short.ats[short.count], short.totals[short.count] = at, total
+    end
+  end
+  state.ats, state.totals, state.count, state.head = short.ats, short.totals, short.count, 0
+  state.long, state.changed, state.slots, state.patch = false, 1, 0, false
+end
+
+-- Adds an entry among newer entries, which only permits need.
+local function insert(rule, state, at, units)
+  if state.head == state.count or state.newest <= at then return push(rule, state, at, units) end
+  if state.long then shorten(state) end
+  local i = state.count
+  while i > state.head do
+    local at_i, total = entry(state, i)
+    if at_i < at then break end
+    put(state, i, at_i, total + units)
+    i = i - 1
+  end
+  state.total = state.total + units
+  if (entry(state, i + 1)) == at then return end
+  -- Make room for another entry.
+  for j = state.count, i + 1, -1 do
+    local at_j, total = entry(state, j)
+    put(state, j + 1, at_j, total)
+  end
+  local before = state.base
+  if i > state.head then
+    local _, total = entry(state, i)
+    before = total
+  end
+  put(state, i + 1, at, before + units)
+  state.count = state.count + 1
+end
+
 -- The instant of the first entry at which this and all older entries add up to `units`. Such an
 -- entry exists, because a cost that fits an empty window needs no more units than are in this
 -- window.
@@ -258,9 +300,9 @@ local function charge(rule, state, now, cost)
   push(rule, state, seen, cost)
 end
 
-local function give_back(rule, state, charged, units, now)
-  prune(rule, state, now)
-  local at, first, last = round_up(rule, charged.charged_at), state.head + 1, state.count
+-- Removes up to `units` from the entry at an instant, and returns the number removed.
+local function take(state, at, units)
+  local first, last = state.head + 1, state.count
   if first > last then return 0 end
   -- Most charges are settled soon, so search from the end.
   local index = search(state, 1, at, first, last)
@@ -318,11 +360,40 @@ local function give_back(rule, state, charged, units, now)
   return units
 end
 
+local function give_back(rule, state, charged, units, now)
+  prune(rule, state, now)
+  return take(state, round_up(rule, charged.charged_at), units)
+end
+
+-- The units that can be charged until the debt reaches the limit, in a pruned state.
+local function room_for_debt(rule, state)
+  return since(2 * rule.limit, state.total - state.base)
+end
+
 local function owe(rule, state, units, now)
   local seen = prune(rule, state, now)
-  units = min(units, since(2 * rule.limit, state.total - state.base))
+  units = min(units, room_for_debt(rule, state))
   if units > 0 then push(rule, state, seen, units) end
   return units
+end
+
+-- Forgets the oldest units beyond twice the limit, which cannot change a decision while the newer
+-- units count. Returns whether there were such units.
+local function trim(rule, state)
+  local over = since(state.total - state.base, 2 * rule.limit)
+  if over == 0 then return false end
+  local low = state.head + 1
+  state.base = state.base + over
+  state.head = search(state, 2, state.base + 1, low, low) - 1
+  return true
+end
+
+-- The newest units count, because they count for longest.
+local function count(rule, state, units, now)
+  local seen = prune(rule, state, now)
+  local counted = min(units, 2 * rule.limit)
+  push(rule, state, seen, counted)
+  return not trim(rule, state) and counted == units
 end
 
 local function consumed(rule, state, now)
@@ -330,21 +401,24 @@ local function consumed(rule, state, now)
   return state.total - base
 end
 
-local function resume(rule, units, now)
-  local state = empty(0, now)
-  if units > 0 then push(rule, state, now, units) end
+-- The newest entry may be rounded up to later than the last charge, and a refund may have been seen
+-- since.
+local function counts_from(state)
+  if state.head == state.count then return state.last_seen end
+  return min(state.newest, state.last_seen)
+end
+
+local function resume(rule, units, at)
+  local state = empty(0, at)
+  units = min(units, 2 * rule.limit)
+  if units > 0 then push(rule, state, at, units) end
   return state
 end
 
--- Charges move to the new grid and age by the new window. Expired charges remain expired even if
--- the new window includes them: a store may already have dropped the key, and that must make no
--- difference.
---
--- The core also drops the oldest entries if a smaller quota has no room for the log. Here they
--- remain, because they change no answer: a denial reads the last `limit` units, and each entry has
--- at least one unit. The log is written only if a charge fits, and then fewer units count.
-local function convert(rule, from, state, now)
-  local _, seen, head, base = refresh(from, state, now)
+-- Charges move to the new grid and age by the new window. Charges that had expired in the old
+-- window at the last charge remain expired, because the state may have dropped them.
+local function convert(rule, from, state)
+  local _, seen, head, base = refresh(from, state, state.last_seen)
   local converted = empty(base, seen)
   for i = head + 1, state.count do
     local at, total = entry(state, i)
@@ -358,8 +432,23 @@ local function convert(rule, from, state, now)
       converted.total = total
     end
   end
-  prune(rule, converted, now)
+  prune(rule, converted, seen)
+  trim(rule, converted)
   return converted
+end
+
+-- A copy whose entries are moved in time: `later` by a span, then `earlier` by another.
+local function moved(state, later, earlier)
+  local copy = empty(state.base, state.last_seen)
+  for i = state.head + 1, state.count do
+    local at, total = entry(state, i)
+    -- Skip a long log's dead entries.
+    if total > copy.total then
+      copy.count, copy.total, copy.newest = copy.count + 1, total, max(add(at, later) - earlier, 0)
+      put(copy, copy.count, copy.newest, total)
+    end
+  end
+  return copy
 end
 
 local function is_fresh(rule, state, now)
@@ -404,12 +493,20 @@ local function encode(front, state)
   return first .. kept .. packed(state, changed) .. room
 end
 
+-- The complete string, without spare room, to be stored inside another version's string.
+local function encode_whole(front, state)
+  if state.long then shorten(state) end
+  local changed = max(state.changed, state.head + 1)
+  local kept = range(state, state.head + 1, changed - 1)
+  return header(front, state.count - state.head, 0, state) .. kept .. packed(state, changed)
+end
+
 -- Updates a string in place. Returns false if it must be rewritten completely: it is short or new,
 -- has no room, or its entries move.
 local function amend(front, state, store)
   local head, count = state.head, state.count
-  -- The number of blocks before the log changed, so the entire log moves.
-  if #front + HEADER + 1 ~= state.first then return false end
+  -- The number of blocks or versions before the log changed, so the entire log moves.
+  if not state.key or #front + HEADER + 1 ~= state.first then return false end
   if state.long then
     local before = function(some, first) return header(front, some, LONG + first, state) end
     return long.amend(state, before, store)
@@ -432,7 +529,7 @@ local function amend(front, state, store)
   return true
 end
 
--- Reads the first bytes of a string, which may be all of it.
+-- Reads the first bytes of a string, which may be all of it. Without a key, they are all of it.
 local function decode(rule, value, from, key)
   local first, length = from + HEADER, #value
   if length < first - 1 then return nil end
@@ -440,7 +537,9 @@ local function decode(rule, value, from, key)
   local is_long = head >= LONG
   if is_long then head = head - LONG end
   if head > count or base > total then return nil end
-  if is_long or count > SHORT or length == FIRST_READ then length = redis.call('STRLEN', key) end
+  if key and (is_long or count > SHORT or length == FIRST_READ) then
+    length = redis.call('STRLEN', key)
+  end
   local slots = floor((length - first + 1) / ENTRY)
   if count > slots then return nil end
   local state = {
@@ -462,13 +561,21 @@ return {
   charge = charge,
   give_back = give_back,
   owe = owe,
+  count = count,
   consumed = consumed,
+  counts_from = counts_from,
   resume = resume,
   convert = convert,
   is_fresh = is_fresh,
   fresh_at = fresh_at,
   encode = encode,
+  encode_whole = encode_whole,
   amend = amend,
   decode = decode,
+  prune = prune,
+  take = take,
+  insert = insert,
+  moved = moved,
+  room_for_debt = room_for_debt,
   FIRST_READ = FIRST_READ,
 }

@@ -1,12 +1,14 @@
 -- Token bucket: a bucket with a `capacity` in tokens that is refilled at the quota's rate.
 -- Lua port of crates/tollgate-core/src/algorithm/token_bucket.rs.
 --
--- rule: capacity, limit, window, interval, unit, rate, full.  state: missing, at.
--- view: missing, at.
+-- rule: capacity, limit, window, interval, unit, rate, full.  state: missing, at, refunded.
+-- view: missing, at, refunded.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
+local NO_REFUNDS = refunds.NONE
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
+local refundable = refunds.refundable
 
 -- The time from state.at until `missing` tokens have been refilled.
 local function until_restored(rule, missing)
@@ -14,16 +16,16 @@ local function until_restored(rule, missing)
   return ceil(missing / rule.rate)
 end
 
-local function decide(rule, now, kind, wait, charged_at, missing, at)
+local function decide(rule, now, kind, wait, charged_at, missing, at, refunded)
   local reset_after = 0
   if missing > 0 then reset_after = since(add(at, until_restored(rule, missing)), now) end
   local left = rule.full - missing
   local remaining = left > 0 and floor(left / rule.unit) or 0
-  return kind, remaining, reset_after, wait, charged_at
+  return kind, remaining, reset_after, wait, charged_at, refunded
 end
 
 local function fresh()
-  return { missing = 0, at = 0 }
+  return { missing = 0, at = 0, refunded = 0 }
 end
 
 local function refresh(rule, state, now)
@@ -37,20 +39,20 @@ local function refresh(rule, state, now)
       missing, at = missing - elapsed * rule.rate, now
     end
   end
-  if missing <= 0 then return 0, now end
-  return missing, at
+  if missing <= 0 then return 0, now, state.refunded end
+  return missing, at, state.refunded
 end
 
-local function assess(rule, now, cost, missing, at)
-  if cost > rule.capacity then return decide(rule, now, EXCEED, 0, 0, missing, at) end
+local function assess(rule, now, cost, missing, at, refunded)
+  if cost > rule.capacity then return decide(rule, now, EXCEED, 0, 0, missing, at, 0) end
   local scaled = cost * rule.unit
   -- Subtract first: with a debt, the sum of missing and scaled could pass 2^53.
   local over = missing - rule.full + scaled
   if cost == 0 or over <= 0 then
-    return decide(rule, now, ALLOW, 0, max(now, at), missing + scaled, at)
+    return decide(rule, now, ALLOW, 0, max(now, at), missing + scaled, at, refunded)
   end
   local fits_at = add(at, until_restored(rule, over))
-  return decide(rule, now, DENY, since(fits_at, now), 0, missing, at)
+  return decide(rule, now, DENY, since(fits_at, now), 0, missing, at, 0)
 end
 
 local function charge(rule, state, now, cost)
@@ -58,23 +60,21 @@ local function charge(rule, state, now, cost)
   state.missing, state.at = missing + cost * rule.unit, at
 end
 
--- Greedy: tokens refilled since the charge may be the same units and are not refunded again.
--- Interval: units are only refunded within the charge's interval. If the charge started the
--- interval, the interval restarts now.
+-- Greedy: tokens that may have been refilled since the charge are not refunded again (see
+-- refunds.lua). The level at the last charge is corrected, so `at` does not change.
+--
+-- Interval: units are only refunded within the charge's interval. The interval continues even if
+-- this charge started it, because other clients may wait for its end.
 local function give_back(rule, state, charged, units, now)
-  state.missing, state.at = refresh(rule, state, now)
-  units = min(units, charged.cost)
-  local scaled = units * rule.unit
+  local missing, at, refunded = refresh(rule, state, now)
   if not rule.interval then
-    scaled = since(scaled, since(state.at, charged.charged_at) * rule.rate)
-  elseif charged.charged_at < state.at then
-    scaled = 0
-  elseif charged.charged_at == state.at and units == charged.cost then
-    state.at = max(now, state.at)
+    local scaled = min(refundable(rule, charged, units, refunded, at), missing)
+    state.missing, state.refunded = state.missing - scaled, refunded + scaled
+    return floor(scaled / rule.unit)
   end
-  scaled = min(scaled, state.missing)
-  state.missing = state.missing - scaled
-  return floor(scaled / rule.unit)
+  units = charged.charged_at < at and 0 or min(units, charged.cost, missing)
+  state.missing, state.at = missing - units, at
+  return units
 end
 
 local function owe(rule, state, units, now)
@@ -89,18 +89,30 @@ local function consumed(rule, state, now)
   return ceil(missing / rule.unit)
 end
 
--- Never more than the capacity is missing. Otherwise a client would pay under a small quota for
--- units that a larger quota had granted.
-local function resume(rule, units, now)
-  return { missing = min(units, rule.capacity) * rule.unit, at = now }
+-- Never more than the capacity is missing because of another version. Otherwise a client would pay
+-- under a small quota for units that a larger quota had granted.
+-- Intervals under two versions end at different times, so there the excess is a debt.
+local function count(rule, state, units, now)
+  if rule.interval then return owe(rule, state, units, now) == units end
+  local missing
+  missing, state.at = refresh(rule, state, now)
+  local room = floor(since(rule.full, missing) / rule.unit)
+  state.missing = units <= room and missing + units * rule.unit or max(rule.full, missing)
+  return units <= room
 end
 
-local function convert(rule, from, state, now)
-  local missing, at = refresh(from, state, now)
-  missing = min(mul_div_ceil(missing, rule.unit, from.unit), rule.full)
-  -- The interval continues, unless its length has changed, which starts a new interval.
-  local goes_on = rule.interval and from.interval and from.window == rule.window
-  return { missing = missing, at = goes_on and at or max(now, at) }
+local function counts_from(state)
+  return state.at
+end
+
+-- At most the capacity is missing, for the same reason as in `count`.
+local function resume(rule, units, at)
+  return { missing = min(units, rule.capacity) * rule.unit, at = at, refunded = 0 }
+end
+
+local function convert(rule, from, state)
+  local missing = min(mul_div_ceil(state.missing, rule.unit, from.unit), rule.full)
+  return { missing = missing, at = state.at, refunded = 0 }
 end
 
 local function is_fresh(rule, state, now)
@@ -114,12 +126,14 @@ local function fresh_at(rule, state)
 end
 
 local function encode(front, state)
-  return front .. struct.pack('>I7I7', state.missing, state.at)
+  return front .. struct.pack('>I7I7I7', state.missing, state.at, state.refunded)
 end
 
-local function decode(rule, value, from)
-  if #value ~= from + 13 then return nil end
-  local missing, at = struct.unpack('>I7I7', value, from)
+-- Earlier versions stored no refunds.
+local function decode(rule, value, from, _, is_old)
+  if is_old then value = value .. NO_REFUNDS end
+  if #value ~= from + 20 then return nil end
+  local missing, at, refunded = struct.unpack('>I7I7I7', value, from)
   if missing > 2 * rule.full then return nil end
-  return { missing = missing, at = at }
+  return { missing = missing, at = at, refunded = refunded }
 end

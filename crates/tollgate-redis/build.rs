@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs, io};
 
 /// Modules that each call on the general path creates.
-const EAGER: [&str; 2] = ["outcome", "number"];
+const EAGER: [&str; 3] = ["outcome", "number", "refunds"];
 
 /// Modules that the general path creates only if a call needs its algorithm or lease. A module costs
 /// about a microsecond, and most calls need only one.
@@ -26,14 +26,16 @@ const LAZY: [&str; 10] = [
 
 /// The functions that an algorithm exports, in the order of `Rule`. `last_instant` is optional, and
 /// `sliding_window_log` writes its own table because it exports more.
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 16] = [
     "fresh",
     "refresh",
     "assess",
     "charge",
     "give_back",
     "owe",
+    "count",
     "consumed",
+    "counts_from",
     "resume",
     "convert",
     "is_fresh",

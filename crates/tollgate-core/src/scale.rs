@@ -41,7 +41,8 @@ impl Scale {
         refunded: u64,
         now: Timestamp,
     ) -> u64 {
-        let units = units.min(charged.cost.get()) * self.unit;
+        // Another version may have charged more than this bucket contains.
+        let units = units.min(charged.cost.get()).saturating_mul(self.unit);
         let drained = now.since(charged.charged_at).get().saturating_mul(self.rate);
         // The level was reported as a time, rounded up to a microsecond.
         let level = charged.resets_at.since(now).get().saturating_sub(1).saturating_mul(self.rate);

@@ -543,6 +543,9 @@ impl Reference {
         units: u64,
     ) -> u64 {
         let mut stored = self.stored(&slot, now);
+        if stored.is_fresh(now) {
+            return 0;
+        }
         let (own, mut refunded) = (stored.version(any), 0);
         for (index, version) in stored.versions.iter_mut().enumerate() {
             if !version.rule.counts_with(any) || charged.charged_at < version.since {

@@ -110,6 +110,12 @@ impl Rule for CalendarWindowCounter {
         units
     }
 
+    /// Once the state's period is over, it does not count other versions' units until it is charged
+    /// itself: a store without a calendar, such as the Redis script, does not know the next period.
+    fn count(&self, state: &mut State, units: u64, now: Timestamp) -> bool {
+        !self.is_fresh(state, now) && self.owe(state, units, now) == units
+    }
+
     fn consumed(&self, state: &State, now: Timestamp) -> u64 {
         if self.is_fresh(state, now) { 0 } else { state.used }
     }

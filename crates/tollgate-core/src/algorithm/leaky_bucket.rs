@@ -78,7 +78,7 @@ impl LeakyBucket {
     /// Whether `charged` is the last charge. If so, the bucket without this charge would be empty
     /// exactly when the request was due to leave.
     fn is_last(&self, state: State, charged: &Charged) -> bool {
-        let cost = charged.cost.get() * self.scale.unit;
+        let cost = charged.cost.get().saturating_mul(self.scale.unit);
         state.at == charged.charged_at
             && state.level >= cost
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at

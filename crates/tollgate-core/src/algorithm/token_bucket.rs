@@ -172,8 +172,12 @@ impl Rule for TokenBucket {
     }
 
     /// Never more than the capacity is missing because of another version. Otherwise a client would
-    /// pay under a small quota for units that a larger quota had granted.
+    /// pay under a small quota for units that a larger quota had granted. Intervals under two
+    /// versions end at different times, so there the excess is a debt.
     fn count(&self, state: &mut State, units: u64, now: Timestamp) -> bool {
+        if self.refill == Refill::Interval {
+            return self.owe(state, units, now) == units;
+        }
         *state = self.refresh(state, now);
         let missing = state.missing.saturating_add(units.saturating_mul(self.scale.unit));
         state.missing = missing.min(self.full).max(state.missing);

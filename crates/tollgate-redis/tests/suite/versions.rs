@@ -1,8 +1,8 @@
-//! An old Tollgate build and this build share a server, like in a rolling deployment.
+//! This build continues what an old Tollgate build has stored.
 //!
 //! `tests/fixtures/old` contains the old build's script, each call that it made in the scenes
-//! below, and the reply that it got. Here either build makes a call, and every reply must equal the
-//! reply that the old build got on a separate server.
+//! below, and the reply that it got. Here the old build makes the first calls, and this build the
+//! others. An old build cannot read what this build stores, because states have a new layout.
 //!
 //! Calls are stored as bytes, so this test still works when the format of calls and replies
 //! changes. `TOLLGATE_BLESS=1` makes this build the old build: run it before such a change.
@@ -47,8 +47,11 @@ const KINDS: [Kind; 11] = [
     }),
 ];
 
+/// The first calls are charges. The builds refund differently.
+const OLD_CALLS: usize = 3;
+
 #[test]
-fn old_and_new_builds_agree() {
+fn new_build_continues_old_states() {
     if std::env::var_os("TOLLGATE_BLESS").is_some_and(|it| it == "1") {
         bless();
     }
@@ -57,25 +60,16 @@ fn old_and_new_builds_agree() {
     let (mut old, mut new) = (server.connect_with(&script), server.connect());
     let all = recorded();
     assert_eq!(all.len(), scenes().count(), "one block of calls per scene");
-    // Deployed while a quota is in use, rolled back, and both running together.
-    let is_new: [fn(usize, usize) -> bool; 4] = [
-        |step, steps| step >= steps / 2,
-        |step, steps| step < steps / 2,
-        |step, _| step % 2 == 0,
-        |step, _| step % 3 > 0,
-    ];
     for (scene, calls) in scenes().zip(&all) {
-        for is_new in is_new {
-            new.run(&[b"FLUSHALL"]);
-            let mut play = Play::new(&scene);
-            for (step, call) in calls.iter().enumerate() {
-                let (now, batch, expected) = play.step(step);
-                let what = format!("{:?}, step {step}", scene.policy);
-                if is_new(step, calls.len()) {
-                    assert_eq!(new.call(&batch, Some(now)).rows, [expected], "{what}");
-                } else {
-                    assert_eq!(call.again(&mut old), call.reply, "{what}");
-                }
+        new.run(&[b"FLUSHALL"]);
+        let mut play = Play::new(&scene);
+        for (step, call) in calls.iter().enumerate() {
+            let (now, batch, expected) = play.step(step);
+            let what = format!("{:?}, step {step}", scene.policy);
+            if step < OLD_CALLS {
+                assert_eq!(call.again(&mut old), call.reply, "{what}");
+            } else {
+                assert_eq!(new.call(&batch, Some(now)).rows, [expected], "{what}");
             }
         }
     }

@@ -11,18 +11,19 @@ pub(super) struct Clock {
     pub(super) window: u64,
     pub(super) retry_at: u64,
     reset_at: u64,
+    has_calendars: bool,
 }
 
 /// The year 2100: far ahead of Redis' own clock, and traces do not depend on today's date.
 pub(super) const EARLIEST: u64 = 4_102_444_800_000_000;
 
 impl Clock {
-    pub(super) fn new(rng: &mut Rng, family: Family, window: u64) -> Self {
+    pub(super) fn new(rng: &mut Rng, family: Family, window: u64, has_calendars: bool) -> Self {
         let now = match family {
             Family::EndOfTime => Timestamp::MAX.as_micros() - rng.u64(0..50) * window - 50,
             _ => EARLIEST + 4 * window + rng.u64(..window),
         };
-        Self { now, calendar: None, window, retry_at: now, reset_at: now }
+        Self { now, calendar: None, window, retry_at: now, reset_at: now, has_calendars }
     }
 
     /// Moves forward or back, usually to an instant where something changes, or a microsecond
@@ -48,6 +49,8 @@ impl Clock {
             (_, 15..17) => beside(self.boundary(), rng),
             (_, 17..20) => beside(self.retry_at, rng),
             (_, 20) => beside(self.reset_at, rng),
+            // The script does not know the periods after the current period.
+            _ if self.has_calendars => now,
             _ => now.saturating_sub(window * rng.u64(0..=12) / 10 + rng.u64(0..3)),
         };
         self.now = to.max(EARLIEST);

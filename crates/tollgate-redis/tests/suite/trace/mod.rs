@@ -88,7 +88,7 @@ impl Trace {
         let has_calendars = policies.iter().flatten().any(has_calendar);
         let windows = policies.iter().flatten().map(|policy| policy.window().get());
         let window = windows.max().expect("at least one policy");
-        let clock = Clock::new(&mut rng, family, window);
+        let clock = Clock::new(&mut rng, family, window, has_calendars);
         Self {
             family,
             seed,

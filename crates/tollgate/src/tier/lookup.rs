@@ -3,6 +3,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::head::RequestHead;
 /// request extensions for [`in_extensions`](super::in_extensions).
 ///
 /// Results are cached for a minute, for up to 10 000 clients. [`forget`](Self::forget) removes a
-/// result. Concurrent requests from the same client share a lookup. **Clones share the cache.**
+/// result, even if its lookup has not finished yet. Concurrent requests from the same client share
+/// a lookup. **Clones share the cache.**
 ///
 /// A waiting request does not occupy the inner service. Give the lookup a timeout, because the
 /// request waits for it. If a lookup fails, the request has no tier, and the next request tries
@@ -49,7 +51,10 @@ pub struct TierLookup(Arc<Inner>);
 struct Inner {
     id: Box<IdOf>,
     look_up: Box<LookUp>,
-    known: Cache<String, Option<Tier>>,
+    /// A number for each client, under which its tier is cached.
+    numbers: Cache<String, u64>,
+    next_number: AtomicU64,
+    known: Cache<u64, Option<Tier>>,
 }
 
 type IdOf = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
@@ -84,23 +89,37 @@ impl TierLookup {
         // The cache panics at more than a thousand years.
         let time = time.min(Duration::from_secs(365 * 86_400));
         let known = Cache::builder().max_capacity(subjects).time_to_live(time).build();
+        let numbers = Cache::builder().max_capacity(subjects).time_to_idle(time).build();
         let look_up = move |id| -> TierFuture {
             let answer = look_up(id);
             Box::pin(async move { answer.await.map_err(|error| Arc::new(error) as Failed) })
         };
-        Self(Arc::new(Inner { id: Box::new(id), look_up: Box::new(look_up), known }))
+        Self(Arc::new(Inner {
+            id: Box::new(id),
+            look_up: Box::new(look_up),
+            numbers,
+            next_number: AtomicU64::new(0),
+            known,
+        }))
     }
 
-    /// Removes a client's tier from the cache.
+    /// Removes a client's tier from the cache. Requests that arrive afterwards do not use the
+    /// result of a lookup that has already started.
     pub async fn forget(&self, id: &str) {
-        self.0.known.invalidate(id).await;
+        // The cache stores the result of a lookup in flight even if its key has been removed
+        // meanwhile. With a new number, no later request finds this result.
+        if let Some(number) = self.0.numbers.remove(id).await {
+            self.0.known.invalidate(&number).await;
+        }
     }
 
     async fn tier_of(&self, id: String) -> Option<Tier> {
+        let inner = &*self.0;
+        let number = async { inner.next_number.fetch_add(1, Ordering::Relaxed) };
+        let number = inner.numbers.get_with_by_ref(&id, number).await;
         // Starts only if the tier is not cached.
-        let (inner, wanted) = (&*self.0, id.clone());
-        let look_up = async move { (inner.look_up)(wanted).await };
-        match self.0.known.try_get_with(id, look_up).await {
+        let look_up = async move { (inner.look_up)(id).await };
+        match inner.known.try_get_with(number, look_up).await {
             Ok(tier) => tier,
             Err(error) => {
                 tracing::warn!(target: "tollgate", %error, "a tier could not be looked up");

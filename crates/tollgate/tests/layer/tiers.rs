@@ -227,6 +227,8 @@ async fn last_of_255_tiers_is_found() {
 struct Plans {
     asked: std::sync::Arc<std::sync::atomic::AtomicUsize>,
     plan: std::sync::Arc<parking_lot::Mutex<Option<&'static str>>>,
+    /// Held while replies are on their way.
+    replies: std::sync::Arc<tokio::sync::Mutex<()>>,
 }
 
 #[cfg(feature = "tier-lookup")]
@@ -237,11 +239,13 @@ impl Plans {
             let plans = plans.clone();
             async move {
                 plans.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let found = plans.plan.lock().map(Tier::from);
                 tokio::task::yield_now().await;
+                drop(plans.replies.lock().await);
                 if id == "down" {
                     return Err(std::io::Error::other("the database is down"));
                 }
-                Ok(plans.plan.lock().map(Tier::from))
+                Ok(found)
             }
         };
         let name = |head: &tollgate::key::RequestHead<'_>| {
@@ -290,6 +294,31 @@ async fn tier_lookup_is_cached_until_forgotten() {
     assert_eq!(plans.asked(), 2);
     // A request without a user starts no lookup.
     assert_eq!(limit_of(&lookup, &service, None).await, "5");
+    assert_eq!(plans.asked(), 2);
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn forgotten_lookup_in_flight_is_not_cached() {
+    let plans = Plans::default();
+    let lookup = plans.lookup(Duration::from_secs(3_600));
+    let service = tiered(&memory().1, [account()]);
+    let replies = plans.replies.lock().await;
+    let (early, early_service) = (lookup.clone(), service.clone());
+    let early = tokio::spawn(async move { limit_of(&early, &early_service, Some("ann")).await });
+    settle_down().await;
+    assert_eq!(plans.asked(), 1);
+    // The plan changes after the database has read it.
+    *plans.plan.lock() = Some("pro");
+    lookup.forget("ann").await;
+    // A request that arrives after the change does not share the earlier lookup.
+    let (late, late_service) = (lookup.clone(), service.clone());
+    let late = tokio::spawn(async move { limit_of(&late, &late_service, Some("ann")).await });
+    settle_down().await;
+    drop(replies);
+    assert_eq!(early.await.unwrap(), "5");
+    assert_eq!(late.await.unwrap(), "20");
+    assert_eq!(limit_of(&lookup, &service, Some("ann")).await, "20");
     assert_eq!(plans.asked(), 2);
 }
 

@@ -50,9 +50,7 @@ pub struct Denial<'a> {
     reason: Reason,
     status: http::StatusCode,
     policies: Vec<&'a str>,
-    tightest: Option<&'a str>,
     quota: Option<QuotaMembers>,
-    cost: Option<Cost>,
     request: Option<RequestHead<'a>>,
     retry_after: Option<Micros>,
     retry_after_secs: Option<u64>,
@@ -66,6 +64,7 @@ struct QuotaMembers {
     window: Option<Micros>,
     calendar: Option<Calendar>,
     reset_at: u64,
+    cost: Cost,
 }
 
 impl<'a> Denial<'a> {
@@ -79,7 +78,7 @@ impl<'a> Denial<'a> {
     ) -> Self {
         let mut denial = Self::new(Reason::QuotaExceeded);
         let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
-        for row @ (fields, decision) in rows {
+        for row @ (fields, decision, _) in rows {
             if decision.outcome == Outcome::Undecided {
                 continue;
             }
@@ -98,10 +97,9 @@ impl<'a> Denial<'a> {
         if blocks && denial.reason == Reason::QuotaExceeded {
             denial = denial.because(Reason::Blocked);
         }
-        let Some(row @ (fields, decision)) = tightest else {
+        let Some(row @ (fields, decision, cost)) = tightest else {
             return denial;
         };
-        denial.tightest = Some(fields.policy().name());
         // A block has no quota.
         denial.quota = (denial.reason != Reason::Blocked).then(|| QuotaMembers {
             limit: decision.limit,
@@ -109,6 +107,7 @@ impl<'a> Denial<'a> {
             window: fields.window(),
             calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
+            cost,
         });
         // The tightest policy has the longest wait. Omit it if waiting does not help.
         let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
@@ -164,14 +163,8 @@ impl<'a> Denial<'a> {
         Self::new(Reason::Misconfigured)
     }
 
-    pub(crate) fn of_request(
-        mut self,
-        request: RequestHead<'a>,
-        cost: impl FnOnce(&str) -> Option<Cost>,
-    ) -> Self {
-        self.request = Some(request);
-        self.cost = self.quota.and(self.tightest).and_then(cost);
-        self
+    pub(crate) fn of_request(self, request: RequestHead<'a>) -> Self {
+        Self { request: Some(request), ..self }
     }
 
     fn because(self, reason: Reason) -> Self {
@@ -183,9 +176,7 @@ impl<'a> Denial<'a> {
             reason,
             status: reason.status(),
             policies: Vec::new(),
-            tightest: None,
             quota: None,
-            cost: None,
             request: None,
             retry_after: None,
             retry_after_secs: None,
@@ -241,7 +232,10 @@ impl<'a> Denial<'a> {
 
     /// Returns the request cost under the denying policy.
     pub const fn cost(&self) -> Option<Cost> {
-        self.cost
+        match self.quota {
+            Some(quota) => Some(quota.cost),
+            None => None,
+        }
     }
 
     /// Returns the head of the denied request, or `None` if the program made the denial.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use humantime::{Rfc3339Timestamp, format_rfc3339_seconds};
-use tollgate_core::{Calendar, Cost, Micros};
+use tollgate_core::{Calendar, Micros};
 
 use super::json::JsonMembers;
 use super::{Denial, Members, QuotaMembers, Reason};
@@ -78,9 +78,7 @@ impl Denial<'_> {
         if let Some(quota) = self.quota {
             json.integer("limit", quota.limit);
             json.integer("remaining", quota.remaining);
-            if let Some(cost) = self.cost {
-                json.integer("cost", cost.get());
-            }
+            json.integer("cost", quota.cost.get());
             match quota.span() {
                 Some(Span::Window(window)) => json.display("window", window),
                 Some(span) => json.text("window", &span.to_string()),
@@ -160,11 +158,8 @@ impl fmt::Display for Detail<'_> {
                     Some(span) => write!(f, "per {span}")?,
                     None => f.write_str("at a time")?,
                 }
-                let left = quota.remaining;
-                match denial.cost.map(Cost::get) {
-                    Some(cost) => write!(f, ". This request costs {cost}; {left} remain."),
-                    None => write!(f, ", of which {left} remain."),
-                }
+                let (cost, left) = (quota.cost.get(), quota.remaining);
+                write!(f, ". This request costs {cost}; {left} remain.")
             }
             (Reason::Blocked, _) => f.write_str(
                 "Too many requests were denied or have failed, so the client is blocked for now.",

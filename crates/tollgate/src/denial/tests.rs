@@ -64,7 +64,7 @@ fn spent_quota_is_429() {
         [fields("default", Quota::per_minute(100)), fields(r#"a "b" \c"#, Quota::per_second(1))];
     let spent = denying(&fields[0], deny(4_100_000), 59_000_000);
     let also = denying(&fields[1], deny(900_000), 900_000);
-    let rows = [(&fields[0], &spent), (&fields[1], &also)];
+    let rows = [(&fields[0], &spent, Cost::ONE), (&fields[1], &also, Cost::ONE)];
     let response = render(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
@@ -73,10 +73,11 @@ fn spent_quota_is_429() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
             "status": 429,
-            "detail": "The quota is 100 units per 60 seconds, of which 0 remain. Retry in 5 seconds.",
+            "detail": "The quota is 100 units per 60 seconds. This request costs 1; 0 remain. Retry in 5 seconds.",
             "code": "quota-exceeded",
             "limit": 100,
             "remaining": 0,
+            "cost": 1,
             "window": "60 seconds",
             "retry_after": 5,
             "reset_at": "2026-09-21T14:14:20Z",
@@ -102,13 +103,13 @@ fn calendar_shows_name_and_end() {
     let left = midnights[1].since(NOW);
     let fields = PolicyFields::new(&policy);
     let spent = denying(&fields, Outcome::Deny { retry_after: left }, left.get());
-    let response = render(&[(&fields, &spent)], HeaderOptions::all());
+    let response = render(&[(&fields, &spent, Cost::ONE)], HeaderOptions::all());
     let body = body(&response);
     assert_eq!(body["window"], r#"calendar day at "home""#);
     assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
     assert_eq!(
         body["detail"],
-        r#"The quota is 5 units per calendar day at "home", of which 0 remain. Retry in 35200 seconds."#
+        r#"The quota is 5 units per calendar day at "home". This request costs 1; 0 remain. Retry in 35200 seconds."#
     );
     assert_eq!(response.headers()[X_RATELIMIT_RESET], "1790035200");
 }
@@ -121,7 +122,7 @@ fn excessive_cost_is_403_without_wait() {
     ];
     let never = denying(&fields[0], Outcome::ExceedsCapacity, 0);
     let later = denying(&fields[1], deny(4_100_000), 59_000_000);
-    let rows = [(&fields[0], &never), (&fields[1], &later)];
+    let rows = [(&fields[0], &never, Cost::new(60)), (&fields[1], &later, Cost::new(60))];
     let response = render(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert!(!response.headers().contains_key(RETRY_AFTER));
@@ -135,6 +136,7 @@ fn excessive_cost_is_403_without_wait() {
             "code": "cost-exceeds-quota",
             "limit": 50,
             "remaining": 0,
+            "cost": 60,
             "window": "180 seconds",
             "reset_at": "2026-09-21T14:13:21Z",
             "violated-policies": ["upload", "default"],
@@ -148,7 +150,7 @@ fn excessive_cost_overrides_any_wait() {
     let (late, never) = (deny(u64::MAX), Outcome::ExceedsCapacity);
     for outcomes in [[late, never], [never, late]] {
         let decisions = outcomes.map(|outcome| denying(&fields, outcome, 1));
-        let rows = decisions.iter().map(|decision| (&fields, decision));
+        let rows = decisions.iter().map(|decision| (&fields, decision, Cost::ONE));
         let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::all(), 7);
         assert_eq!(denial.reason(), Reason::CostExceedsQuota);
         assert_eq!(denial.retry_after_secs(), None);
@@ -276,7 +278,7 @@ fn grpc_status_is_in_headers() {
         (denying(&fields[0], deny(4_100_000), 1), denying(&fields[0], Outcome::ExceedsCapacity, 1));
     let of = |decision| {
         let options = HeaderOptions::all();
-        Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
+        Denial::of_verdict(NOW, [(&fields[0], decision, Cost::ONE)], &options, 7)
     };
     let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
     let request = request.body(()).unwrap();
@@ -313,7 +315,7 @@ proptest! {
         let fields = fields(&name, Quota::per_minute(100));
         let decision = denying(&fields, deny(retry_after), reset_after);
         let options = HeaderOptions::all().retry_jitter(Duration::from_secs(jitter));
-        let response = render(&[(&fields, &decision)], options);
+        let response = render(&[(&fields, &decision, Cost::ONE)], options);
         let body = body(&response);
         let header = |name| {
             let value: &HeaderValue = &response.headers()[name];

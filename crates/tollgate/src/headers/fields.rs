@@ -1,15 +1,16 @@
 //! The header parts that are the same in all responses.
 
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
+use tollgate_core::{Algorithm, Cost, Decision, Kind, Micros, Policy, Refill};
 
 use super::by_policy::Names;
 use super::digits::{self, Line};
 use super::intern::interned;
 use super::names::{RATELIMIT, RATELIMIT_POLICY};
+use super::pace::{MICROS, Pace, gcd};
 
-/// A policy and its decision. Callers omit shadow policies.
-pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
+/// A policy, its decision, and the request cost that it decided. Callers omit shadow policies.
+pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision, Cost);
 
 /// A policy's headers, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
@@ -92,11 +93,12 @@ impl PolicyFields {
     }
 
     /// Returns `t` for `RateLimit`, in seconds: the wait on a denial, the rest of the period for a
-    /// calendar, and otherwise the time in which the policy sustains `r` units.
-    pub(crate) fn effective_window(&self, decision: &Decision) -> Option<u64> {
+    /// calendar, and otherwise the time in which the policy sustains `r` units. If `r` units do not
+    /// suffice for another request with this `cost`, it is not shorter than the wait for it.
+    pub(crate) fn effective_window(&self, decision: &Decision, cost: Cost) -> Option<u64> {
         match (self.wait(decision), &self.terms) {
             (Some(wait), _) => Some(wait.as_secs_ceil().max(1)),
-            (None, Terms::Rate(pace)) => Some(pace.window_of(decision)),
+            (None, Terms::Rate(pace)) => Some(pace.window_of(decision, cost)),
             (None, Terms::Concurrency | Terms::Penalty) => None,
         }
     }
@@ -114,6 +116,20 @@ impl PolicyFields {
             Terms::Concurrency => decision.reset_after.min(SOON),
             // The end of the block, not the time at which it is forgotten.
             Terms::Penalty => decision.retry_after().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the time until the quota is full again if `units` are charged in addition to the
+    /// decision, at a time `elapsed` after it.
+    pub(crate) fn reset_after_debt(
+        &self,
+        decision: &Decision,
+        units: u64,
+        elapsed: Micros,
+    ) -> Micros {
+        match self.terms {
+            Terms::Rate(pace) => pace.reset_after_debt(decision, units, elapsed),
+            Terms::Concurrency | Terms::Penalty => decision.reset_after,
         }
     }
 
@@ -147,11 +163,12 @@ impl PolicyFields {
 /// Adds `RateLimit-Policy` and `RateLimit`.
 #[inline]
 pub(super) fn append<'a>(headers: &mut HeaderMap, rows: impl Iterator<Item = Row<'a>>) {
-    let members = rows.filter_map(|(fields, decision)| {
-        Some((fields.quota.as_ref()?, fields.item.as_ref()?, fields, decision))
+    let members = rows.filter_map(|(fields, decision, cost)| {
+        let (quota, item) = (fields.quota.as_ref()?, fields.item.as_ref()?);
+        Some((quota, item, decision.remaining, fields.effective_window(decision, cost)))
     });
     let (mut first, mut quotas, mut state) = (None::<&HeaderValue>, None, Line::new());
-    for (quota, item, fields, decision) in members {
+    for (quota, item, remaining, window) in members {
         if let Some(first) = first {
             let quotas = quotas.get_or_insert_with(|| Line::from(first));
             quotas.push(b", ");
@@ -160,7 +177,7 @@ pub(super) fn append<'a>(headers: &mut HeaderMap, rows: impl Iterator<Item = Row
         } else {
             first = Some(quota);
         }
-        push_member(&mut state, item, decision.remaining, fields.effective_window(decision));
+        push_member(&mut state, item, remaining, window);
     }
     let Some(first) = first else { return };
     // Each value is built in place, because a move would have to wait for the writes.
@@ -197,72 +214,6 @@ impl Terms {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    seconds: u64,
-    /// ... for this number of units. Reduced to lowest terms, so that products fit into a word.
-    units: u64,
-    /// The time between two steps in microseconds, if units are refilled in steps.
-    step: Option<u64>,
-    /// Whether the length of the next step is unknown in advance.
-    is_calendar: bool,
-}
-
-impl Pace {
-    fn new(policy: &Policy, algorithm: Algorithm) -> Self {
-        let (step, per_window) = match algorithm {
-            Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
-                (true, policy.quota().limit())
-            }
-            // The bucket cannot hold more.
-            Algorithm::TokenBucket { refill: Refill::Interval } => {
-                (true, policy.quota().limit().min(policy.capacity()))
-            }
-            _ => (false, policy.quota().limit()),
-        };
-        let window = policy.window().get();
-        let micros = u128::from(per_window) * MICROS;
-        let divisor = gcd(u128::from(window), micros);
-        Self {
-            seconds: narrow(u128::from(window) / divisor),
-            units: narrow(micros / divisor),
-            step: step.then_some(window),
-            is_calendar: policy.quota().calendar().is_some(),
-        }
-    }
-
-    /// The seconds in which to use the remaining units. If none remain, it is the time until a unit
-    /// may be available.
-    fn window_of(&self, decision: &Decision) -> u64 {
-        if self.is_calendar && decision.reset_after > Micros::ZERO {
-            return decision.reset_after.as_secs_ceil();
-        }
-        let paced = self.seconds_for(decision.remaining.max(1));
-        match self.step {
-            Some(step) => paced.max(until_step(decision.reset_after, step)),
-            None => paced,
-        }
-    }
-
-    fn seconds_for(&self, units: u64) -> u64 {
-        match units.checked_mul(self.seconds) {
-            Some(product) => product.div_ceil(self.units),
-            None => narrow(
-                (u128::from(units) * u128::from(self.seconds)).div_ceil(u128::from(self.units)),
-            ),
-        }
-    }
-}
-
-/// The seconds until the next step, if the last step is after `reset_after`.
-fn until_step(reset_after: Micros, step: u64) -> u64 {
-    let micros = match reset_after.get() {
-        last if last <= step => last,
-        last => (last - 1) % step + 1,
-    };
-    Micros::new(micros).as_secs_ceil()
-}
-
 fn time_to_fill(policy: &Policy) -> (u128, u128) {
     let window = u128::from(policy.window().get());
     let capacity = u128::from(policy.capacity());
@@ -292,13 +243,8 @@ pub(super) fn quoted(name: &str) -> Line {
     line
 }
 
-fn narrow(number: u128) -> u64 {
+pub(super) fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-const MICROS: u128 = 1_000_000;
 const SOON: Micros = Micros::new(1_000_000);

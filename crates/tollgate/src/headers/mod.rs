@@ -24,8 +24,10 @@
 //! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and `Retry-After`
 //! round up, so a client that obeys them is not denied. On a denial, `t` is the wait for that
 //! policy. Otherwise `r` units in `t` seconds do not exceed the policy's rate, regardless of the
-//! remaining burst. `w` appears only for windows of whole seconds, because the syntax requires an
-//! integer.
+//! remaining burst. If `r` units do not suffice for another request with the same cost, such a
+//! request is allowed after `t` seconds. For a sliding window log, `t` is then the time until all
+//! units are available again, because the decision does not contain the times of earlier requests.
+//! `w` appears only for windows of whole seconds, because the syntax requires an integer.
 //!
 //! # Nested limiters
 //!
@@ -42,6 +44,7 @@ mod digits;
 mod fields;
 mod intern;
 mod names;
+mod pace;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -170,7 +173,7 @@ impl HeaderOptions {
         is_denial: bool,
         rows: impl Iterator<Item = Row<'a>> + Clone,
     ) {
-        let shown = rows.filter(|(fields, decision)| {
+        let shown = rows.filter(|(fields, decision, _)| {
             decision.outcome != Outcome::Undecided && !fields.is_hidden()
         });
         if self.ratelimit {
@@ -180,7 +183,7 @@ impl HeaderOptions {
             return;
         }
         if self.x_ratelimit == SendOn::ByPolicy {
-            for (fields, decision) in shown {
+            for (fields, decision, _) in shown {
                 if let Some(names) = fields.names() {
                     let (limit, reset_after) =
                         (fields.limit(decision), fields.reset_after(decision));
@@ -191,7 +194,7 @@ impl HeaderOptions {
         }
         // A 429 describes a policy that can deny.
         let tightest = shown
-            .filter(|(fields, _)| !(is_denial && fields.is_soft()))
+            .filter(|(fields, ..)| !(is_denial && fields.is_soft()))
             .reduce(|tightest, row| if is_tighter(row, tightest) { row } else { tightest });
         if let Some(tightest) = tightest {
             write_x_ratelimit(headers, decided_at, tightest);
@@ -233,7 +236,7 @@ pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
     }
 }
 
-fn wait((fields, decision): Row<'_>) -> Option<Micros> {
+fn wait((fields, decision, _): Row<'_>) -> Option<Micros> {
     if decision.outcome == Outcome::ExceedsCapacity {
         Some(Micros::MAX)
     } else {
@@ -241,13 +244,13 @@ fn wait((fields, decision): Row<'_>) -> Option<Micros> {
     }
 }
 
-pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision): Row<'_>) -> u64 {
+pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision, _): Row<'_>) -> u64 {
     (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
 
 /// The first insertion returns the header from an inner service, so most responses need no lookup.
 fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
-    let (fields, decision) = shown;
+    let (fields, decision, _) = shown;
     let ours = digits::integer(decision.remaining);
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, ours)
         && inner_set_wins(headers, &theirs, decision)

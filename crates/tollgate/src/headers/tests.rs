@@ -3,7 +3,7 @@
 use http::HeaderName;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill, Strikes};
+use tollgate_core::{Algorithm, Calendar, Cost, Policy, Quota, Refill, Strikes};
 
 use super::*;
 use crate::denial::Denial;
@@ -25,8 +25,8 @@ type Rows = Vec<(Policy, Decision)>;
 /// Writes all headers for the verdict, including those for a denial.
 fn write(headers: &mut HeaderMap, options: HeaderOptions, rows: &[(Policy, Decision)]) {
     let fields: Vec<_> = rows.iter().map(|row| PolicyFields::new(&row.0)).collect();
-    let rows = || fields.iter().zip(rows.iter().map(|row| &row.1));
-    let is_denial = rows().any(|(_, decision)| decision.denies());
+    let rows = || fields.iter().zip(rows).map(|(fields, row)| (fields, &row.1, Cost::ONE));
+    let is_denial = rows().any(|(_, decision, _)| decision.denies());
     options.write(headers, NOW, is_denial, rows());
     if is_denial {
         let denial = Denial::of_verdict(NOW, rows(), &options, 7);
@@ -109,8 +109,10 @@ fn verdicts_render_expected_headers() {
         (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
         // No units are refilled before the end of the window.
         (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
-        // The window is over in 30 seconds, and all charges are forgotten after the next window.
-        (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=30"#, [100, 0, 1_790_000_091], None)),
+        // All charges are forgotten in 90 seconds, and the first of them 59.4 seconds earlier.
+        (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=31"#, [100, 0, 1_790_000_091], None)),
+        // A log does not show when its first charge expires.
+        (vec![allowed(&log, 0, 600 * S)], fields(r#""log";q=10000;w=86400"#, r#""log";r=0;t=600"#, [10_000, 0, 1_790_000_601], None)),
         // Peeking at an unused key.
         (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),
         // Refills of ten units per minute happen in steps: the next in 20 seconds, the last in 140.
@@ -288,7 +290,7 @@ fn hidden_policy_has_no_headers() {
     for options in [HeaderOptions::all(), HeaderOptions::default().x_ratelimit_by_policy()] {
         let write = |rows: &[usize]| {
             let mut headers = HeaderMap::new();
-            let rows = rows.iter().map(|row| (&fields[*row], &decisions[*row]));
+            let rows = rows.iter().map(|row| (&fields[*row], &decisions[*row], Cost::ONE));
             options.write(&mut headers, NOW, false, rows);
             lines(&headers)
         };

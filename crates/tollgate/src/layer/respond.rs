@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use tollgate_core::{Decision, Micros, Store, StoreError};
+use tollgate_core::{Micros, Store, StoreError};
 
 use super::row::Row;
 use super::rows::{Rejection, Rows};
@@ -10,7 +10,7 @@ use super::state::LayerState;
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::{Denial, ResponseFormat};
-use crate::headers::{self, PolicyFields};
+use crate::headers;
 use crate::{Limit, RequestHead};
 
 /// The layer's own response. Boxed, because most requests have none.
@@ -35,11 +35,7 @@ fn deny<St>(layer: &LayerState<St>, rows: &Rows, head: &RequestHead<'_>) -> OwnR
     // policy.
     let seed = headers::seed_of(rows.iter().map(|row| &row.key));
     let enforced = shown(layer, rows, |limit| limit.enforce);
-    let denial = Denial::of_verdict(at, enforced, options, seed);
-    let denial = denial.of_request(*head, |policy| {
-        let is_meant = |row: &&Row| layer.limit(row).policy.name() == policy;
-        rows.iter().find(is_meant).map(|row| row.cost)
-    });
+    let denial = Denial::of_verdict(at, enforced, options, seed).of_request(*head);
     // At debug level, because a client can cause any number of denials. Metrics count them.
     tracing::debug!(
         target: "tollgate",
@@ -77,7 +73,7 @@ pub(super) fn without_verdict<St>(
     denial: Denial<'_>,
     head: &RequestHead<'_>,
 ) -> OwnResponse {
-    own(layer, &denial.of_request(*head, |_| None), head)
+    own(layer, &denial.of_request(*head), head)
 }
 
 fn own<St>(layer: &LayerState<St>, denial: &Denial<'_>, head: &RequestHead<'_>) -> OwnResponse {
@@ -92,10 +88,10 @@ fn shown<'a, St>(
     layer: &'a LayerState<St>,
     rows: &'a [Row],
     is_meant: impl Fn(&Limit) -> bool + Clone,
-) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> + Clone {
+) -> impl Iterator<Item = headers::Row<'a>> + Clone {
     let meant = rows.iter().filter(move |row| is_meant(layer.limit(row)));
-    let rows = meant.map(|row| (layer.limits.fields(row), &row.decision));
-    rows.filter(|(fields, decision)| fields.is_shown(decision))
+    let rows = meant.map(|row| (layer.limits.fields(row), &row.decision, row.cost));
+    rows.filter(|(fields, decision, _)| fields.is_shown(decision))
 }
 
 /// Clients see enforced and soft limits.

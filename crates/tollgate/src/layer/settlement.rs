@@ -7,11 +7,12 @@ use http::Extensions;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{AnyStore, Cost, Decision, Micros, Receipt};
+use tollgate_core::{AnyStore, Cost, Micros, Receipt};
 
 use super::compiled::CompiledLimits;
 use super::receipts::settle;
 use super::row::Row;
+use crate::headers::PolicyFields;
 use crate::settling::Reserve;
 use crate::{Limit, ResponseHead};
 
@@ -141,10 +142,11 @@ impl OpenCharges {
 
     /// Updates the decisions of settled charges.
     pub(super) fn correct(&self, limits: &CompiledLimits, rows: &mut [Row]) {
+        let elapsed = Micros::from(self.made.elapsed());
         for charge in &*self.charges.lock() {
             let is_meant = |row: &&mut Row| charge.is_of(limits.of(row).limit.policy.name());
             if let (Some(actual), Some(row)) = (charge.actual, rows.iter_mut().find(is_meant)) {
-                row.decision = correct(row.decision, charge.receipt.charged.cost, actual);
+                correct(row, limits.fields(row), charge.receipt.charged.cost, actual, elapsed);
             }
         }
     }
@@ -194,13 +196,25 @@ pub(super) fn settle_by_response<'a>(
     }
 }
 
-fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {
-    let (estimate, actual) = (estimate.get(), actual.get());
-    let returned = decision.remaining.saturating_add(estimate.saturating_sub(actual));
-    let remaining = returned.saturating_sub(actual.saturating_sub(estimate)).min(decision.limit);
-    // The quota is already full, because no other request has used units from it.
-    let reset_after = if remaining == decision.limit { Micros::ZERO } else { decision.reset_after };
-    Decision { remaining, reset_after, ..decision }
+/// Updates a row for the response's headers, at a time `elapsed` after the decision.
+fn correct(row: &mut Row, fields: &PolicyFields, estimate: Cost, actual: Cost, elapsed: Micros) {
+    let (decision, estimate, actual) = (&mut row.decision, estimate.get(), actual.get());
+    if actual > estimate {
+        let more = actual - estimate;
+        decision.reset_after = fields.reset_after_debt(decision, more, elapsed);
+        if more > decision.remaining {
+            // Like a free request, this request no longer shows that there is no debt.
+            row.cost = Cost::ZERO;
+        }
+        decision.remaining = decision.remaining.saturating_sub(more);
+        return;
+    }
+    let remaining = decision.remaining.saturating_add(estimate - actual).min(decision.limit);
+    if remaining == decision.limit {
+        // The quota is already full, because no other request has used units from it.
+        decision.reset_after = Micros::ZERO;
+    }
+    decision.remaining = remaining;
 }
 
 debug_fields!(Reservation);

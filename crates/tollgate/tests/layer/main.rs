@@ -19,6 +19,7 @@ mod lanes;
 mod lists;
 mod metrics;
 mod nesting;
+mod obeying;
 mod outages;
 mod penalties;
 mod queue;

@@ -216,10 +216,13 @@ impl<St: Store> Waiter<St> {
     }
 
     /// Denies the request under these keys without charging it, so earlier requests get their
-    /// units. `Retry-After` is the time until the quota is full again, because no earlier time is
-    /// known.
+    /// units. Limits that deny the request themselves remain denials. For the other keys,
+    /// `Retry-After` is the time until the quota is full again, because no earlier time is known.
     pub(super) async fn reject(&self, keys: KeySet) -> Result<Verdict, StoreError> {
-        let peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
+        let mut peeked = self.decide(Charge::dry).await?;
+        if self.exceeds_share(&peeked) {
+            peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
+        }
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && keys.iter().all(is_open) {
             // The store has failed, and each policy that the request waits for fails open. The

@@ -192,6 +192,51 @@ async fn full_queue_rejects_without_charging() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn full_queue_names_all_denying_limits() {
+    let store = on_tokio_time();
+    let dear = log("dear", 5);
+    let limits = [
+        patient(slow(), 10 * MINUTE),
+        Limit::global(dear.clone()).cost(3),
+        Limit::global(log("roomy", 9)),
+        Limit::global(log("shadow", 1)).shadow(),
+    ];
+    let service = builder(&store, limits).max_waiting(1).build().unwrap().layer(hello());
+    let mut tasks = crowd(&service, 1).await;
+    // A second request waits, because another client uses the unit that it would take.
+    store.reset(&dear, &Key::GLOBAL).await.unwrap();
+    tasks.extend(crowd(&service, 1).await);
+    assert!(!tasks[1].is_finished());
+    store.charge(&dear, &Key::GLOBAL, Cost::new(3)).await.unwrap();
+    let rejected = ask(&service, get()).await;
+    assert_eq!(rejected.status(), 429);
+    let members = field(rejected.headers(), "ratelimit").unwrap();
+    assert!(members.contains(r#""dear";r=2;t=60, "roomy";r=8"#), "{members}");
+    // The longest wait counts.
+    assert_eq!(field(rejected.headers(), "retry-after").as_deref(), Some("60"));
+    let problem = json(rejected).await;
+    assert_eq!(problem["violated-policies"], serde_json::json!(["slow", "dear"]));
+    assert_eq!(left(&store, &dear).await, 2, "the rejected request is not charged");
+    tasks[1].abort();
+}
+
+/// While the store fails, the local store decides with half of the quota.
+#[tokio::test(start_paused = true)]
+async fn full_queue_denies_costs_above_the_local_share() {
+    let store = Staged::new(on_tokio_time());
+    let fallback = store.clone().or_local(on_tokio_time());
+    let costs = Costs::default().method(Method::POST, 6);
+    let limits = [patient(slow(), MINUTE), Limit::global(log("p", 10)).costs(costs)];
+    let service = builder(&fallback, limits).max_waiting(1).build().unwrap().layer(hello());
+    store.fail(Fault::NotCharged);
+    let waiting = crowd(&service, 2).await;
+    assert!(!waiting[1].is_finished());
+    let rejected = ask(&service, request(Method::POST, "/")).await;
+    assert_eq!(rejected.status(), 429, "the primary store may allow it later");
+    assert!(field(rejected.headers(), "retry-after").is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn max_waiting_zero_rejects() {
     let service = builder(&on_tokio_time(), [patient(slow(), MINUTE)])
         .max_waiting(0)

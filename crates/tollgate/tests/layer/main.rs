@@ -35,3 +35,4 @@ mod stage;
 mod support;
 mod surface;
 mod tiers;
+mod uploads;

@@ -56,8 +56,20 @@ fn client_is_rightmost_untrusted_address() {
         // Mapped addresses become IPv4 before the comparison with proxies.
         (&["203.0.113.9, ::ffff:10.0.0.2"], "203.0.113.9"),
         (&["::ffff:203.0.113.9"], "203.0.113.9"),
+        (&["203.0.113.9, [::ffff:10.0.0.2]"], "203.0.113.9"),
+        (&["203.0.113.9, [::ffff:10.0.0.2]:443"], "203.0.113.9"),
+        (&["[::ffff:203.0.113.9]:443, 10.0.0.2"], "203.0.113.9"),
+        (&["[::ffff:10.0.0.3], [::ffff:a00:2]"], "10.0.0.3"),
     ] {
         assert_eq!(forwarded_for(lines), client, "{lines:?}");
+    }
+}
+
+#[test]
+fn mapped_forwarded_proxies_are_skipped() {
+    for proxy in ["[::ffff:10.0.0.2]", "[::ffff:10.0.0.2]:443", "[::ffff:a00:2]"] {
+        let line = format!("for=203.0.113.9, for=\"{proxy}\"");
+        assert_eq!(forwarded(&[&line]), "203.0.113.9", "{proxy}");
     }
 }
 

@@ -262,6 +262,21 @@ fn log_resolution_depends_on_limit() {
     }
 }
 
+/// A clock that was ahead delays units by its correction, and not by more.
+#[test]
+fn clock_correction_delays_units_by_its_step() {
+    const STEP: u64 = 25 * SECOND;
+    for algorithm in [FIXED, LOG, COUNTER, TOKEN, INTERVAL, QUEUE, METER] {
+        let mut key = key(Quota::new(5, Duration::from_secs(10)), algorithm);
+        assert!(key.request(MIDNIGHT + 3 * SECOND, 5).allows());
+        let wait = |now| key.assess(now, 1).retry_after().map(Micros::get);
+        let without_step = wait(MIDNIGHT + 3 * SECOND).expect("the quota is used up");
+        let corrected = MIDNIGHT + 3 * SECOND - STEP;
+        assert_eq!(wait(corrected), Some(without_step + STEP), "{algorithm}");
+        assert!(key.assess(corrected + without_step + STEP, 1).allows(), "{algorithm}");
+    }
+}
+
 /// The clock has stepped back out of the window that the state has seen. The consumed units count
 /// from that window on, not from the clock.
 #[test]

@@ -1,5 +1,6 @@
 //! Permits are renewed while a request runs, and returned when it finishes.
 
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -91,6 +92,31 @@ async fn permit_survives_short_outage() {
     request.await.unwrap().unwrap();
     advance(LEASE).await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);
+}
+
+/// A server that is frozen for longer than a permit's time to live receives no renewals. The request
+/// continues, and when the server continues, its permit has expired.
+#[tokio::test(start_paused = true)]
+async fn long_freeze_admits_requests_beside_running_ones() {
+    let memory = on_tokio_time();
+    let store = Staged::new(memory.clone());
+    let slow = Slow::default();
+    let service = layer(&store, [Limit::global(at_once(1))]).any_body().layer(slow.service());
+    let running = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    store.fail(Fault::NotCharged);
+    advance(LEASE - Duration::from_millis(1)).await;
+    settle_down().await;
+    assert_eq!(left(&memory, &at_once(1)).await, 0);
+    advance(Duration::from_millis(1)).await;
+    store.recover();
+    let beside = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    assert_eq!(slow.most.load(Ordering::SeqCst), 2, "both run");
+    slow.go.notify_waiters();
+    for request in [running, beside] {
+        assert_eq!(request.await.unwrap().unwrap().status(), 200);
+    }
 }
 
 #[tokio::test(start_paused = true)]

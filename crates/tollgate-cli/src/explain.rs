@@ -9,16 +9,17 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::Store;
 use tollgate::access::Listed;
-use tollgate::key::{Key, RequestHead, Subject};
+use tollgate::denial::Reason;
+use tollgate::key::{Key, KeyError, RequestHead};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::path::normalise;
 use tollgate_config::plan::{
-    Meeting, MissingClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
+    Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
 };
 
-use tollgate_gateway::serve::{Identity, connect, lists};
+use tollgate_gateway::serve::{ClientIdentity, Identity, connect, lists};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
@@ -109,9 +110,16 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         Ok(Meeting::Limits { api }) => api,
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
-    let Ok(limits) = self::limits(plan, route, api, described, &path, &client, out) else {
-        let status = plan.missing_key_status.as_u16();
-        return end(out, &format!("is answered with {status}: it has no client"));
+    let limits = match self::limits(plan, route, api, described, &path, &client, out) {
+        Ok(limits) => limits,
+        Err(NoClient::Missing) => {
+            let status = plan.missing_key_status.as_u16();
+            return end(out, &format!("is answered with {status}: it has no client"));
+        }
+        Err(NoClient::Ambiguous) => {
+            let status = Reason::AmbiguousKey.status().as_u16();
+            return end(out, &format!("is answered with {status}: it has several keys or tokens"));
+        }
     };
     if limits.is_empty() {
         return end(out, "  no limit applies");
@@ -167,8 +175,7 @@ fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
 }
 
 struct FoundClient {
-    subject: Option<Subject>,
-    tier: Option<usize>,
+    identity: ClientIdentity,
     listed: Listed,
 }
 
@@ -195,15 +202,19 @@ impl FoundClient {
         let listed =
             lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));
         let listed = listed.map_err(|error| error.to_string())?;
-        let subject = client.subject().map_err(|error| error.to_string())?;
-        Ok(Self { subject, tier: client.tier, listed })
+        match client.subject() {
+            Ok(_) | Err(KeyError::Ambiguous) => Ok(Self { identity: client, listed }),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn in_words(&self, plan: &Plan) -> String {
-        let Some(subject) = &self.subject else {
-            return format!("has no client: it {}", check::without_key(plan));
+        let subject = match self.identity.subject() {
+            Ok(Some(subject)) => subject,
+            Ok(None) => return format!("has no client: it {}", check::without_key(plan)),
+            Err(_) => return "has several keys or tokens".to_owned(),
         };
-        let tier = self.tier.and_then(|tier| plan.tiers.get(tier));
+        let tier = self.identity.tier.and_then(|tier| plan.tiers.get(tier));
         let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
         format!("counts for its {}, in {tier}", subject.kind.as_str())
     }
@@ -217,20 +228,22 @@ fn limits<'a>(
     path: &str,
     client: &FoundClient,
     out: &mut String,
-) -> Result<Vec<Met<'a>>, MissingClient> {
+) -> Result<Vec<Met<'a>>, NoClient> {
+    let (subject, tier) = (client.identity.subject(), client.identity.tier);
+    let subject = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
     let api = api.and_then(|api| route.limits.apis.get(api));
     let api = api.into_iter().flat_map(|api| {
         api.limits().map(move |limit| (format!("{} {}", api.methods, api.path), limit))
     });
-    let (mut met, mut is_rejected) = (Vec::new(), false);
+    let (mut met, mut rejected) = (Vec::new(), None);
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
-        if limit.policy().is_some() && limit.quotas_in(client.tier).next().is_none() {
+        if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
             let _ = writeln!(out, "    which does not apply in this tier");
         }
         let cost = limit.costs.of(&described.method, path);
-        for policy in limit.quotas_in(client.tier) {
+        for policy in limit.quotas_in(tier) {
             let amount = check::amount_of(limit, policy);
             let takes = match limit.usage() {
                 Some(SettleBy::Money) => "the price of its tokens".to_owned(),
@@ -239,17 +252,17 @@ fn limits<'a>(
             };
             let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
-        match plan.key(limit, client.subject.as_ref()) {
-            Ok(Some(key)) => met.extend(limit.charges(client.tier, cost).map(|charge| {
+        match plan.key(limit, subject) {
+            Ok(Some(key)) => met.extend(limit.charges(tier, cost).map(|charge| {
                 let soft = limit.enforce && !charge.enforce;
                 Met { charge, key: key.clone(), soft }
             })),
             Ok(None) => {}
             // Still describe the other limits.
-            Err(MissingClient) => is_rejected = true,
+            Err(reason) => rejected = Some(reason),
         }
     }
-    if is_rejected { Err(MissingClient) } else { Ok(met) }
+    rejected.map_or(Ok(met), Err)
 }
 
 fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {

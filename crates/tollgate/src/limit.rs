@@ -48,7 +48,8 @@ pub struct Limit {
     conditions: Vec<Arc<Condition>>,
 }
 
-/// How a limit treats a request without a key.
+/// How a limit treats a request without a key. A request with several keys is always rejected, see
+/// [`KeyError::Ambiguous`](crate::key::KeyError::Ambiguous).
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};

@@ -20,8 +20,8 @@ use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::path::normalise;
 use tollgate_config::plan::{
-    ApiPlan, IdentitySource, LimitPlan, Meeting, MissingClient, Plan, PlannedCharge, Route,
-    SettleBy, Statuses, Whose,
+    ApiPlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy,
+    Statuses, Whose,
 };
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
@@ -124,16 +124,19 @@ impl Recorded {
 
     pub(super) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
         let found = self.describe(record);
-        let subject = found.subject().ok().flatten();
-        self.note_proxy(subject.as_ref(), record);
+        let subject = found.subject();
+        let client = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
+        let subject = client.ok().flatten();
+        self.note_proxy(subject, record);
         let Self { plan, lists, request: described, replay, hide, prefixes, .. } = self;
         let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
         let prefixes = *prefixes;
-        let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref(), prefixes };
-        let client = subject.as_ref().map(|subject| Client { key: &subject.key, name: &name });
+        let name = Name { subject, record, hide: hide.as_ref(), prefixes };
+        let named = subject.map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
-        let mut request = Recording { at: record.at, client, route: "", asks: &[], duration };
+        let mut request =
+            Recording { at: record.at, client: named, route: "", asks: &[], duration };
         let (route, api, path) = match &met {
             Met::Free(route) => {
                 request.route = route;
@@ -160,12 +163,14 @@ impl Recorded {
                     None => continue,
                 },
             };
-            match plan.key(limit, subject.as_ref()) {
+            match plan.key(limit, client) {
                 Ok(Some(key)) => {
                     append(&mut asks, limit, found.tier, key, cost, record);
                 }
                 Ok(None) => {}
-                Err(MissingClient) => return replay.forbid(&request).map(|()| Answer::Denied),
+                Err(NoClient::Missing | NoClient::Ambiguous) => {
+                    return replay.forbid(&request).map(|()| Answer::Denied);
+                }
             }
         }
         request.asks = &asks;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use http::Method;
 use tollgate::Policy;
 use tollgate::access::Listed;
-use tollgate::key::{Key, Subject};
+use tollgate::key::{Key, KeyError, Subject};
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
 
@@ -39,9 +39,13 @@ pub enum Unlimited {
     Preflight,
 }
 
-/// The request has no client, but a limit needs a client.
+/// A limit needs a client, but the request does not name exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissingClient;
+pub enum NoClient {
+    Missing,
+    /// The request names its client more than once.
+    Ambiguous,
+}
 
 impl Plan {
     /// Finds the limits for a normalized path. Blocklist and allowlist also apply to exempt paths,
@@ -75,22 +79,25 @@ impl Plan {
     }
 
     /// The key under which a limit counts a request. `None` if the limit does not apply because the
-    /// request has no client.
+    /// request has no client. A client that could not be found for another reason than ambiguity
+    /// counts as missing.
     ///
     /// # Errors
     /// The request is rejected, because it has no client.
     pub fn key<'k>(
         &self,
         limit: &LimitPlan,
-        client: Option<&'k Subject>,
-    ) -> Result<Option<&'k Key>, MissingClient> {
+        client: Result<Option<&'k Subject>, &KeyError>,
+    ) -> Result<Option<&'k Key>, NoClient> {
         static SHARED: LazyLock<Key> = LazyLock::new(OnMissingKey::shared_key);
+        let denied = |reason| if limit.enforces() { Err(reason) } else { Ok(None) };
         match (limit.whose, client, self.on_missing_key) {
             (Whose::Everybody, ..) => Ok(Some(const { &Key::GLOBAL })),
-            (Whose::Client, Some(subject), _) => Ok(Some(&subject.key)),
-            (Whose::Client, None, OnMissingKey::Share) => Ok(Some(&SHARED)),
-            (Whose::Client, None, OnMissingKey::Deny) if limit.enforces() => Err(MissingClient),
-            (Whose::Client, None, _) => Ok(None),
+            (Whose::Client, Ok(Some(subject)), _) => Ok(Some(&subject.key)),
+            (Whose::Client, Err(KeyError::Ambiguous), _) => denied(NoClient::Ambiguous),
+            (Whose::Client, _, OnMissingKey::Share) => Ok(Some(&SHARED)),
+            (Whose::Client, _, OnMissingKey::Deny) => denied(NoClient::Missing),
+            (Whose::Client, ..) => Ok(None),
         }
     }
 }

@@ -39,7 +39,7 @@ pub use self::limits::{
     ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
-pub use self::meeting::{Meeting, MissingClient, PlannedCharge, Unlimited};
+pub use self::meeting::{Meeting, NoClient, PlannedCharge, Unlimited};
 pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,

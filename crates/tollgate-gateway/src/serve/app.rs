@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Denial, Problem, ResponseFormat};
 use tollgate::headers;
-use tollgate::key::RequestHead;
+use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
@@ -272,8 +272,10 @@ impl<St: Inspect> App<St> {
         request: &mut Request<Admitted<B>>,
         plan: &LlmPlan,
     ) -> Result<(), Box<Response<Body>>> {
-        let client = request.extensions().get::<ClientIdentity>();
-        let client = client.and_then(|client| client.subject().ok().flatten());
+        let client = request.extensions().get::<ClientIdentity>().map(ClientIdentity::subject);
+        // The limiter rejects a request with an ambiguous client, so its body is not read.
+        let Ok(client) = client.transpose() else { return Ok(()) };
+        let client = client.flatten();
         // The limiter denies a request without a client, so its body is not read.
         let is_denied = client.is_none() && self.plan.on_missing_key == OnMissingKey::Deny;
         if is_denied || plan.budgets.is_empty() {
@@ -327,6 +329,9 @@ impl<St: Inspect> App<St> {
         lists.find(&head(request)).map_err(|error| {
             if let Some(refused) = TooManyRefused::of(&error) {
                 return self.not_verified(refused, request);
+            }
+            if matches!(error, KeyError::Ambiguous) {
+                return self.rejected(&Denial::ambiguous_key(), request);
             }
             // Every connection has a peer address, so this error is a bug.
             static LOGGED: Once = Once::new();

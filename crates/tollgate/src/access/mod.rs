@@ -33,8 +33,8 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 /// IPv4 address, unless [`ClientIp::nat64`] is off. The keys of limits have no effect here.
 ///
 /// # Attacker
-/// A client can omit its key or token, so block networks as well, or require a key. The source of
-/// users must not be [forgeable](crate::key), or any client could claim to be on the allowlist.
+/// A client can omit its key or token, so block networks as well, or require a key. A request with
+/// several API keys is rejected while a list contains API keys. The source of users must not be [forgeable](crate::key), or any client could claim to be on the allowlist.
 ///
 /// # Cost
 /// An address takes about 20 comparisons in 100 000 networks. The source of users is only called
@@ -167,7 +167,7 @@ impl AccessLists {
         };
         let api_key = match &self.api_keys {
             Some(place) if either(|list| !list.api_keys.is_empty()) => {
-                place.find(head).map(ApiKeys::digest)
+                place.find(head)?.map(ApiKeys::digest)
             }
             _ => None,
         };

@@ -11,6 +11,7 @@
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::AmbiguousKey`] | 400 | `#ambiguous-key` | 3 `INVALID_ARGUMENT` |
 //! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
@@ -151,6 +152,11 @@ impl<'a> Denial<'a> {
     /// Makes the denial for a request without a key.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
+    }
+
+    /// Makes the denial for a request that identifies its client more than once.
+    pub const fn ambiguous_key() -> Self {
+        Self::new(Reason::AmbiguousKey)
     }
 
     /// Makes the denial for a client on the blocklist.

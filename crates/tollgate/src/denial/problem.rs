@@ -140,6 +140,11 @@ impl fmt::Display for Detail<'_> {
             (Reason::MissingKey, _) => {
                 return f.write_str("The request does not identify a client.");
             }
+            (Reason::AmbiguousKey, _) => {
+                return f.write_str(
+                    "The request identifies its client more than once. Send the key or token once.",
+                );
+            }
             (Reason::DeniedSubject, _) => {
                 return f.write_str("Requests of this sender are not accepted.");
             }

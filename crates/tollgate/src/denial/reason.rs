@@ -22,6 +22,8 @@ pub enum Reason {
     StoreUnavailable,
     /// The request has no key.
     MissingKey,
+    /// The request identifies its client more than once.
+    AmbiguousKey,
     /// The client is on the blocklist.
     DeniedSubject,
     /// The service is misconfigured.
@@ -48,6 +50,8 @@ impl Reason {
                 "14",
             ),
             Self::MissingKey => (Status::FORBIDDEN, "missing-key", "Missing Key", "7"),
+            // Bearer tokens have the same status for a repeated token (RFC 6750 §3.1).
+            Self::AmbiguousKey => (Status::BAD_REQUEST, "ambiguous-key", "Ambiguous Key", "3"),
             Self::DeniedSubject => (Status::FORBIDDEN, "denied-subject", "Denied Subject", "7"),
             Self::Misconfigured => {
                 (Status::INTERNAL_SERVER_ERROR, "misconfigured", "Misconfigured", "13")
@@ -77,6 +81,7 @@ impl Reason {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
             Self::MissingKey => page!("missing-key"),
+            Self::AmbiguousKey => page!("ambiguous-key"),
             Self::DeniedSubject => page!("denied-subject"),
             Self::Misconfigured => page!("misconfigured"),
         }

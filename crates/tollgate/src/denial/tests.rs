@@ -186,6 +186,9 @@ fn denials_without_verdict_have_no_numbers() {
     let (json, retry_after) = problem(&Denial::missing_key());
     assert_eq!(retry_after, None);
     assert_eq!((&json["status"], &json["code"]), (&json!(403), &json!("missing-key")));
+    let (json, retry_after) = problem(&Denial::ambiguous_key());
+    assert_eq!(retry_after, None);
+    assert_eq!((&json["status"], &json["code"]), (&json!(400), &json!("ambiguous-key")));
     let (json, retry_after) = problem(&Denial::misconfigured());
     assert_eq!(retry_after, None);
     assert_eq!(json["status"], 500);
@@ -288,6 +291,7 @@ fn grpc_status_is_in_headers() {
         (of(&never), "7"),
         (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
         (Denial::missing_key(), "7"),
+        (Denial::ambiguous_key(), "3"),
         (Denial::denied_subject(), "7"),
         (Denial::misconfigured(), "13"),
     ] {

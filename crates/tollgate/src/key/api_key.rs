@@ -14,8 +14,9 @@ use crate::head::RequestHead;
 /// Key source: the API key of a request, if a verifier accepts it.
 ///
 /// A rejected key does not identify a client, so the chain continues, usually with the address.
-/// This way, guessing keys neither creates a new quota nor uses a customer's quota. The key is
-/// hashed immediately and never stored or logged.
+/// This way, guessing keys neither creates a new quota nor uses a customer's quota. A request with
+/// several values in the header is rejected ([`KeyError::Ambiguous`]). The key is hashed immediately
+/// and never stored or logged.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -46,7 +47,7 @@ enum Place {
 }
 
 impl Place {
-    fn find<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+    fn find<'a>(&self, headers: &'a HeaderMap) -> Result<Option<&'a str>, KeyError> {
         match self {
             Self::Header(name) => only_text(headers, name),
             Self::Authorization(scheme) => authorization(headers, scheme),
@@ -72,7 +73,7 @@ impl ApiKey {
 }
 
 impl UnverifiedApiKey {
-    pub(crate) fn find<'a>(&self, head: &RequestHead<'a>) -> Option<&'a str> {
+    pub(crate) fn find<'a>(&self, head: &RequestHead<'a>) -> Result<Option<&'a str>, KeyError> {
         self.0.find(head.headers)
     }
 
@@ -100,7 +101,7 @@ impl UnverifiedApiKey {
 
 impl KeySource for ApiKey {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        let key = self.place.find(head.headers);
+        let key = self.place.find(head.headers)?;
         let accepted = key.filter(|key| (self.verifier)(key));
         Ok(accepted.map(subject))
     }

@@ -7,19 +7,20 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::head::RequestHead;
 
-/// Key source: a closure. Created by [`from_fn`] and [`from_ref`].
+/// Key source: a closure. Created by [`from_fn`], [`from_ref`] and [`try_from_fn`].
 #[derive(Clone)]
 pub struct KeyFromFn {
     key: Arc<KeyOf>,
     kind: SubjectKind,
 }
 
-type KeyOf = dyn Fn(&RequestHead<'_>) -> Option<Key> + Send + Sync;
+type KeyOf = dyn Fn(&RequestHead<'_>) -> Result<Option<Key>, KeyError> + Send + Sync;
 
 /// Makes a key source from a closure that returns the key's bytes, or `None` for no key.
 ///
-/// The key is forgeable if the closure reads a header, path or query that a client chooses. Two
-/// closures in the same chain share keys with equal bytes: add a prefix if they must differ.
+/// The key is forgeable if the closure reads a header, path or query that a client chooses. If a
+/// client can send the value twice, use [`try_from_fn`]. Two closures in the same chain share keys
+/// with equal bytes: add a prefix if they must differ.
 ///
 /// ```
 /// // One quota per host name: cloning a header value is cheap.
@@ -37,7 +38,30 @@ where
     F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    let key = move |head: &RequestHead<'_>| bytes(head).map(|bytes| key(bytes.as_ref()));
+    try_from_fn(move |head| Ok(bytes(head)))
+}
+
+/// Makes a key source from a closure that can reject ambiguous requests. Otherwise it is the same as
+/// [`from_fn`].
+///
+/// ```
+/// use tollgate::key::{self, KeyError};
+///
+/// let per_session = key::try_from_fn(|head| {
+///     let mut values = head.headers.get_all("x-session").iter();
+///     match (values.next(), values.next()) {
+///         // The service might read the other value.
+///         (_, Some(_)) => Err(KeyError::Ambiguous),
+///         (value, None) => Ok(value.cloned()),
+///     }
+/// });
+/// ```
+pub fn try_from_fn<F, B>(bytes: F) -> KeyFromFn
+where
+    F: Fn(&RequestHead<'_>) -> Result<Option<B>, KeyError> + Send + Sync + 'static,
+    B: AsRef<[u8]>,
+{
+    let key = move |head: &RequestHead<'_>| Ok(bytes(head)?.map(|bytes| key(bytes.as_ref())));
     KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
 }
 
@@ -51,7 +75,7 @@ pub fn from_ref<F>(text: F) -> KeyFromFn
 where
     F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
 {
-    let key = move |head: &RequestHead<'_>| text(head).map(|text| key(text.as_bytes()));
+    let key = move |head: &RequestHead<'_>| Ok(text(head).map(|text| key(text.as_bytes())));
     KeyFromFn { key: Arc::new(key), kind: SubjectKind::Other }
 }
 
@@ -69,7 +93,7 @@ impl KeyFromFn {
 
 impl KeySource for KeyFromFn {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.key)(head).map(|key| Subject { kind: self.kind, key }))
+        Ok((self.key)(head)?.map(|key| Subject { kind: self.kind, key }))
     }
 
     /// Assumes that the closure returns the text in the name.

@@ -11,8 +11,8 @@ use crate::head::RequestHead;
 /// overwrites the header. Use [`ApiKey`](super::ApiKey) for keys, and [`ClientIp`](super::ClientIp)
 /// for addresses.
 ///
-/// A request has no key if the header is absent, empty, longer than 8 KiB or sent more than once.
-/// Values are compared bytewise.
+/// A request has no key if the header is absent, empty or longer than 8 KiB. A request with several
+/// values is rejected ([`KeyError::Ambiguous`]). Values are compared bytewise.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
@@ -33,7 +33,7 @@ impl Header {
 
 impl KeySource for Header {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(only_value(head.headers, &self.0).map(|value| self.subject_of(value)))
+        Ok(only_value(head.headers, &self.0)?.map(|value| self.subject_of(value)))
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {

@@ -1,8 +1,9 @@
 //! Key sources, which find a request's [`Key`]: a client address, an API key, a user.
 //!
 //! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], no subject, or an error if
-//! the server is misconfigured. [`KeySource::or`] and [`chain`] fall back to other sources (first
-//! the user, then the API key, then the address). A tuple combines sources (per user *and* route).
+//! the request is ambiguous or the server is misconfigured. [`KeySource::or`] and [`chain`] fall
+//! back to other sources (first the user, then the API key, then the address). A tuple combines
+//! sources (per user *and* route).
 //!
 //! | source | subject | forgeable by a client |
 //! |---|---|---|
@@ -59,7 +60,7 @@ pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, chain};
 pub use extension::FromExtension;
 pub use format::{SubjectFormat, SubjectFormatter};
-pub use from_fn::{KeyFromFn, from_fn, from_ref};
+pub use from_fn::{KeyFromFn, from_fn, from_ref, try_from_fn};
 pub use header::Header;
 pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};

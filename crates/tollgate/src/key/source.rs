@@ -63,7 +63,9 @@ impl SubjectKind {
 ///
 /// # Attacker
 /// Clients control the input. The source must not panic on any input, and must return `Ok(None)`
-/// instead of an error for anything that a client can cause.
+/// instead of an error for anything that a client can cause. The exception is a request that names
+/// several clients: if its key were missing, the next source of a chain would apply, and the client
+/// could escape its quota. The source then returns [`KeyError::Ambiguous`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot identify a request's client",
     label = "not a `KeySource`",
@@ -74,8 +76,8 @@ pub trait KeySource: Send + Sync + 'static {
     /// Returns the quota's owner. If it returns `Ok(None)`, the chain's next source is called.
     ///
     /// # Errors
-    /// The server's configuration does not allow the source to work. A layer responds with 500 and
-    /// logs the error.
+    /// The request is ambiguous, and a layer responds with 400. Or the server's configuration does
+    /// not allow the source to work, and a layer responds with 500 and logs the error.
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
     /// Whether [`subject`](Self::subject) can return `Ok(None)`: `true` by default. A layer then
@@ -147,7 +149,8 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
     }
 }
 
-/// The error for a key source that cannot work because the server is misconfigured.
+/// The error for an ambiguous request, or for a key source that cannot work because the server is
+/// misconfigured.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -167,6 +170,12 @@ pub enum KeyError {
          `skip_unix_peer()` to let the next source of the chain decide"
     )]
     UnixPeer,
+
+    /// The request contains several values for one client, for example two lines of `X-API-Key`.
+    /// The service behind the layer might use another value than the limiter. A layer responds with
+    /// 400 and the code `ambiguous-key`, regardless of other sources in the chain.
+    #[error("the request identifies its client more than once")]
+    Ambiguous,
 
     /// Another source's error.
     #[error("key source: {0}")]

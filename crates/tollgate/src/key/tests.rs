@@ -171,9 +171,47 @@ fn only_accepted_api_keys_identify() {
         assert_eq!(kind(&source, &[("x-api-key", "k-guess")]), None);
         assert_eq!(kind(&source, &[("x-api-key", "")]), None);
         assert_eq!(kind(&source, &[]), None);
-        // The service behind the layer might use the other key.
-        assert_eq!(kind(&source, &[("x-api-key", KEY), ("x-api-key", "k-x")]), None);
     }
+}
+
+/// The service behind the layer might use the other value.
+#[test]
+fn repeated_values_are_ambiguous() {
+    let by_header = ApiKey::in_x_api_key().one_of(keys());
+    let by_scheme = ApiKey::in_authorization("ApiKey").one_of(keys());
+    let tenant = Header::trust_unverified(name("x-tenant"));
+    let sources: [(&dyn KeySource, &str, &[&str]); 3] = [
+        (&by_header, "x-api-key", &[KEY, "k-guess", ""]),
+        (&by_scheme, "authorization", &["ApiKey k-7f3a", "Basic a", ""]),
+        (&tenant, "x-tenant", &["a", "b", ""]),
+    ];
+    for (source, name, values) in sources {
+        for (one, other) in values.iter().flat_map(|one| values.iter().map(move |it| (one, it))) {
+            let request = request(&[(name, one), ("x-other", "a"), (name, other)]);
+            let found = source.subject(&RequestHead::of(&request));
+            assert!(matches!(found, Err(KeyError::Ambiguous)), "{name}: {one:?} and {other:?}");
+        }
+    }
+}
+
+#[test]
+fn ambiguous_keys_stop_combined_sources() {
+    let api_key = || ApiKey::in_x_api_key().one_of(keys());
+    let listed: [Arc<dyn KeySource>; 2] = [Arc::new(api_key()), Arc::new(ClientIp::peer())];
+    let request = request(&[("x-api-key", KEY), ("x-api-key", KEY)]);
+    let sources: [Box<dyn KeySource>; 4] = [
+        Box::new(api_key().or(ClientIp::peer())),
+        Box::new(chain(listed)),
+        Box::new((ClientIp::peer(), api_key())),
+        Box::new(try_from_fn(|_| Err::<Option<&str>, _>(KeyError::Ambiguous)).or(Global)),
+    ];
+    for (index, source) in sources.into_iter().enumerate() {
+        let found = source.subject(&RequestHead::of(&request));
+        assert!(matches!(found, Err(KeyError::Ambiguous)), "source {index}");
+    }
+    // A chain that has found its key does not read the other sources.
+    let found = ClientIp::peer().or(api_key()).subject(&RequestHead::of(&request));
+    assert_eq!(found.unwrap().unwrap().kind, SubjectKind::Ip);
 }
 
 #[test]

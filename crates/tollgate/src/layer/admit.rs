@@ -102,10 +102,7 @@ fn is_on_allowlist<St>(
     let denial = match lists.find(head) {
         Ok(Listed::Blocked) => Denial::denied_subject(),
         Ok(listed) => return Ok(listed == Listed::Allowed),
-        Err(error) => {
-            layer.faults.report(&error);
-            Denial::misconfigured()
-        }
+        Err(error) => of_error(layer, &error),
     };
     tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
     Err(respond::without_verdict(layer, denial, head))
@@ -122,10 +119,7 @@ fn without_key<St>(
 ) -> Result<Option<Subject>, OwnResponse> {
     let limit = &compiled.limit;
     let denial = match (error, limit.on_missing_key) {
-        (Some(error), _) => {
-            layer.faults.report(&error);
-            Denial::misconfigured()
-        }
+        (Some(error), _) => of_error(layer, &error),
         (None, Some(OnMissingKey::Pass)) => return Ok(None),
         (None, Some(OnMissingKey::Share)) => {
             let key = OnMissingKey::shared_key();
@@ -138,4 +132,14 @@ fn without_key<St>(
         }
     };
     if limit.enforce { Err(respond::without_verdict(layer, denial, head)) } else { Ok(None) }
+}
+
+/// The denial if a key source fails. Only the server's own mistakes are reported.
+fn of_error<St>(layer: &LayerState<St>, error: &KeyError) -> Denial<'static> {
+    if matches!(error, KeyError::Ambiguous) {
+        tracing::debug!(target: "tollgate", "ambiguous key");
+        return Denial::ambiguous_key();
+    }
+    layer.faults.report(error);
+    Denial::misconfigured()
 }

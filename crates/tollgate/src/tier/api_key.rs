@@ -4,7 +4,8 @@ use super::{Tier, TierSource};
 use crate::head::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
-/// Tier source: the tier of the first list that contains the request's API key.
+/// Tier source: the tier of the first list that contains the request's API key. A request with
+/// several keys has no tier.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -43,7 +44,7 @@ impl ApiKeyTiers {
 
 impl TierSource for ApiKeyTiers {
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
-        self.of(self.place.find(head)?)
+        self.of(self.place.find(head).ok()??)
     }
 
     fn named(&self, name: &SubjectName) -> Option<Tier> {

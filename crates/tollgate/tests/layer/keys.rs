@@ -13,7 +13,7 @@ use tollgate::key::{
     Subject, chain,
 };
 use tollgate::layer::LayerError;
-use tollgate::limit::OnMissingKey;
+use tollgate::limit::{OnExceeded, OnMissingKey};
 use tollgate::policy::{OnStoreError, Strikes};
 use tollgate::{Limit, Policy, Quota, RateLimitLayer};
 use tower::Layer;
@@ -148,6 +148,34 @@ async fn missing_key_can_deny() {
     assert_eq!(json(response).await["code"], "missing-key");
     assert_eq!(store.calls(), 0, "the request is not charged");
     assert_eq!(ask(&service, of_tenant("a")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn repeated_key_is_rejected() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory);
+    let twice = || {
+        let mut request = of_tenant("a");
+        request.headers_mut().append("x-tenant", HeaderValue::from_static("a"));
+        request
+    };
+    let missing = [OnMissingKey::Deny, OnMissingKey::Pass, OnMissingKey::Share];
+    let keyed = |key: Arc<dyn KeySource>| Limit::new(log("tenant", 3), key);
+    let alone = missing.map(|answer| keyed(Arc::new(tenant())).on_missing_key(answer));
+    let chained = keyed(Arc::new(tenant().or(ClientIp::peer())));
+    for limit in alone.into_iter().chain([chained]) {
+        let service = limited(&store, [limit.clone()]);
+        let calls = store.calls();
+        let rejected = ask(&service, twice()).await;
+        assert_eq!(rejected.status(), 400);
+        assert_eq!(rate_fields(rejected.headers()), Vec::<String>::new());
+        assert_eq!(json(rejected).await["code"], "ambiguous-key");
+        assert_eq!(store.calls(), calls, "the request is not charged");
+        // Limits that reject no request do not reject this one either.
+        for limit in [limit.clone().shadow(), limit.on_exceeded(OnExceeded::Annotate)] {
+            assert_eq!(ask(&limited(&store, [limit]), twice()).await.status(), 200);
+        }
+    }
 }
 
 #[tokio::test]

@@ -68,6 +68,23 @@ async fn blocklist_forbids_and_allowlist_exempts() {
 }
 
 #[tokio::test]
+async fn repeated_api_key_does_not_evade_blocklist() {
+    let (_, store) = memory();
+    let lists = lists();
+    let service = builder(&store, []).access_lists(&lists).build().unwrap().layer(hello());
+    let status = async || {
+        let mut request = from(1, "/", Some("stolen"));
+        request.headers_mut().append("x-api-key", "stolen".parse().unwrap());
+        service.clone().oneshot(request).await.unwrap().status().as_u16()
+    };
+    let stolen = SubjectList::new().api_keys(&ApiKeys::from_keys(["stolen"]));
+    for (deny, expected) in [(&stolen, 400), (&"203.0.113.1".parse().unwrap(), 200)] {
+        lists.replace(deny, &SubjectList::new()).unwrap();
+        assert_eq!(status().await, expected);
+    }
+}
+
+#[tokio::test]
 async fn missing_peer_address_fails() {
     let (_, store) = memory();
     let lists = lists();

@@ -171,9 +171,10 @@ impl KeySource for Found {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         match head.extensions.get::<ClientIdentity>() {
             Some(ClientIdentity { found: Ok(found), .. }) => Ok(found.clone()),
-            Some(ClientIdentity { found: Err(error), .. }) => {
-                Err(KeyError::Other(Box::new(Arc::clone(error))))
-            }
+            Some(ClientIdentity { found: Err(error), .. }) => Err(match **error {
+                KeyError::Ambiguous => KeyError::Ambiguous,
+                _ => KeyError::Other(Box::new(Arc::clone(error))),
+            }),
             None => Ok(None),
         }
     }

@@ -82,7 +82,7 @@ pub(crate) struct TokenUser {
 
 impl TokenUser {
     /// # Errors
-    /// [`TooManyRefused`]
+    /// [`TooManyRefused`] and [`KeyError::Ambiguous`]
     pub(crate) fn with_claim(
         &self,
         head: &RequestHead<'_>,
@@ -95,6 +95,7 @@ impl TokenUser {
         });
         match (checked, wait) {
             (TokenCheck::Accepted(subject, said), _) => Ok(Some((subject, said))),
+            (TokenCheck::Ambiguous, _) => Err(KeyError::Ambiguous),
             (TokenCheck::NotVerified, Some(wait)) => {
                 Err(KeyError::Other(Box::new(TooManyRefused { wait })))
             }

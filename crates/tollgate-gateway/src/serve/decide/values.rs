@@ -6,30 +6,32 @@ use std::net::SocketAddr;
 use http::HeaderMap;
 use http::header::COOKIE;
 use percent_encoding::percent_decode_str;
-use tollgate::key::{KeySource, RequestHead, from_fn};
+use tollgate::key::{KeyError, KeySource, RequestHead, try_from_fn};
 
 use tollgate_config::plan::{ValuePlace, ValuePlan};
 
-/// The key source for `plan`. A value that occurs twice names no client, because the service might
-/// read the other value.
+/// The key source for `plan`. A request with two values is ambiguous, because the service might read
+/// the other value.
 pub(crate) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
     let ValuePlan { place, proxies } = plan.clone();
-    from_fn(move |head: &RequestHead<'_>| {
+    try_from_fn(move |head: &RequestHead<'_>| {
         if let Some(proxies) = &proxies {
-            let peer = head.extensions.get::<SocketAddr>()?;
-            if !proxies.contains(peer.ip()) {
-                return None;
+            let peer = head.extensions.get::<SocketAddr>();
+            if !peer.is_some_and(|peer| proxies.contains(peer.ip())) {
+                return Ok(None);
             }
         }
-        let value = find(&place, head).filter(|value| (1..=MOST).contains(&value.len()))?;
+        let value = find(&place, head)?.filter(|value| (1..=MOST).contains(&value.len()));
         // Includes the name, so values from different places do not share a quota.
-        Some([place.to_string().as_bytes(), b"=", &value].concat())
+        Ok(value.map(|value| [place.to_string().as_bytes(), b"=", &value].concat()))
     })
 }
 
 const MOST: usize = 8 << 10;
 
-fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {
+type Found<T> = Result<Option<T>, KeyError>;
+
+fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Found<Cow<'a, [u8]>> {
     match place {
         ValuePlace::Header(name) => {
             only(head.headers.get_all(name).iter().map(|value| value.as_bytes().into()))
@@ -39,9 +41,9 @@ fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>>
     }
 }
 
-fn only<T>(mut values: impl Iterator<Item = T>) -> Option<T> {
-    let value = values.next()?;
-    values.next().is_none().then_some(value)
+fn only<T>(mut values: impl Iterator<Item = T>) -> Found<T> {
+    let value = values.next();
+    if values.next().is_some() { Err(KeyError::Ambiguous) } else { Ok(value) }
 }
 
 fn cookies<'a>(headers: &'a HeaderMap, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
@@ -77,13 +79,40 @@ mod tests {
 
     /// The request's key, if it names a client.
     fn key(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Option<Key> {
+        found(place, uri, headers).unwrap()
+    }
+
+    fn is_ambiguous(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> bool {
+        matches!(found(place, uri, headers), Err(KeyError::Ambiguous))
+    }
+
+    fn found(place: ValuePlace, uri: &str, headers: &[(&str, &str)]) -> Found<Key> {
         let mut request = Request::builder().uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(()).unwrap();
         let source = value(&ValuePlan { place, proxies: None });
-        Some(source.subject(&RequestHead::of(&request)).unwrap()?.key)
+        Ok(source.subject(&RequestHead::of(&request))?.map(|subject| subject.key))
+    }
+
+    #[test]
+    fn repeated_values_are_ambiguous() {
+        let header = || ValuePlace::Header(http::HeaderName::from_static("x-id"));
+        let cookie = || ValuePlace::Cookie("id".to_owned());
+        let query = || ValuePlace::Query("id".to_owned());
+        for (place, uri, headers) in [
+            (header(), "/", &[("x-id", "a"), ("x-id", "a")][..]),
+            (header(), "/", &[("x-id", "a"), ("x-id", "")]),
+            (cookie(), "/", &[("cookie", "id=a; id=b")]),
+            (cookie(), "/", &[("cookie", "id=a"), ("cookie", "x=1;id=a")]),
+            (query(), "/?id=a&id=a", &[]),
+            (query(), "/?id=a&i%64=b", &[]),
+        ] {
+            assert!(is_ambiguous(place, uri, headers), "{uri} {headers:?}");
+        }
+        let two = [("x-id", "a"), ("x-id", "b"), ("cookie", "id=a; id=b")];
+        assert!(!is_ambiguous(query(), "/?id=a&ID=b", &two), "only the parameter counts");
     }
 
     #[test]
@@ -94,7 +123,7 @@ mod tests {
             assert_eq!(key(uri).as_ref(), Some(&one), "{uri}");
         }
         assert_ne!(key("/?key=a").unwrap(), one);
-        for uri in ["/", "/?key", "/?key=", "/?Key=a", "/?keys=a", "/?key=a&k%65y=b"] {
+        for uri in ["/", "/?key", "/?key=", "/?Key=a", "/?keys=a"] {
             assert_eq!(key(uri), None, "{uri}");
         }
     }
@@ -106,7 +135,7 @@ mod tests {
         for line in ["x=1; id=a", "id=a;y=2", "xid=b; id=a; idx=c"] {
             assert_eq!(key(line).as_ref(), Some(&one), "{line}");
         }
-        for line in ["", "id", "id=", "ID=a", "id=a; id=b"] {
+        for line in ["", "id", "id=", "ID=a"] {
             assert_eq!(key(line), None, "{line}");
         }
     }

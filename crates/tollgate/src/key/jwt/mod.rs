@@ -33,7 +33,8 @@ pub use keys::{JwtKey, JwtKeys};
 /// subject, because two issuers may use the same name.
 ///
 /// A token that is invalid, expired, foreign or longer than 8 KiB does not identify a client, so
-/// the chain continues, usually with the address.
+/// the chain continues, usually with the address. A request with several `Authorization` headers is
+/// rejected ([`KeyError::Ambiguous`]).
 ///
 /// Verification takes 20 to 300 µs of CPU time with an asymmetric key (2 µs with a secret), before
 /// this limit decides. The verifier remembers a rejected token for ten seconds and does not verify
@@ -86,7 +87,11 @@ impl JwtUser {
         claim: &str,
         may_verify: impl FnOnce() -> bool,
     ) -> TokenCheck {
-        let Some(token) = authorization(head.headers, "Bearer") else { return TokenCheck::NoToken };
+        let token = match authorization(head.headers, "Bearer") {
+            Ok(Some(token)) => token,
+            Ok(None) => return TokenCheck::NoToken,
+            Err(_) => return TokenCheck::Ambiguous,
+        };
         match self.0.verify(token, may_verify) {
             Ok(claims) => {
                 let value = claims.others.get(claim).and_then(|value| value.as_str());
@@ -103,6 +108,9 @@ impl JwtUser {
 pub enum TokenCheck {
     /// The request has no bearer token.
     NoToken,
+    /// The request has several `Authorization` headers, so reject it: the service might read
+    /// another token.
+    Ambiguous,
     /// The token is valid. Contains the user, and the claim if it is a string.
     Accepted(Subject, Option<String>),
     /// The token is rejected.
@@ -117,7 +125,7 @@ pub enum TokenCheck {
 
 impl KeySource for JwtUser {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        let token = authorization(head.headers, "Bearer");
+        let token = authorization(head.headers, "Bearer")?;
         let claims = token.and_then(|token| self.0.verify(token, || true).ok());
         Ok(claims.map(|claims| claims.subject()))
     }

@@ -10,7 +10,7 @@ use super::{
     verifier_keys,
 };
 use crate::head::RequestHead;
-use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind, TokenCheck};
+use crate::key::{ClientIp, JwtKeys, JwtUser, KeyError, KeySource, SubjectKind, TokenCheck};
 
 #[test]
 fn scheme_is_case_insensitive_header_single() {
@@ -32,8 +32,10 @@ fn scheme_is_case_insensitive_header_single() {
         .header("authorization", format!("Bearer {token}"))
         .body(())
         .unwrap();
-    let source = JwtUser::new(verifier);
-    assert_eq!(source.subject(&RequestHead::of(&twice)).unwrap(), None);
+    let (source, twice) = (JwtUser::new(verifier), RequestHead::of(&twice));
+    assert!(matches!(source.subject(&twice), Err(KeyError::Ambiguous)));
+    assert_eq!(source.check(&twice, "plan", || true), TokenCheck::Ambiguous);
+    assert_eq!(source.with_claim(&twice, "plan"), None);
 }
 
 #[test]

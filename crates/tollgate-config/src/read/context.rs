@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use tollgate::Policy;
 use tollgate::policy::{Algorithm, LeakyMode};
+use tollgate::{Policy, headers};
 
 use super::super::problem::Checked;
 use super::super::tables::{Api, File, RateLimiter, Route};
@@ -22,17 +22,38 @@ pub(super) struct FileContext<'a> {
 }
 
 /// The names of all policies, and where they are defined.
-#[derive(Debug, Default)]
-pub(super) struct Names(RefCell<HashMap<String, String>>);
+#[derive(Debug)]
+pub(super) struct Names {
+    taken: RefCell<HashMap<String, String>>,
+    /// Whether the names are also part of header names.
+    in_headers: bool,
+}
 
 impl Names {
+    pub(super) fn new(in_headers: bool) -> Self {
+        Self { taken: RefCell::default(), in_headers }
+    }
+
     /// Reserves a name, because two policies with the same name would share their counters.
     pub(super) fn take(&self, name: &str, location: &Location) {
         let path = location.place.path.clone();
-        if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
+        let mut taken = self.taken.borrow_mut();
+        if let Some(first) = taken.insert(name.to_owned(), path) {
             location.error(
                 format!("`{}` is the name of another policy ({first})", name.escape_debug()),
                 "give each a unique `identifier`, because counters belong to it",
+            );
+            return;
+        }
+        let own = headers::names_of(name).filter(|_| self.in_headers);
+        let has_own = |other: &&String| *other != name && headers::names_of(other) == own;
+        if own.is_some()
+            && let Some(other) = taken.keys().find(has_own)
+        {
+            let (name, other) = (name.escape_debug(), other.escape_debug());
+            location.error(
+                format!("with `headers.perPolicy`, `{name}` has the same headers as `{other}`"),
+                "choose an `identifier` that differs by more than upper case and special characters",
             );
         }
     }

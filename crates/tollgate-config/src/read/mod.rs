@@ -39,13 +39,9 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Ok(StorePlan::Memory { .. }));
     let an_api_queues = limiter.an_api_queues();
-    let file = FileContext {
-        limiter,
-        can_fail,
-        is_cluster,
-        an_api_queues,
-        names: context::Names::default(),
-    };
+    let per_policy = limiter.headers.get().and_then(|headers| headers.per_policy.value());
+    let names = context::Names::new(per_policy.is_ok_and(|it| it));
+    let file = FileContext { limiter, can_fail, is_cluster, an_api_queues, names };
 
     let tiers = tiers(limiter)?;
     let limits = limits::limits(&file);

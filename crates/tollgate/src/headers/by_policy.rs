@@ -5,6 +5,19 @@ use tollgate_core::Micros;
 
 use super::digits;
 
+/// Returns the names of a policy's own headers: limit, remaining and reset. See
+/// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy). Returns
+/// `None` if the name is too long for a header.
+///
+/// ```
+/// let [limit, ..] = tollgate::headers::names_of("Chat tokens").unwrap();
+/// assert_eq!(limit, "x-ratelimit-limit-chat-tokens");
+/// ```
+pub fn names_of(policy: &str) -> Option<[HeaderName; 3]> {
+    let Names { limit, remaining, reset } = Names::of(policy)?;
+    Some([limit, remaining, reset])
+}
+
 /// `x-ratelimit-limit-NAME`, `-remaining-NAME` and `-reset-NAME`.
 #[derive(Clone, Debug)]
 pub(super) struct Names {

@@ -55,6 +55,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
 use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp};
 
+pub use self::by_policy::names_of;
 pub(crate) use self::fields::{PolicyFields, Row};
 pub use self::names::{
     COST, EXPOSED, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_EXCEEDED, X_RATELIMIT_LIMIT,
@@ -149,7 +150,8 @@ impl HeaderOptions {
     /// ```
     ///
     /// Here `tokens` is the policy's name. Characters that a header name cannot contain become `-`.
-    /// The reset is the time until the quota is full again.
+    /// Names that then differ only by case would share their headers, so such a layer does not
+    /// build. The reset is the time until the quota is full again.
     /// [`Limit::hide_headers`](crate::Limit::hide_headers) omits a policy.
     #[must_use]
     pub const fn x_ratelimit_by_policy(mut self) -> Self {
@@ -207,6 +209,10 @@ impl HeaderOptions {
             SendOn::Denials => is_denial,
             SendOn::All | SendOn::ByPolicy => true,
         }
+    }
+
+    pub(crate) const fn by_policy(&self) -> bool {
+        matches!(self.x_ratelimit, SendOn::ByPolicy)
     }
 
     pub(crate) const fn any(&self) -> bool {

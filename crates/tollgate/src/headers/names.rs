@@ -3,7 +3,8 @@ use http::header::RETRY_AFTER;
 
 /// All headers that a layer sends, for `Access-Control-Expose-Headers`, without which scripts from
 /// other origins cannot read them. Add the headers from
-/// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy) by name.
+/// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy), which
+/// [`names_of`](super::names_of) returns.
 pub const EXPOSED: [HeaderName; 8] = [
     RATELIMIT_POLICY,
     RATELIMIT,

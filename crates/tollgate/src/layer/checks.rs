@@ -6,7 +6,7 @@ use tollgate_core::{Cost, OnStoreError, PolicyError, Store};
 
 use super::compiled::{MAX_TIERS, tier_names};
 use super::options::Options;
-use crate::{Costs, Limit};
+use crate::{Costs, Limit, headers};
 
 /// Checks a layer's limits, and sets each limit's default failure policy.
 pub(super) fn check(
@@ -18,6 +18,9 @@ pub(super) fn check(
         return Err(LayerError::NoLimit);
     }
     check_limits(limits)?;
+    if options.headers.by_policy() {
+        check_header_names(limits)?;
+    }
     check_local(limits, store)?;
     check_tiers(limits, options.tiers.is_some())?;
     for limit in limits.iter().filter(|limit| limit.enforce) {
@@ -58,6 +61,20 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
         {
             return Err(LayerError::TwoQueues(first, name()));
         }
+    }
+    Ok(())
+}
+
+/// Two policies with the same header names would overwrite each other's numbers.
+fn check_header_names(limits: &[Limit]) -> Result<(), LayerError> {
+    let mut shown: Vec<&str> = Vec::new();
+    for limit in limits.iter().filter(|limit| !limit.shadow && !limit.hides_headers) {
+        let name = limit.policy.name();
+        let own = headers::names_of(name);
+        if let Some(other) = shown.iter().find(|other| headers::names_of(other) == own) {
+            return Err(LayerError::SameHeaders((*other).to_owned(), name.to_owned()));
+        }
+        shown.push(name);
     }
     Ok(())
 }
@@ -153,6 +170,15 @@ pub enum LayerError {
     /// Two policies have the same name, so they would share their state.
     #[error("two policies are named `{0}`: give each its own name")]
     SameName(String),
+
+    /// Both policies would send the same headers, which contain a policy's name without upper case
+    /// and without special characters.
+    #[error(
+        "`{0}` and `{1}` have the same header names with `x_ratelimit_by_policy`: give them names \
+         that differ by more than upper case and special characters, or hide one of them with \
+         `.hide_headers()`"
+    )]
+    SameHeaders(String, String),
 
     /// The key can be missing, but the limit has no [`OnMissingKey`](crate::limit::OnMissingKey).
     #[error(

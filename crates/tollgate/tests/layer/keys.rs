@@ -8,6 +8,7 @@ use axum::extract::{Extension as Inserted, Request as AxumRequest};
 use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
+use tollgate::headers::HeaderOptions;
 use tollgate::key::{
     ClientIp, FromExtension, Global, Header, KeyError, KeySource, MatchedRoute, RequestHead,
     Subject, chain,
@@ -75,12 +76,31 @@ fn single_policy_is_validated() {
 }
 
 #[test]
+fn headers_by_policy_need_distinct_names() {
+    let (_, store) = memory();
+    let named = |name: &str| Limit::global(log(name, 9));
+    let error = |limits: [Limit; 2], options: HeaderOptions| {
+        builder(&store, limits).headers(options).build().err()
+    };
+    let by_policy = || HeaderOptions::default().x_ratelimit_by_policy();
+    for (one, other) in [("tokens", "Tokens"), ("a b", "A/b"), ("a-", "a:")] {
+        let same = LayerError::SameHeaders(one.to_owned(), other.to_owned());
+        assert_eq!(error([named(one), named(other)], by_policy()), Some(same));
+        assert_eq!(error([named(one), named(other).hide_headers()], by_policy()), None);
+        assert_eq!(error([named(one).shadow(), named(other)], by_policy()), None);
+        assert_eq!(error([named(one), named(other)], HeaderOptions::all()), None);
+    }
+    assert_eq!(error([named("a-b"), named("a_b")], by_policy()), None);
+}
+
+#[test]
 fn build_errors_name_a_fix() {
     let name = || "p0".to_owned();
     for (error, cure) in [
         (LayerError::NoLimit, "`.limit(..)`"),
         (LayerError::TooManyLimits(65), "nest two layers"),
         (LayerError::SameName(name()), "give each its own name"),
+        (LayerError::SameHeaders(name(), name()), "`.hide_headers()`"),
         (LayerError::MissingKeyUndecided(name()), "`.on_missing_key(OnMissingKey::Deny)`"),
         (LayerError::KeyNeverMissing(name()), "remove it"),
         (LayerError::TwoQueues(name(), name()), "`LeakyMode::Meter`"),

@@ -141,6 +141,11 @@ fn missing_client_is_not_allowed() {
     assert!(said.ends_with("is answered with 403: it has no client\n"), "{said}");
     let said = explained(&yaml("global"), &["--dry"]).unwrap();
     assert!(!said.contains("is answered"), "{said}");
+    let twice = ["--dry", "--header", "X-API-Key: a", "--header", "X-API-Key: a"];
+    let said = explained(&yaml("client"), &twice).unwrap();
+    assert!(said.ends_with("is answered with 400: it has several keys or tokens\n"), "{said}");
+    let said = explained(&yaml("global"), &twice).unwrap();
+    assert!(!said.contains("is answered"), "{said}");
 }
 
 #[test]

@@ -34,8 +34,8 @@ impl ClientKey {
 }
 
 section! {
-    /// How to identify a client. A request with several values for one entry, for example two API
-    /// keys, gets 400 if a policy needs its client.
+    /// How to identify a client. A request with two values for the same entry, such as two API keys,
+    /// gets 400 if a policy needs its client.
     Identity = "identity" short key {
         /// The request part that identifies the client.
         required key: IdentityWord,

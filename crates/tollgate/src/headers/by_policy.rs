@@ -5,7 +5,7 @@ use tollgate_core::Micros;
 
 use super::digits;
 
-/// Returns the names of a policy's own headers: limit, remaining and reset. See
+/// Returns a policy's own header names: limit, remaining and reset. See
 /// [`HeaderOptions::x_ratelimit_by_policy`](super::HeaderOptions::x_ratelimit_by_policy). Returns
 /// `None` if the name is too long for a header.
 ///

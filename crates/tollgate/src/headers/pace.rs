@@ -114,7 +114,7 @@ impl Pace {
             let most = elapsed.saturating_add(refill(decision.limit.saturating_mul(2)));
             reset.max(elapsed).saturating_add(refill(units)).min(most)
         };
-        // The first end of a window after `elapsed`, given any end.
+        // The first window end after `elapsed`, given any window's end.
         let window_end = |end: u64| match elapsed.checked_sub(end) {
             None => end,
             Some(over) => end.saturating_add((over / self.window + 1).saturating_mul(self.window)),

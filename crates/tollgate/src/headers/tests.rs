@@ -109,7 +109,7 @@ fn verdicts_render_expected_headers() {
         (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
         // No units are refilled before the end of the window.
         (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
-        // All charges are forgotten in 90 seconds, and the first of them 59.4 seconds earlier.
+        // All charges expire in 90 seconds, and the first unit 59.4 seconds earlier.
         (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=31"#, [100, 0, 1_790_000_091], None)),
         // A log does not show when its first charge expires.
         (vec![allowed(&log, 0, 600 * S)], fields(r#""log";q=10000;w=86400"#, r#""log";r=0;t=600"#, [10_000, 0, 1_790_000_601], None)),

@@ -63,9 +63,9 @@ impl SubjectKind {
 ///
 /// # Attacker
 /// Clients control the input. The source must not panic on any input, and must return `Ok(None)`
-/// instead of an error for anything that a client can cause. The exception is a request that names
-/// several clients: if its key were missing, the next source of a chain would apply, and the client
-/// could escape its quota. The source then returns [`KeyError::Ambiguous`].
+/// instead of an error for anything that a client can cause. The exception is a request with several
+/// keys: it gets [`KeyError::Ambiguous`], because a missing key would let the chain's next source
+/// apply, and the client would escape its quota.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot identify a request's client",
     label = "not a `KeySource`",

@@ -17,7 +17,7 @@ use hyper_util::server::conn::auto;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{join, sink};
 use tokio::runtime::{Builder, Runtime};
-use tollgate_config::path::{Ambiguous, normalise};
+use tollgate_config::path::{Ambiguous, PathRules, normalise};
 use tollgate_gateway::proxy::admit;
 
 thread_local! {
@@ -28,7 +28,8 @@ fuzz_target!(|data: &[u8]| {
     let Some((&first, bytes)) = data.split_first() else { return };
     let ambiguous = if first % 2 == 0 { Ambiguous::Refuse } else { Ambiguous::Keep };
     let service = service_fn(move |mut request: Request<Incoming>| async move {
-        if admit(&mut request, ambiguous).is_ok() {
+        let paths = PathRules { ambiguous, ..PathRules::default() };
+        if admit(&mut request, paths).is_ok() {
             check(&request, ambiguous);
         }
         // Read trailers and chunks too. The client may stop anywhere.

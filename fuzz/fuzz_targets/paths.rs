@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_config::path::{Ambiguous, normalise};
+use tollgate_config::path::{Ambiguous, PathRules, normalise};
 use tollgate_config::plan::PathMatch;
 
 fuzz_target!(|data: &[u8]| {
@@ -19,6 +19,12 @@ fuzz_target!(|data: &[u8]| {
         assert!(!normal.contains("//") && !normal.contains(';') && !normal.contains("/../"));
         // Normalising is idempotent.
         assert_eq!(normalise(&normal, ambiguous).as_deref(), Ok(&*normal));
+        // The forwarded spelling has the same normal form, and no dots.
+        let rules = PathRules { ambiguous, ..PathRules::default() };
+        if let Some(original) = rules.read(path).expect("it is valid").original {
+            assert_eq!(normalise(&original, ambiguous).as_deref(), Ok(&*normal));
+            assert!(!original.starts_with("//") && !original.contains("/../"));
+        }
         // Unnecessary escapes do not change the normal form.
         let mut escaped = String::new();
         let mut letters = normal.bytes().enumerate().peekable();

@@ -14,7 +14,6 @@ use tollgate::key::{Key, KeyError, RequestHead};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
-use tollgate_config::path::normalise;
 use tollgate_config::plan::{
     Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
 };
@@ -73,12 +72,13 @@ impl Described {
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
     let path = described.path.split('?').next().unwrap_or_default();
-    let path = match normalise(path, plan.ambiguous) {
-        Ok(path) => path.into_owned(),
+    let sent = match plan.paths.read(path) {
+        Ok(path) => path,
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };
+    let path = &*sent.normal;
     let host = described.host.as_ref().and_then(|host| host.parse().ok());
-    let route = match plan.route(host.as_ref(), &path) {
+    let route = match plan.route(host.as_ref(), path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return end(out, "is answered with 404: no route matches it"),
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
@@ -87,10 +87,10 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     // Fetching key sets needs a runtime.
-    let client = runtime.block_on(async { FoundClient::find(plan, described, &path) })?;
-    let is_preflight = RequestHead::of(&described.request(&path)?).is_preflight();
+    let client = runtime.block_on(async { FoundClient::find(plan, described, path) })?;
+    let is_preflight = RequestHead::of(&described.request(path)?).is_preflight();
     let limits = &route.limits;
-    let api = match plan.meets(limits, client.listed, &described.method, &path, is_preflight) {
+    let api = match plan.meets(limits, client.listed, &described.method, &sent, is_preflight) {
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
         Ok(Meeting::Blocked) => return end(out, "is answered with 403: a list denies it"),
         Ok(Meeting::Unlimited(Unlimited::Allowlist)) => {
@@ -110,7 +110,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         Ok(Meeting::Limits { api }) => api,
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
-    let limits = match self::limits(plan, route, api, described, &path, &client, out) {
+    let limits = match self::limits(plan, route, api, described, path, &client, out) {
         Ok(limits) => limits,
         Err(NoClient::Missing) => {
             let status = plan.missing_key_status.as_u16();

@@ -1,11 +1,16 @@
 //! Normalizes paths.
 //!
 //! A resource has many spellings. If a limit matched only one of these, clients could evade the
-//! limit with another spelling. So the gateway first normalizes every path, and then matches and
-//! forwards the normalized form.
+//! limit with another spelling. So the gateway first normalizes every path, and then matches the
+//! normalized form. The service receives the client's spelling where that is safe; see
+//! [`PathRules::read`].
+
+mod spelling;
 
 use std::borrow::Cow;
 use std::fmt::Write;
+
+pub use self::spelling::{Forwarded, PathRules, RequestPath};
 
 /// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator for
 /// some servers, a letter for others), `\` (the same), and a `%` without two hexadecimal digits. A

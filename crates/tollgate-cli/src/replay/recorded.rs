@@ -18,7 +18,7 @@ use tollgate::key::{
 use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
-use tollgate_config::path::normalise;
+use tollgate_config::path::RequestPath;
 use tollgate_config::plan::{
     ApiPlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy,
     Statuses, Whose,
@@ -77,7 +77,7 @@ enum Met<'a> {
     Limited {
         route: &'a Route,
         api: Option<usize>,
-        path: Cow<'a, str>,
+        path: RequestPath<'a>,
     },
 }
 
@@ -146,7 +146,7 @@ impl Recorded {
                 request.route = route;
                 return replay.forbid(&request).map(|()| Answer::Denied);
             }
-            Met::Limited { route, api, path } => (*route, *api, &**path),
+            Met::Limited { route, api, path } => (*route, *api, &*path.normal),
         };
         request.route = &route.name;
         self.without_client += u64::from(subject.is_none());
@@ -207,7 +207,7 @@ impl Recorded {
         let Met::Limited { path, .. } = met(&self.plan, self.lists.as_ref(), &head, record) else {
             return None;
         };
-        Some((subject, path))
+        Some((subject, path.normal))
     }
 
     fn note_proxy(&mut self, subject: Option<&Subject>, record: &Record<'_>) {
@@ -272,8 +272,8 @@ fn met<'a>(
     if host.as_ref().is_some_and(|host| !is_host_and_port(host)) {
         return Met::Free("(bad host)");
     }
-    let Ok(path) = normalise(path, plan.ambiguous) else { return Met::Free("(bad path)") };
-    let route = match plan.route(host.as_ref(), &path) {
+    let Ok(path) = plan.paths.read(path) else { return Met::Free("(bad path)") };
+    let route = match plan.route(host.as_ref(), &path.normal) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),

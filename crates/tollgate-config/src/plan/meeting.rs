@@ -11,7 +11,7 @@ use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
 
 use super::{LimitPlan, Plan, Preflights, RouteLimits, Whose};
-use crate::path::PathFault;
+use crate::path::{PathFault, RequestPath};
 
 /// The limits that apply to a request on its route.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ pub enum NoClient {
 }
 
 impl Plan {
-    /// Finds the limits for a normalized path. Blocklist and allowlist also apply to exempt paths,
+    /// Finds the limits for a path. Blocklist and allowlist also apply to exempt paths,
     /// so the caller looks up the client in both lists first.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Plan {
         limits: &RouteLimits,
         listed: Listed,
         method: &Method,
-        path: &str,
+        path: &RequestPath<'_>,
         is_preflight: bool,
     ) -> Result<Meeting<'_>, PathFault> {
         match listed {
@@ -67,7 +67,7 @@ impl Plan {
             _ if self.is_exempt(path) => return Ok(Meeting::Unlimited(Unlimited::Exempt)),
             _ => {}
         }
-        let api = limits.api(method, path)?;
+        let api = limits.api(method, &path.normal)?;
         if api.is_none() && limits.everywhere().next().is_none() {
             return Ok(Meeting::Unlimited(Unlimited::NoLimit));
         }
@@ -151,7 +151,8 @@ mod tests {
         let plan = read(&Source::new("test", yaml), &|_| None).plan.unwrap();
         let meets = |listed, path, is_preflight| {
             let limits = &plan.routes[0].limits;
-            match plan.meets(limits, listed, &Method::OPTIONS, path, is_preflight).unwrap() {
+            let path = plan.paths.read(path).unwrap();
+            match plan.meets(limits, listed, &Method::OPTIONS, &path, is_preflight).unwrap() {
                 Meeting::Blocked => "blocked".to_owned(),
                 Meeting::Unlimited(why) => format!("{why:?}"),
                 Meeting::Preflight(limit) => limit.name.clone(),

@@ -53,7 +53,7 @@ pub use self::subjects::SubjectsPlan;
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
 pub use self::tls::{CertificateFiles, TargetTlsFiles, TlsFiles};
 
-use crate::path::{Ambiguous, PathFault, in_all_readings};
+use crate::path::{PathFault, PathRules, RequestPath, in_all_readings};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -72,7 +72,7 @@ pub struct Plan {
     /// The proxies that may set `X-Forwarded-*` and `Forwarded`. From other peers, these headers
     /// are replaced.
     pub trusted_proxies: TrustedProxies,
-    pub ambiguous: Ambiguous,
+    pub paths: PathRules,
     /// The routes; the first match counts.
     pub routes: Vec<Route>,
     /// Paths that are allowed without calling the store.
@@ -124,10 +124,14 @@ impl Plan {
         })
     }
 
-    /// Whether requests to a normalized path are not limited. As in the layer, a path that servers
-    /// may read in different ways is never exempt.
-    pub fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
+    /// Whether requests to a path are not limited. As in the layer, a path that servers may read in
+    /// different ways is never exempt. A server that does not decode the forwarded spelling could
+    /// call another handler, so this spelling must match, too.
+    pub fn is_exempt(&self, path: &RequestPath<'_>) -> bool {
+        let is_exempt = |path: &str| {
+            self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
+        };
+        is_exempt(&path.normal) && path.original.as_deref().is_none_or(is_exempt)
     }
 
     pub fn reserves(&self) -> bool {

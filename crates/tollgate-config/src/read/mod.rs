@@ -47,8 +47,8 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     let limits = limits::limits(&file);
     let routes = routes::routes(root, &file, &limits);
     let identity = identity::identity(limiter, &tiers);
-    let ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
-    let exempt = paths::exempt(limiter, ambiguous);
+    let paths = paths::rules(limiter);
+    let exempt = paths::exempt(limiter, paths);
     let preflights = preflights::preflights(&file);
     let listen = server::listeners(root, limiter);
     let forward_auth = server::forward_auth(limiter);
@@ -76,7 +76,7 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
         timeouts: timeouts?,
         max_tunnels: limiter.max_tunnels.value()?,
         trusted_proxies: identity.proxies,
-        ambiguous: ambiguous?,
+        paths: paths?,
         routes: routes?,
         exempt: exempt?,
         preflights: preflights?,

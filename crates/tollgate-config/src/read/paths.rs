@@ -2,7 +2,7 @@ use super::super::format;
 use super::super::problem::Checked;
 use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Either, Item, Key, Kind, Location, all, values};
-use crate::path::Ambiguous;
+use crate::path::{Ambiguous, PathRules};
 use crate::plan::{Methods, PathMatch};
 
 pub(super) fn path(
@@ -98,10 +98,12 @@ pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<M
     Ok(Methods::new(values(key.items()?)?))
 }
 
-pub(super) fn exempt(
-    limiter: &RateLimiter,
-    ambiguous: Checked<Ambiguous>,
-) -> Checked<Vec<PathMatch>> {
+pub(super) fn rules(limiter: &RateLimiter) -> Checked<PathRules> {
+    let keys = limiter.paths.get()?;
+    Ok(PathRules { ambiguous: keys.ambiguous.value()?, forward: keys.forward.value()? })
+}
+
+pub(super) fn exempt(limiter: &RateLimiter, rules: Checked<PathRules>) -> Checked<Vec<PathMatch>> {
     let mut has_patterns = false;
     let paths = all(limiter.exempt.items()?, |item| {
         let path = path(item.get()?, &item.location)?;
@@ -115,7 +117,7 @@ pub(super) fn exempt(
         Ok(path)
     });
     if let Ok(keys) = limiter.paths.get()
-        && ambiguous == Ok(Ambiguous::Keep)
+        && rules.is_ok_and(|rules| rules.ambiguous == Ambiguous::Keep)
         && has_patterns
     {
         keys.ambiguous.warn(

@@ -2,7 +2,7 @@ use super::super::{format, problem, spec, typed};
 use super::limits::{Api, Policy};
 use super::path::Path;
 use super::target::Target;
-use crate::path::Ambiguous;
+use crate::path::{Ambiguous, Forwarded};
 use typed::{Flag, List, OneOrMore, Short, Whole, durations, section, words};
 
 section! {
@@ -123,11 +123,13 @@ section! {
         optional apis: List<Api>,
     }
 
-    /// The gateway normalizes each path before it matches and forwards the request.
+    /// The gateway normalizes each path before it matches routes and limits.
     Paths = "paths" {
         /// How to treat `%2F`, `%5C` and broken escapes, which servers interpret in different ways.
         /// Such paths are never exempt, and `%00` always gets 400.
         default ambiguous: AmbiguousPaths = "reject",
+        /// Which spelling of the path the target receives.
+        default forward: ForwardedPath = "original",
     }
 
     /// Timeouts of connections, requests and the shutdown. A target can replace the first seven; see
@@ -178,7 +180,15 @@ words! {
     AmbiguousPaths -> Ambiguous {
         /// Rejects such requests with 400.
         "reject" => Ambiguous::Refuse,
-        /// Forwards such paths unchanged.
+        /// Forwards such paths.
         "keep" => Ambiguous::Keep,
+    }
+
+    ForwardedPath -> Forwarded {
+        /// The client's spelling. If servers could find another resource there, because of `..` for
+        /// example, the target receives the normalized path.
+        "original" => Forwarded::Original,
+        /// Always the normalized path.
+        "normalized" => Forwarded::Normalized,
     }
 }

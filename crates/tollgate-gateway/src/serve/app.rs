@@ -37,7 +37,7 @@ use super::operations::access_log::AccessLog;
 use super::operations::summary::Summary;
 use crate::proxy::{
     Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning, ReadBody,
-    Received, RequestBody, Tunnels, Via, admit,
+    Received, RequestBody, Tunnels, Via, admit, admitted_path,
 };
 use crate::trace::{self, Tracing};
 
@@ -218,7 +218,7 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let Meaning { host, upgrade } = match admit(&mut request, self.plan.ambiguous) {
+        let Meaning { host, upgrade } = match admit(&mut request, self.plan.paths) {
             Ok(meaning) => meaning,
             Err(fault) => return refuse(fault, request.version()),
         };
@@ -295,9 +295,9 @@ impl<St: Inspect> App<St> {
         request: &mut Request<Admitted<B>>,
     ) -> Result<Option<&'a Limiter<St>>, Box<Response<Body>>> {
         let listed = self.listed(request)?;
-        let (head, path) = (head(request), request.uri().path());
+        let (head, path) = (head(request), admitted_path(request.uri(), request.extensions()));
         let limits = &route.plan.limits;
-        let meeting = self.plan.meets(limits, listed, head.method, path, head.is_preflight());
+        let meeting = self.plan.meets(limits, listed, head.method, &path, head.is_preflight());
         match meeting.map_err(|fault| Fault::from(fault).response())? {
             Meeting::Blocked => Err(self.rejected(&Denial::denied_subject(), request)),
             Meeting::Unlimited(_) => Ok(None),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Method;
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::OnStoreError;
-use tollgate_config::path::Ambiguous;
+use tollgate_config::path::PathRules;
 use tollgate_config::plan::upstream::{Address, Connections, Timeouts};
 use tollgate_config::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
 
@@ -62,7 +62,7 @@ fn defaults_match_the_documentation() {
     assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
     assert_eq!(plan.store, StorePlan::MEMORY);
     assert_eq!((plan.on_missing_key, plan.missing_key_status.as_u16()), (OnMissingKey::Deny, 403));
-    assert_eq!(plan.ambiguous, Ambiguous::Refuse);
+    assert_eq!(plan.paths, PathRules::default());
     let seconds = |span: Duration| span.as_secs();
     let t = plan.timeouts;
     let up = t.upstream;

@@ -1,13 +1,14 @@
 //! Normalizes each request before routes and limits read it.
 
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use http::header::{
     CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, Request, Uri, Version};
-use tollgate_config::path::{Ambiguous, PathFault, normalise};
+use http::{Extensions, Method, Request, Uri, Version};
+use tollgate_config::path::{PathFault, PathRules, RequestPath};
 
 use super::fault::Fault;
 use super::fields::MOST_FIELDS;
@@ -16,16 +17,16 @@ use super::hop;
 /// Brings a request into the form that routes, limits and the upstream see.
 ///
 /// Afterwards the URI is a normalized path with the client's query, or `*` for a server-wide
-/// OPTIONS. There is exactly one `Host`, which is a valid authority and the host that the client
+/// OPTIONS. If the upstream sees another spelling, it is an [`OriginalPath`] extension. There is exactly one `Host`, which is a valid authority and the host that the client
 /// requested. Only an HTTP/1.0 request may have no `Host`.
 ///
 /// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
 /// `Transfer-Encoding` without `chunked` at the end, line feeds in a header. If a message has both
 /// a length and a `Transfer-Encoding`, hyper has dropped the length.
-pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meaning, Fault> {
+pub fn admit<B>(request: &mut Request<B>, paths: PathRules) -> Result<Meaning, Fault> {
     check_method(request.method())?;
     let host = set_host(request)?;
-    set_path(request, ambiguous)?;
+    set_path(request, paths)?;
     let is_http11 = request.version() == Version::HTTP_11;
     let headers = request.headers_mut();
     check_length(headers)?;
@@ -42,6 +43,18 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meanin
         return Err(Fault::Upgrade);
     }
     Ok(Meaning { host, upgrade })
+}
+
+/// The path and query that the upstream receives, if the path differs from the URI's normalized
+/// path.
+#[derive(Clone, Debug)]
+pub(crate) struct OriginalPath(pub(crate) PathAndQuery);
+
+/// The path of an admitted request.
+pub(crate) fn path<'a>(uri: &'a Uri, extensions: &'a Extensions) -> RequestPath<'a> {
+    let original = extensions.get::<OriginalPath>();
+    let original = original.map(|OriginalPath(original)| original.path().into());
+    RequestPath { normal: uri.path().into(), original }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +132,7 @@ pub fn is_host_and_port(authority: &Authority) -> bool {
         }
 }
 
-fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
+fn set_path<B>(request: &mut Request<B>, paths: PathRules) -> Result<(), Fault> {
     let uri = request.uri();
     if uri.authority().is_some() && uri.scheme().is_none() {
         // Only CONNECT has a target without a path.
@@ -131,17 +144,23 @@ fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fau
     }
     // The target `http://host` means `/`.
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
-    let normal = normalise(path, ambiguous)?;
+    let RequestPath { normal, original } = paths.read(path)?;
     if *normal == *uri.path() && uri.authority().is_none() {
         return Ok(());
     }
-    let target = match uri.query() {
-        Some(query) => format!("{normal}?{query}"),
-        None => normal.into_owned(),
+    let target = |path: Cow<'_, str>| {
+        let target = match uri.query() {
+            Some(query) => format!("{path}?{query}"),
+            None => path.into_owned(),
+        };
+        // Both spellings are always valid, so this error would be a bug in `read`.
+        PathAndQuery::try_from(target).map_err(|_| PathFault::NotAbsolute)
     };
-    let target = PathAndQuery::try_from(target);
-    // A normal path is always valid, so this error would be a bug in `normalise`.
-    *request.uri_mut() = Uri::from(target.map_err(|_| PathFault::NotAbsolute)?);
+    let (normal, original) = (target(normal)?, original.map(target).transpose()?);
+    if let Some(original) = original {
+        request.extensions_mut().insert(OriginalPath(original));
+    }
+    *request.uri_mut() = Uri::from(normal);
     Ok(())
 }
 
@@ -186,6 +205,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_config::path::Ambiguous;
+
     use super::*;
 
     fn request(version: Version, uri: &str, lines: &[(&str, &str)]) -> Request<()> {
@@ -202,7 +223,7 @@ mod tests {
         lines: &[(&str, &str)],
     ) -> Result<(String, String), Fault> {
         let mut request = request(version, uri, lines);
-        admit(&mut request, Ambiguous::Refuse)?;
+        admit(&mut request, PathRules::default())?;
         let host = request.headers().get(HOST).map_or("", |host| host.to_str().unwrap());
         Ok((host.to_owned(), request.uri().to_string()))
     }
@@ -282,7 +303,8 @@ mod tests {
             [("CONNECT", Fault::Connect), ("TRACE", Fault::Trace), ("Trace", Fault::Trace)]
         {
             *tunnel.method_mut() = method.parse().unwrap();
-            assert_eq!(admit(&mut tunnel, Ambiguous::Keep), Err(fault));
+            let keep = PathRules { ambiguous: Ambiguous::Keep, ..PathRules::default() };
+            assert_eq!(admit(&mut tunnel, keep), Err(fault));
         }
     }
 
@@ -310,7 +332,7 @@ mod tests {
             "https://a/",
             &[("cookie", "a=1"), ("cookie", "b=2"), ("expect", "100-Continue")],
         );
-        admit(&mut request, Ambiguous::Refuse).unwrap();
+        admit(&mut request, PathRules::default()).unwrap();
         assert_eq!(request.headers()[COOKIE], "a=1; b=2");
         assert_eq!(request.headers().get_all(COOKIE).iter().count(), 1);
         assert!(!request.headers().contains_key(EXPECT));

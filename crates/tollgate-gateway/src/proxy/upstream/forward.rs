@@ -16,7 +16,6 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 use tollgate_config::files::TargetTls;
-use tollgate_config::path::{PathFault, ambiguity};
 use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::{Host, Protocol, Timeouts, Upstream};
 
@@ -43,8 +42,8 @@ pub struct Forward {
     response_headers: Edits,
     timeouts: Timeouts,
     long_pause: Option<LongPause>,
-    /// Whether the HTTP/1 request target differs from the client's target.
-    changes_target: bool,
+    /// Whether a server has a base path.
+    has_base_path: bool,
 }
 
 /// How long a response may pause, as an extension if that is longer than by default.
@@ -67,7 +66,7 @@ impl Forward {
             Ok::<_, http::Error>(Prefix(prefix, header))
         };
         let strip_prefix = upstream.strip_prefix.map(prefix).transpose()?;
-        let changes_target = strip_prefix.is_some() || group.has_base_path();
+        let has_base_path = group.has_base_path();
         let idle = upstream.timeouts.body;
         let long_pause = (idle > common.idle).then_some(LongPause(idle));
         let edits = upstream.request_headers;
@@ -80,7 +79,7 @@ impl Forward {
             idle,
         };
         let Upstream { host, response_headers, timeouts, .. } = upstream;
-        Ok(Self { group, rules, host, response_headers, timeouts, long_pause, changes_target })
+        Ok(Self { group, rules, host, response_headers, timeouts, long_pause, has_base_path })
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
@@ -143,25 +142,6 @@ impl Forward {
         }))
     }
 
-    /// The path at the servers, if it differs from the client's path.
-    fn path(&self, sent: &Uri, base: &str) -> Result<Option<PathAndQuery>, Fault> {
-        let path = sent.path_and_query().map_or("/", PathAndQuery::as_str);
-        let path = match &self.rules.strip_prefix {
-            Some(Prefix(prefix, _)) => {
-                // Another reading of the path could be outside the prefix and evade its limits.
-                if let Some(escape) = ambiguity(sent.path()) {
-                    return Err(PathFault::Ambiguous(escape).into());
-                }
-                rewrite::strip(path, prefix).ok_or(Fault::NoRoute)?
-            }
-            None if base.is_empty() => return Ok(sent.path_and_query().cloned()),
-            None => path,
-        };
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        let path = PathAndQuery::try_from(format!("{base}{slash}{path}"));
-        path.map(Some).map_err(|_| Fault::Host)
-    }
-
     /// Sends the request, and repeats it if that is harmless: the upstream may close a connection
     /// while the gateway reuses it, or refuse a request without processing it. If the gateway
     /// cannot send the request to a server, it tries the next server.
@@ -174,7 +154,7 @@ impl Forward {
         let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
         let own_host =
             is_http1 && (self.host == Host::Target || !request.headers().contains_key(HOST));
-        let sent = (self.changes_target || !is_http1 || request.uri().path_and_query().is_none())
+        let sent = (self.has_base_path || !is_http1 || request.uri().path_and_query().is_none())
             .then(|| request.uri().clone());
         let may_repeat = upload.is_none() && is_harmless(request.method());
         let (mut was_repeated, mut refusals) = (false, 0);
@@ -182,8 +162,7 @@ impl Forward {
         let mut member = group.choose(&mut tried).ok_or(Fault::NoRoute)?;
         loop {
             if let Some(sent) = &sent {
-                let path = self.path(sent, &member.address.base_path)?;
-                let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+                let path = below(&member.address.base_path, sent)?;
                 // The parts are valid, so the URI is valid, too.
                 *request.uri_mut() = member.target(path, is_http1).map_err(|_| Fault::Host)?;
             }
@@ -328,6 +307,17 @@ impl Forward {
 /// How many refusals the gateway accepts for a request. A server that shuts down may refuse
 /// requests on several connections.
 const MAX_REFUSALS: u32 = 3;
+
+/// The path at a server.
+fn below(base: &str, sent: &Uri) -> Result<PathAndQuery, Fault> {
+    let root = || PathAndQuery::from_static("/");
+    let path = sent.path_and_query().cloned().unwrap_or_else(root);
+    if base.is_empty() {
+        return Ok(path);
+    }
+    let slash = if path.as_str().starts_with('/') { "" } else { "/" };
+    PathAndQuery::try_from(format!("{base}{slash}{path}")).map_err(|_| Fault::Host)
+}
 
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)

@@ -12,6 +12,7 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use tollgate::headers::X_RATELIMIT_EXCEEDED;
 use tollgate::layer::Verdicts;
+use tollgate_config::path::{PathFault, ambiguity};
 use tollgate_config::plan::Edits;
 use tollgate_config::plan::upstream::Protocol;
 
@@ -23,9 +24,11 @@ use crate::proxy::body::sent::Sent;
 use crate::proxy::body::source::{RawBody, Release};
 use crate::proxy::body::upload::{Received, Upload};
 use crate::proxy::head::connection::Connection;
+use crate::proxy::head::entrance::OriginalPath;
 use crate::proxy::head::fault::Fault;
 use crate::proxy::head::forwarded::{self, TrustedProxies, Via};
 use crate::proxy::head::hop;
+use crate::proxy::head::rewrite;
 
 /// The values that all upstreams share.
 #[derive(Clone, Debug)]
@@ -71,7 +74,7 @@ pub(super) struct Prefix(pub(super) String, pub(super) HeaderValue);
 
 /// A request to an upstream, and the parts that outlive it.
 pub(super) struct Outgoing {
-    /// Empty while it is being sent and after the response.
+    /// Empty while it is being sent and after the response. Its URI has no base path yet.
     pub(super) request: Request<Sent>,
     /// The body's progress, if there is a body.
     pub(super) upload: Option<Arc<Upload>>,
@@ -96,6 +99,7 @@ impl Outgoing {
         // Before `Connection` can remove the proxy's header.
         let client = rules.common.trusted_proxies.client(&request, &request.body().connection);
         let (mut parts, admitted) = request.into_parts();
+        rules.set_path(&mut parts)?;
         rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
         let Admitted { body, received, .. } = admitted;
         if body.is_end_stream() {
@@ -129,6 +133,32 @@ impl Upgrade {
 }
 
 impl RequestRules {
+    /// Sets the path that the upstream receives.
+    fn set_path(&self, parts: &mut Parts) -> Result<(), Fault> {
+        let original = parts.extensions.remove::<OriginalPath>().map(|OriginalPath(path)| path);
+        let Some(Prefix(prefix, _)) = &self.strip_prefix else {
+            if let Some(original) = original {
+                parts.uri = original.into();
+            }
+            return Ok(());
+        };
+        // Another reading of the path could be outside the prefix and evade its limits.
+        if let Some(escape) = ambiguity(parts.uri.path()) {
+            return Err(PathFault::Ambiguous(escape).into());
+        }
+        let stripped = |path: &str| rewrite::strip(path, prefix).map(str::to_owned);
+        let original = original.and_then(|path| stripped(path.as_str()));
+        let normal = || stripped(parts.uri.path_and_query()?.as_str());
+        // Some servers read a host after `//`.
+        let path = original.filter(|path| !path.starts_with("//")).or_else(normal);
+        let mut path = path.ok_or(Fault::NoRoute)?;
+        if !path.starts_with('/') {
+            path.insert(0, '/');
+        }
+        parts.uri = path.try_into().map_err(|_| Fault::Host)?;
+        Ok(())
+    }
+
     /// Writes the head that the upstream reads.
     fn describe(
         &self,

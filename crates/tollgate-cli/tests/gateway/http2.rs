@@ -15,7 +15,8 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Gateway, Upstream, until};
+use crate::support::frames::{END_HEADERS, HEADERS, RST_STREAM};
+use crate::support::{Gateway, RawHttp2, Upstream, exchange, until};
 
 /// A TCP proxy that can stop forwarding without closing connections.
 struct Relay {
@@ -272,5 +273,54 @@ async fn refused_requests_are_retried() {
             assert_eq!(answer.code(), "upstream-refused", "{case}");
         }
         assert_eq!(*server.bodies.lock().unwrap(), vec![body; bodies], "{case}");
+    }
+}
+
+/// Sends half a response to each request, with or without END_STREAM, and resets the stream with
+/// `NO_ERROR`. Servers send this after a complete response to stop an upload (RFC 9113 §8.1).
+fn resetting_server(ends_response: bool) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let mut http2 = RawHttp2::of_server(stream);
+                while let Some(stream) = http2.next_request() {
+                    // `:status: 200`, from HPACK's static table.
+                    http2.frame(HEADERS, END_HEADERS, stream, &[0x88]);
+                    http2.data(stream, b"half", ends_response);
+                    http2.frame(RST_STREAM, 0, stream, &[0; 4]);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_response_is_incomplete() {
+    for ends_response in [false, true] {
+        let server = resetting_server(ends_response);
+        let gateway = Gateway::start(&target(&[server], ""));
+        // An upload that the server stops.
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\
+                       Connection: close\r\n\r\nhalf";
+        let answer = exchange(gateway.address, request).to_ascii_lowercase();
+        assert!(answer.starts_with("http/1.1 200"), "{answer}");
+        assert!(answer.contains("\r\n4\r\nhalf\r\n"), "{answer}");
+        assert_eq!(answer.ends_with("\r\n0\r\n\r\n"), ends_response, "{answer}");
+        // Over HTTP/2, the client sees an error too.
+        let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::builder().uri("http://a/").body(()).unwrap();
+        let (answer, _) = client.send_request(request, true).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        assert_eq!(body.data().await.unwrap().unwrap(), "half");
+        let end = body.data().await.transpose();
+        assert_eq!(end.is_ok(), ends_response, "{end:?}");
+        if !ends_response {
+            gateway.until_logged("the upstream did not complete its response");
+        }
     }
 }

@@ -185,7 +185,8 @@ impl<St: Inspect> App<St> {
         connection: &Arc<Connection>,
         received: Option<Received>,
     ) -> Response<Body> {
-        let request = request.map(RequestBody::from);
+        let version = request.version();
+        let request = request.map(|body| RequestBody::of(version, body));
         let mut answer = self
             .decide(request, connection, received, |route, prices| {
                 Some(Settled { forward: route.forward.as_ref()?, prices })

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use super::PATIENCE;
 
-/// A client connection on which the test writes each frame.
+/// A connection on which the test writes each frame.
 pub(crate) struct RawHttp2 {
     stream: TcpStream,
 }
@@ -29,6 +29,37 @@ impl RawHttp2 {
         let mut http2 = Self { stream };
         http2.frame(SETTINGS, 0, 0, &[]);
         http2
+    }
+
+    /// Accepts a connection as the server.
+    pub(crate) fn of_server(mut stream: TcpStream) -> Self {
+        let mut preface = [0; 24];
+        stream.read_exact(&mut preface).unwrap();
+        let mut http2 = Self { stream };
+        http2.frame(SETTINGS, 0, 0, &[]);
+        http2
+    }
+
+    /// The stream of the next request, or `None` if the client has closed the connection.
+    pub(crate) fn next_request(&mut self) -> Option<u32> {
+        loop {
+            let (kind, flags, stream, _) = self.read()?;
+            match kind {
+                SETTINGS if flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]),
+                HEADERS => return Some(stream),
+                _ => {}
+            }
+        }
+    }
+
+    /// The kind, flags, stream and payload of the next frame.
+    fn read(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).ok()?;
+        let [a, b, c, kind, flags, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        self.stream.read_exact(&mut payload).ok()?;
+        Some((kind, flags, u32::from_be_bytes(id), payload))
     }
 
     /// Sends HEADERS with these fields, without validation.
@@ -62,16 +93,8 @@ impl RawHttp2 {
     /// Reads until the server closes this stream or starts its response.
     pub(crate) fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
-            let mut head = [0; 9];
-            if self.stream.read_exact(&mut head).is_err() {
-                return Outcome::Closed;
-            }
-            let [a, b, c, kind, _, id @ ..] = head;
-            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-            if self.stream.read_exact(&mut payload).is_err() {
-                return Outcome::Closed;
-            }
-            let is_ours = u32::from_be_bytes(id) == stream;
+            let Some((kind, _, id, payload)) = self.read() else { return Outcome::Closed };
+            let is_ours = id == stream;
             match kind {
                 HEADERS if is_ours => return Outcome::Status(status(&payload)),
                 RST_STREAM if is_ours => return Outcome::Reset,
@@ -116,6 +139,8 @@ fn status(block: &[u8]) -> u16 {
         _ => panic!("a response that does not begin with its status: {block:?}"),
     }
 }
+
+const ACK: u8 = 1;
 
 const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;

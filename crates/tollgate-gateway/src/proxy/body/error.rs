@@ -10,6 +10,8 @@ pub enum BodyError {
     Idle(Duration),
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    #[error("the stream was reset before the end of the body")]
+    Reset,
     #[error("the response finished before the request body")]
     Unwanted,
     #[error("the body is too large")]
@@ -25,7 +27,7 @@ impl From<&BodyError> for Fault {
     fn from(error: &BodyError) -> Self {
         match error {
             BodyError::Idle(_) => Self::SlowClient,
-            BodyError::Broken(_) | BodyError::Unwanted => Self::BrokenClient,
+            BodyError::Broken(_) | BodyError::Reset | BodyError::Unwanted => Self::BrokenClient,
             BodyError::Trailers => Self::Fields,
             BodyError::TooLarge => Self::TooLarge,
             BodyError::NoMemory => Self::NoMemory,

@@ -6,3 +6,4 @@ pub(super) mod sent;
 pub(super) mod source;
 pub(super) mod timed;
 pub(super) mod upload;
+pub(super) mod whole;

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -13,13 +14,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::error::BodyError;
+use super::whole::Whole;
 use crate::flow::size_with;
 
 /// The body of a client's request. The gateway may have read its start, or all of it.
 #[derive(Debug, Default)]
 pub struct RequestBody {
     read: Bytes,
-    rest: Option<Incoming>,
+    rest: Option<Whole>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -48,9 +50,9 @@ pub(crate) trait ReadBody: Sized + Send {
     fn replace(&mut self, body: Bytes);
 }
 
-impl From<Incoming> for RequestBody {
-    fn from(body: Incoming) -> Self {
-        Self { rest: Some(body), ..Self::default() }
+impl RequestBody {
+    pub(crate) fn of(version: Version, body: Incoming) -> Self {
+        Self { rest: Some(Whole::of(version, body)), ..Self::default() }
     }
 }
 
@@ -100,12 +102,12 @@ impl ReadBody for () {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !self.read.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
         }
@@ -138,7 +140,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1 << 20);
         let (bodies, mut received) = mpsc::unbounded_channel();
         let service = service_fn(move |request: http::Request<Incoming>| {
-            bodies.send(RequestBody::from(request.into_body())).unwrap();
+            bodies.send(RequestBody::of(Version::HTTP_11, request.into_body())).unwrap();
             std::future::pending::<Result<http::Response<String>, hyper::Error>>()
         });
         let connection = hyper::server::conn::http1::Builder::new();

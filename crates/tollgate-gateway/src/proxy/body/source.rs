@@ -6,16 +6,16 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use super::error::BodyError;
 use super::request_body::RequestBody;
+use super::whole::Whole;
 use crate::flow::size_with;
 
 #[derive(Debug)]
 pub(crate) enum RawBody {
-    Response(Incoming),
+    Response(Whole),
     Request(Arc<Mutex<RepeatableBody>>),
 }
 
@@ -106,7 +106,7 @@ impl Body for RawBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = match self.get_mut() {
+        match self.get_mut() {
             Self::Response(body) => Pin::new(body).poll_frame(cx),
             Self::Request(request) => {
                 let request = &mut *request.lock();
@@ -125,8 +125,7 @@ impl Body for RawBody {
                 }
                 polled
             }
-        };
-        polled.map_err(BodyError::Broken)
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -27,6 +27,7 @@ use crate::proxy::body::sent::Sent;
 use crate::proxy::body::source::{RawBody, Release};
 use crate::proxy::body::timed::Timed;
 use crate::proxy::body::upload::Upload;
+use crate::proxy::body::whole::Whole;
 use crate::proxy::head::fault::Fault;
 use crate::proxy::head::hop;
 use crate::proxy::head::rewrite;
@@ -105,6 +106,7 @@ impl Forward {
         if let Some(release) = release {
             release.answered();
         }
+        let version = response.version();
         // The upstream connection's version is not the client connection's version.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -137,8 +139,8 @@ impl Forward {
         }
         Ok(response.map(|body| {
             let health = Arc::clone(&member.health);
-            Body::of(Timed::response(RawBody::Response(body), idle, health, checkout))
-                .releasing(release.take())
+            let body = RawBody::Response(Whole::of(version, body));
+            Body::of(Timed::response(body, idle, health, checkout)).releasing(release.take())
         }))
     }
 

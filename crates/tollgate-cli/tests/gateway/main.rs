@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
 mod access_log;
+mod authentication;
 mod cases;
 mod chunks;
 mod clients;

@@ -57,14 +57,18 @@ impl RawClient {
 
     /// Reads the next response, which must have a `Content-Length`.
     pub(crate) fn answer(&mut self) -> String {
-        let head = read_until(&mut self.stream, &mut self.read, |bytes| find(bytes, b"\r\n\r\n"));
-        let head = head.expect("the connection closed without a response");
+        self.message().expect("the connection closed without a response")
+    }
+
+    /// Reads the next message. `None` if the connection closes before it.
+    pub(crate) fn message(&mut self) -> Option<String> {
+        let head = read_until(&mut self.stream, &mut self.read, |bytes| find(bytes, b"\r\n\r\n"))?;
         let lines = String::from_utf8_lossy(&self.read[..head]).to_ascii_lowercase();
         let length = lines.lines().find_map(|line| line.strip_prefix("content-length: "));
         let whole = head + length.map_or(0, |length| length.parse().unwrap());
         let end = |bytes: &[u8]| (bytes.len() >= whole).then_some(whole);
         read_until(&mut self.stream, &mut self.read, end).expect("the response is incomplete");
-        String::from_utf8(self.read.drain(..whole).collect()).unwrap()
+        Some(String::from_utf8(self.read.drain(..whole).collect()).unwrap())
     }
 }
 

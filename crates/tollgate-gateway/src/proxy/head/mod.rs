@@ -1,5 +1,6 @@
 //! The heads of requests and responses. Knows no bodies and no upstreams.
 
+pub(super) mod authentication;
 pub(super) mod connection;
 pub(super) mod entrance;
 pub(super) mod fault;

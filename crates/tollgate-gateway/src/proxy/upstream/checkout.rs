@@ -17,6 +17,7 @@ use crate::proxy::body::error::BodyError;
 use crate::proxy::body::sent::Sent;
 use crate::proxy::body::timed::SETTLED;
 use crate::proxy::body::upload::{Received, Upload};
+use crate::proxy::head::connection::Connection;
 use crate::proxy::head::fault::Fault;
 
 #[derive(Debug)]
@@ -113,6 +114,14 @@ impl Checkout {
 
     pub(super) const fn take_busy(&mut self) -> Option<Busy> {
         self.busy.take()
+    }
+
+    /// Uses the connection only for this client from now on. HTTP/2 has no authentication of
+    /// connections.
+    pub(super) fn keep_for(&mut self, client: &Arc<Connection>) {
+        if let RequestSender::Http1(_) = self.connection.sender {
+            self.connection.owner = Some(Arc::downgrade(client));
+        }
     }
 
     /// Whether the upstream had started to answer the failed request.

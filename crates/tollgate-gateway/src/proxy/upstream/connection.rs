@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::socket::Begun;
 use crate::proxy::body::sent::Sent;
+use crate::proxy::head::connection::Connection;
 
 /// An idle connection, or a stream on an HTTP/2 connection.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct PooledConnection {
     pub(super) home: usize,
     pub(super) used_at: Instant,
     pub(super) expires_at: Instant,
+    /// The client connection that has authenticated this connection, so it serves no other client.
+    pub(super) owner: Option<Weak<Connection>>,
     /// The request's stream. `None` in the pool.
     pub(super) _stream: Option<Stream>,
 }

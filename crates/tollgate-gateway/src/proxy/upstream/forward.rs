@@ -28,6 +28,7 @@ use crate::proxy::body::source::{RawBody, Release};
 use crate::proxy::body::timed::Timed;
 use crate::proxy::body::upload::Upload;
 use crate::proxy::body::whole::Whole;
+use crate::proxy::head::authentication::asks_to_authenticate;
 use crate::proxy::head::fault::Fault;
 use crate::proxy::head::hop;
 use crate::proxy::head::rewrite;
@@ -101,8 +102,11 @@ impl Forward {
     }
 
     async fn forward(&self, outgoing: &mut Outgoing) -> Result<Response<Body>, Fault> {
-        let (mut response, checkout, member) = self.exchange(outgoing).await?;
-        let Outgoing { upgrade, release, .. } = outgoing;
+        let (mut response, mut checkout, member) = self.exchange(outgoing).await?;
+        let Outgoing { upgrade, release, client, authenticates, .. } = outgoing;
+        if *authenticates || asks_to_authenticate(&response) {
+            checkout.keep_for(client);
+        }
         if let Some(release) = release {
             release.answered();
         }
@@ -151,7 +155,7 @@ impl Forward {
         &self,
         outgoing: &mut Outgoing,
     ) -> Result<(Response<Incoming>, Checkout, &Arc<Member>), Fault> {
-        let Outgoing { request, upload, upgrade, release } = outgoing;
+        let Outgoing { request, upload, upgrade, release, client, .. } = outgoing;
         let (group, upload, is_upgrade) = (&*self.group, upload.as_ref(), upgrade.is_some());
         let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
         let own_host =
@@ -161,7 +165,11 @@ impl Forward {
         let may_repeat = upload.is_none() && is_harmless(request.method());
         let (mut was_repeated, mut refusals) = (false, 0);
         let mut tried = Tried::default();
-        let mut member = group.choose(&mut tried).ok_or(Fault::NoRoute)?;
+        let mut private = if is_upgrade { None } else { group.private(client) };
+        let mut member = match &private {
+            Some((member, _)) => *member,
+            None => group.choose(&mut tried).ok_or(Fault::NoRoute)?,
+        };
         loop {
             if let Some(sent) = &sent {
                 let path = below(&member.address.base_path, sent)?;
@@ -174,6 +182,8 @@ impl Forward {
             let busy = group.busy(member);
             let checkout = if is_upgrade {
                 Box::pin(member.upgrades.checkout_new()).await
+            } else if let Some((_, checkout)) = private.take() {
+                Ok(checkout)
             } else {
                 member.pool.checkout().await
             };

@@ -16,11 +16,12 @@ use tollgate_config::plan::upstream::{
     Active, Address, Balance, Endpoint, Passive, Protocol, Servers,
 };
 
-use super::checkout::{Busy, SendError};
+use super::checkout::{Busy, Checkout, SendError};
 use super::failures::{Failures, Health};
 use super::pool::Pool;
 use crate::meter::Meter;
 use crate::proxy::body::sent::Sent;
+use crate::proxy::head::connection::Connection;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -107,6 +108,12 @@ impl Group {
 
     pub(super) fn has_base_path(&self) -> bool {
         self.members.iter().any(|member| !member.address.base_path.is_empty())
+    }
+
+    /// The connection that this client has authenticated, and its member.
+    pub(super) fn private(&self, client: &Arc<Connection>) -> Option<(&Arc<Member>, Checkout)> {
+        let mut members = self.members.iter();
+        members.find_map(|member| Some((member, member.pool.checkout_private(client)?)))
     }
 
     /// A member that was not tried yet, preferably one that receives requests. Occasionally, a

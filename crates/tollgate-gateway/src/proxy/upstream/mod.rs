@@ -12,6 +12,7 @@ pub(super) mod forward;
 mod group;
 pub(super) mod outgoing;
 pub(super) mod pool;
+mod private;
 mod response;
 mod socket;
 pub(super) mod tunnel;

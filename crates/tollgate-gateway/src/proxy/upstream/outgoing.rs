@@ -23,6 +23,7 @@ use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::body::sent::Sent;
 use crate::proxy::body::source::{RawBody, Release};
 use crate::proxy::body::upload::{Received, Upload};
+use crate::proxy::head::authentication::authenticates_connection;
 use crate::proxy::head::connection::Connection;
 use crate::proxy::head::entrance::OriginalPath;
 use crate::proxy::head::fault::Fault;
@@ -81,6 +82,9 @@ pub(super) struct Outgoing {
     /// Drops the body when the response is complete.
     pub(super) release: Option<Release>,
     pub(super) upgrade: Option<Upgrade>,
+    pub(super) client: Arc<Connection>,
+    /// Whether the request authenticates the connection to the upstream.
+    pub(super) authenticates: bool,
 }
 
 /// The client's request to change to another protocol.
@@ -101,10 +105,12 @@ impl Outgoing {
         let (mut parts, admitted) = request.into_parts();
         rules.set_path(&mut parts)?;
         rules.describe(&mut parts, &admitted, client, upgrade.as_ref());
-        let Admitted { body, received, .. } = admitted;
+        let authenticates = authenticates_connection(&parts.headers);
+        let Admitted { body, received, connection: client, .. } = admitted;
         if body.is_end_stream() {
             let request = Request::from_parts(parts, Sent::default());
-            return Ok(Self { request, upload: None, release: None, upgrade });
+            let (upload, release) = (None, None);
+            return Ok(Self { request, upload, release, upgrade, client, authenticates });
         }
         if body.size_hint().lower() > rules.max_body {
             return Err(Fault::TooLarge);
@@ -116,7 +122,8 @@ impl Outgoing {
         let (body, release) = RawBody::request(body, rules.protocol == Protocol::Http2);
         let body = Sent::of(body, rules.idle, &upload);
         let request = Request::from_parts(parts, body);
-        Ok(Self { request, upload: Some(upload), release: Some(release), upgrade })
+        let (upload, release) = (Some(upload), Some(release));
+        Ok(Self { request, upload, release, upgrade, client, authenticates })
     }
 }
 

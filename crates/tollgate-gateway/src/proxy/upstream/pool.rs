@@ -4,6 +4,7 @@
 //! it. The number of connections is limited over all workers.
 
 mod open;
+mod owned;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use tollgate_config::plan::upstream::{Connections, Protocol};
 use super::checkout::{Checkout, SendError};
 use super::connection::{ConnectionPool, PooledConnection, RequestSender};
 use super::connector::Connector;
+use super::private::Private;
 
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
@@ -37,6 +39,7 @@ pub(crate) struct Pool {
     shelves: Box<[Mutex<Shelf>]>,
     waiting: Mutex<VecDeque<oneshot::Sender<Box<PooledConnection>>>>,
     waiters: AtomicUsize,
+    private: Private,
     /// Serializes the opening of HTTP/2 connections, because requests share them.
     opening: Arc<tokio::sync::Mutex<()>>,
     /// The number of HTTP/2 connections that accept requests.
@@ -66,6 +69,7 @@ impl Pool {
             shelves: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
             waiting: Mutex::default(),
             waiters: AtomicUsize::new(0),
+            private: Private::default(),
             opening: Arc::default(),
             open: Arc::default(),
         }
@@ -74,7 +78,7 @@ impl Pool {
     pub(crate) async fn checkout(self: &Arc<Self>) -> Result<Checkout, SendError> {
         let worker = self.worker();
         // Requests that already wait have precedence.
-        let is_first = self.waiters.load(Ordering::Relaxed) == 0;
+        let is_first = !self.has_waiters();
         if is_first && let Some(connection) = self.take(worker) {
             return Ok(self.reused(connection));
         }
@@ -92,6 +96,7 @@ impl Pool {
             return Ok(self.fresh(self.connect(permit, until, worker).await?));
         }
         let receiver = self.queue();
+        self.private.evict();
         // A connection may have been returned before this request waited.
         if let Some(connection) = self.take_anywhere(worker) {
             return Ok(self.reused(connection));
@@ -170,7 +175,10 @@ impl Pool {
                 return self.checkout().await;
             }
             // Closing an idle connection makes room.
-            drop(self.take_anywhere(worker));
+            match self.take_anywhere(worker) {
+                Some(connection) => drop(connection),
+                None => self.private.evict(),
+            }
         }
         Ok(self.fresh(self.open(until, worker).await?))
     }
@@ -227,6 +235,9 @@ impl Pool {
     }
 
     fn put(self: &Arc<Self>, connection: Box<PooledConnection>) {
+        if let Some(owner) = connection.owner.clone() {
+            return self.put_private(&owner, connection);
+        }
         let home = connection.home;
         {
             let mut shelf = self.shelves[home].lock();
@@ -236,9 +247,13 @@ impl Pool {
                 tokio::spawn(sweep(Arc::downgrade(self), home));
             }
         }
-        if self.waiters.load(Ordering::Relaxed) > 0 {
+        if self.has_waiters() {
             self.hand_over(home);
         }
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
     }
 
     fn queue(&self) -> oneshot::Receiver<Box<PooledConnection>> {
@@ -327,6 +342,7 @@ impl Shelf {
                     home: connection.home,
                     used_at,
                     expires_at: connection.expires_at,
+                    owner: None,
                     _stream: Some(stream),
                 })
             });

@@ -94,8 +94,17 @@ impl Pool {
         let used_at = Instant::now();
         let max_age = self.settings.max_age;
         let expires_at = used_at + max_age - max_age.mul_f64(fastrand::f64() / 5.0);
-        let (timer, _stream) = (None, None);
-        Box::new(PooledConnection { sender, begun, timer, home, used_at, expires_at, _stream })
+        let (timer, owner, _stream) = (None, None, None);
+        Box::new(PooledConnection {
+            sender,
+            begun,
+            timer,
+            home,
+            used_at,
+            expires_at,
+            owner,
+            _stream,
+        })
     }
 
     pub(super) async fn handshake<S: Read + Write + Unpin + Send + 'static>(

@@ -17,6 +17,7 @@ use super::open::{PING, PONG};
 use super::*;
 use crate::proxy::Clients;
 use crate::proxy::body::sent::Sent;
+use crate::proxy::head::connection::Connection;
 use crate::proxy::upstream::addresses::tests::controlled;
 use crate::proxy::upstream::connector::Connectors;
 
@@ -401,4 +402,56 @@ async fn reused_connection_has_the_timeout_of_its_request() {
     let Err(unanswered) = sent else { panic!("a response") };
     assert!(matches!(unanswered.error, SendError::Silence(_)), "{}", unanswered.error);
     assert!(started.elapsed() < LONG / 2);
+}
+
+fn client() -> Arc<Connection> {
+    Arc::new(Connection::new("192.0.2.1:9".parse().unwrap(), false).unwrap())
+}
+
+/// Uses a connection that `client` has authenticated.
+async fn use_privately(pool: &Arc<Pool>, client: &Arc<Connection>) {
+    let mut checkout = pool.checkout().await.unwrap();
+    checkout.keep_for(client);
+    use_once(checkout).await;
+}
+
+#[tokio::test]
+async fn private_connection_serves_its_client() {
+    let (pool, mut seen) = pool(10, 1, LONG).await;
+    let (ann, bob) = (client(), client());
+    use_privately(&pool, &ann).await;
+    assert!(pool.checkout_private(&bob).is_none());
+    use_once(pool.checkout().await.unwrap()).await;
+    for _ in 0..2 {
+        use_once(pool.checkout_private(&ann).unwrap()).await;
+    }
+    assert_eq!([seen.recv().await, seen.recv().await], [Some(Seen::Opened), Some(Seen::Opened)]);
+    assert!(seen.try_recv().is_err(), "each client has one connection");
+}
+
+#[tokio::test]
+async fn private_connection_makes_room() {
+    let (pool, _seen) = pool(1, 1, LONG).await;
+    let ann = client();
+    use_privately(&pool, &ann).await;
+    let mut other = pool.checkout().await.unwrap();
+    assert!(pool.checkout_private(&ann).is_none());
+    // It also makes room if another request already waits.
+    let waiting = waiter(&pool).await;
+    other.keep_for(&ann);
+    use_once(other).await;
+    waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn private_connection_closes_when_idle() {
+    for is_client_gone in [false, true] {
+        let (pool, mut seen) = pool(10, 1, Duration::from_millis(50)).await;
+        let ann = client();
+        use_privately(&pool, &ann).await;
+        let ann = (!is_client_gone).then_some(ann);
+        assert_eq!(seen.recv().await, Some(Seen::Opened));
+        assert_eq!(seen.recv().await, Some(Seen::Closed));
+        drop(ann);
+    }
 }

@@ -14,6 +14,7 @@ use tollgate::key::{Key, KeyError, RequestHead};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
+use tollgate_config::path::check_characters;
 use tollgate_config::plan::{
     Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
 };
@@ -72,7 +73,8 @@ impl Described {
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
     let path = described.path.split('?').next().unwrap_or_default();
-    let sent = match plan.paths.read(path) {
+    let sent = check_characters(&described.path).and_then(|()| plan.paths.read(path));
+    let sent = match sent {
         Ok(path) => path,
         Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };

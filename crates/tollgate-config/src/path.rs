@@ -10,6 +10,8 @@ mod spelling;
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use http::Uri;
+
 pub use self::spelling::{Forwarded, PathRules, RequestPath};
 
 /// How to treat spellings that servers read in different ways: `%2F` and `%5C` (a separator for
@@ -33,6 +35,14 @@ pub enum PathFault {
     Ambiguous(&'static str),
     #[error("the path contains a `%` without two hexadecimal digits after it")]
     BadEscape,
+    #[error("the URL contains a character that must be percent-encoded")]
+    Character,
+}
+
+/// Checks the characters in a recorded request target. For other requests, the HTTP parser has
+/// already done this.
+pub fn check_characters(target: &str) -> Result<(), PathFault> {
+    target.parse::<Uri>().map(drop).map_err(|_| PathFault::Character)
 }
 
 /// The normalized form, which is the same for all spellings of a resource.
@@ -390,7 +400,7 @@ mod tests {
             prop_assert_eq!(&again, &normal);
             prop_assert!(!normal.contains("//") && !normal.contains(';'));
             prop_assert!(!normal.split('/').any(|segment| segment == "." || segment == ".."));
-            prop_assert!(normal.parse::<http::Uri>().is_ok());
+            prop_assert!(normal.parse::<Uri>().is_ok());
         }
 
         /// Escaped letters and doubled separators do not change the normal form.

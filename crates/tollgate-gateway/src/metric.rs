@@ -42,6 +42,11 @@ const METRICS: &[Metric] = &[
         "Connections closed because their address reached its connection limit.",
     ),
     Metric::counter(
+        "tollgate_gateway_invalid_heads_total",
+        &[],
+        "Requests whose head is not valid HTTP or too large. They belong to no route.",
+    ),
+    Metric::counter(
         "tollgate_gateway_access_log_dropped_total",
         &[],
         "Access log lines that were dropped because the queue was full or writing failed.",

@@ -18,7 +18,7 @@ use tollgate::key::{
 use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
-use tollgate_config::path::RequestPath;
+use tollgate_config::path::{RequestPath, check_characters};
 use tollgate_config::plan::{
     ApiPlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy,
     Statuses, Whose,
@@ -272,7 +272,8 @@ fn met<'a>(
     if host.as_ref().is_some_and(|host| !is_host_and_port(host)) {
         return Met::Free("(bad host)");
     }
-    let Ok(path) = plan.paths.read(path) else { return Met::Free("(bad path)") };
+    let path = check_characters(record.target).and_then(|()| plan.paths.read(path));
+    let Ok(path) = path else { return Met::Free("(bad path)") };
     let route = match plan.route(host.as_ref(), &path.normal) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_replicas::Port;
 
-use crate::support::{Client, Gateway, RawUpstream, Upstream, whole};
+use crate::support::{Client, Gateway, RawClient, RawUpstream, Upstream, until, whole};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
@@ -210,4 +210,36 @@ async fn invalid_responses_are_explained_in_the_log() {
         let log = gateway.log();
         assert!(log.contains(reason), "no {reason} in {log}");
     }
+}
+
+/// Such requests reach no route, so neither a route's metrics nor the access log count them.
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_heads_are_explained() {
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let many: String = (0..101).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let heads = [
+        ("/a?q=\"x\"", "", "400", "bad-head"),
+        ("/a<b>", "", "400", "bad-head"),
+        ("/a", "X-A: a\u{1}b\r\n", "400", "bad-head"),
+        ("/a", &many, "431", "head-too-large"),
+    ];
+    for (target, more, status, code) in heads {
+        // The second request on the connection.
+        let mut client = RawClient::new(gateway.address);
+        let answer = client.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let answer = client.ask(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n{more}\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        assert!(answer.contains("content-type: application/problem+json"), "{answer}");
+        assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{answer}");
+        assert_eq!(client.message(), None, "the connection is closed");
+    }
+    let metric = format!("tollgate_gateway_invalid_heads_total {}\n", heads.len());
+    until("the heads are counted", async || gateway.metrics().await.contains(&metric)).await;
+    assert_eq!(upstream.seen().len(), heads.len());
+    gateway.signal("TERM");
+    gateway.wait();
+    gateway.until_logged("rejected 4 invalid request heads");
+    gateway.until_logged("from 127.0.0.1");
 }

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Client, Gateway, Upstream, whole};
+use crate::support::{Client, Gateway, Upstream, exchange, whole};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "trustedProxies: [127.0.0.1]
@@ -71,6 +71,44 @@ async fn replay_decides_like_serve() {
     let replayed: BTreeMap<_, _> =
         policies.map(|(name, it)| (name.clone(), it["denied"].as_u64().unwrap())).collect();
     assert_eq!(replayed, violated);
+}
+
+/// Clients and other proxies send these characters without escapes.
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_rejects_the_same_urls_as_serve() {
+    let upstream = Upstream::new().await;
+    let lines = upstream.with("client: {limit: 100, windowSeconds: 864000}\n");
+    let gateway = Gateway::start(&lines);
+    let (mut log, mut rejected) = (String::new(), Vec::new());
+    for path in [
+        "/a?q=\"x\"",
+        "/a<b>",
+        "/a`b",
+        "/a?q=`",
+        "/a|b",
+        "/{a}",
+        "/a?{\"a\":1}",
+        "/caf\u{e9}",
+        "/a?q=<",
+        "/a\\b",
+        "/a b",
+        "/a?q=a b",
+        "/a^b",
+        "/[a]?[b]",
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        let status: u16 = answer["HTTP/1.1 ".len()..][..3].parse().unwrap();
+        if status != 200 {
+            assert!(status == 400 && answer.contains("\"code\":\"bad-"), "{path}: {answer}");
+            rejected.push(path);
+        }
+        let line = json!({ "t": now(), "ip": "203.0.113.1", "m": "GET", "u": path, "s": status });
+        writeln!(log, "{line}").unwrap();
+    }
+    assert!((4..12).contains(&rejected.len()), "{rejected:?}");
+    let report = replayed(&lines, &log);
+    assert_eq!(report["routes"]["(bad path)"]["requests"], rejected.len(), "{rejected:?}");
 }
 
 /// The log stretches time by this factor.

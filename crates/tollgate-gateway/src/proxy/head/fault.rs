@@ -20,6 +20,15 @@ pub enum Fault {
     Framing,
     #[error("the only supported transfer coding is `chunked`")]
     Coding,
+    #[error(
+        "the request line or a header is invalid; write a space, `\"`, `<`, `>` or `` ` `` in the \
+         URL as %20, %22, %3C, %3E or %60"
+    )]
+    Head,
+    #[error("the URL is too long")]
+    LongTarget,
+    #[error("the request head has more than 64 KiB or more than {MOST_FIELDS} headers")]
+    LongHead,
     #[error("this gateway does not support CONNECT")]
     Connect,
     /// The service would return the headers that proxies have added.
@@ -77,6 +86,9 @@ impl Fault {
             Self::Host => (StatusCode::BAD_REQUEST, "bad-host"),
             Self::Framing => (StatusCode::BAD_REQUEST, "bad-framing"),
             Self::Coding => (StatusCode::NOT_IMPLEMENTED, "unknown-coding"),
+            Self::Head => (StatusCode::BAD_REQUEST, "bad-head"),
+            Self::LongTarget => (StatusCode::URI_TOO_LONG, "url-too-long"),
+            Self::LongHead => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "head-too-large"),
             Self::Connect => (StatusCode::METHOD_NOT_ALLOWED, "no-tunnels"),
             Self::Trace => (StatusCode::METHOD_NOT_ALLOWED, "no-trace"),
             Self::Fields => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too-many-fields"),

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
+use tollgate_config::plan::Front;
 
+use super::invalid_head;
 use super::linger::Lingering;
 use super::slots::Slot;
+use crate::serve::fronts::nginx;
 use crate::serve::operations::access_log::Entry;
 use crate::trace::Traced;
 
@@ -233,13 +236,56 @@ pub(crate) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
     lingering: Option<Lingering>,
+    front: Front,
+    /// Whether the last head is a check of nginx.
+    is_for_nginx: bool,
+    /// The rest of an answer that replaces hyper's answer to an invalid head.
+    instead: Bytes,
     /// Counts the connection until its socket is closed, even after an upgrade.
     _slot: Slot,
 }
 
 impl<S> Watched<S> {
     pub(crate) const fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
-        Self { stream, activity, lingering: None, _slot: slot }
+        Self {
+            stream,
+            activity,
+            lingering: None,
+            front: Front::Proxy,
+            is_for_nginx: false,
+            instead: Bytes::new(),
+            _slot: slot,
+        }
+    }
+
+    pub(crate) const fn of_front(mut self, front: Front) -> Self {
+        self.front = front;
+        self
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// Whether these bytes are hyper's answer to an invalid head, which is replaced.
+    fn replaces(&mut self, data: &[u8]) -> bool {
+        let activity = &self.activity;
+        if activity.is_working() || !activity.is_in_head() || activity.is_h2() {
+            return false;
+        }
+        let Some(answer) = invalid_head::replaced(data, self.is_for_nginx) else { return false };
+        activity.moved(false);
+        self.instead = answer;
+        true
+    }
+
+    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.instead.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.instead))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.instead.advance(written);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -251,7 +297,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
+        let bytes = &buffer.filled()[before..];
+        if !bytes.is_empty() {
+            let begins = !self.activity.is_working() && !self.activity.is_in_head();
+            if begins && self.front == Front::ForwardAuth {
+                self.is_for_nginx = nginx::is_check(bytes);
+            }
             self.activity.moved(true);
         }
         read
@@ -264,6 +315,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_instead(cx))?;
+        if self.replaces(data) {
+            return Poll::Ready(Ok(data.len()));
+        }
         let written = Pin::new(&mut self.stream).poll_write(cx, data);
         if written.is_ready() {
             self.activity.moved(false);
@@ -276,6 +331,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_instead(cx))?;
+        if let [data] = data
+            && self.replaces(data)
+        {
+            return Poll::Ready(Ok(data.len()));
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, data);
         if written.is_ready() {
             self.activity.moved(false);
@@ -288,10 +349,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
         let Self { stream, activity, lingering, .. } = self.get_mut();
         if lingering.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;

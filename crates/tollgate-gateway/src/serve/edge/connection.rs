@@ -26,12 +26,13 @@ use tollgate_config::plan::Front;
 
 use super::activity::{Activity, LoggedBody, Patience, Watched, Working};
 use super::client_certificate::ClientCertificate;
+use super::invalid_head;
 use super::lifetime::{LAST_CALL, Lifetime};
 use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
 use crate::flow::{Paced, Share};
-use crate::proxy::{Body, Connection, LongPause, Received};
+use crate::proxy::{Body, Connection, LongPause, MOST_FIELDS, Received};
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::trace::Traced;
@@ -80,6 +81,9 @@ pub(crate) async fn serve<St: Inspect>(
         }
     };
     if let Err(error) = served.await {
+        if let Some(reason) = invalid_head::reason(&error) {
+            gateway.persistent.summary.invalid_head(peer.ip(), reason);
+        }
         tracing::debug!(%peer, %error, "a connection failed");
     }
 }
@@ -127,7 +131,7 @@ where
     }
     let served = Arc::new((Arc::clone(gateway), Arc::new(connection)));
     let activity = Activity::new();
-    let stream = Watched::new(stream, Arc::clone(&activity), slot);
+    let stream = Watched::new(stream, Arc::clone(&activity), slot).of_front(front);
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         // Boxed, so the future's memory is freed at the response head, and not with the connection.
@@ -138,6 +142,9 @@ where
         let mut builder = http1::Builder::new();
         // hyper's timeout would include the time between requests, which has a longer limit.
         builder.header_read_timeout(None).max_buf_size(HEAD_BYTES);
+        if front == Front::ForwardAuth {
+            builder.max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
+        }
         let serving = builder.serve_connection(stream, service).with_upgrades();
         let stop = http1::UpgradeableConnection::graceful_shutdown;
         return lifetime.drive(serving, stop, &activity).await;
@@ -253,6 +260,9 @@ fn builder(patience: Patience, front: Front) -> auto::Builder<Streams> {
     let streams = Streams { stall: patience.stall, share: Share::default() };
     let mut builder = auto::Builder::new(streams);
     builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES);
+    if front == Front::ForwardAuth {
+        builder.http1().max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
+    }
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -295,6 +305,12 @@ impl Accepted {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD_BYTES: usize = 64 * 1024;
+
+/// The same for a check, which contains a request's head and its proxy's headers.
+const CHECK_BYTES: usize = 2 * HEAD_BYTES;
+
+/// More than a request may have, so the gateway decides about a head with too many headers.
+const MOST_CHECK_FIELDS: usize = 2 * MOST_FIELDS;
 
 /// The maximum number of requests in flight on one HTTP/2 connection.
 const STREAMS: u32 = 100;

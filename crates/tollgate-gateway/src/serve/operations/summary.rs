@@ -2,10 +2,12 @@
 //! upstream.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use metrics::counter;
 use parking_lot::Mutex;
 use tokio::time::{Instant, interval};
 use tollgate_config::check::Count;
@@ -21,6 +23,8 @@ pub(crate) struct Summary {
     failures: Failures,
     unknown: Arc<AtomicU64>,
     not_verified: Arc<AtomicU64>,
+    /// The number of invalid request heads, and what is wrong with the last.
+    invalid_heads: Arc<Mutex<(u64, String)>>,
     /// Denied requests and requests that a shadow rule would have denied, for each policy of the
     /// Rate Limit Service.
     rate_limits: Arc<Mutex<BTreeMap<String, [u64; 2]>>>,
@@ -40,6 +44,7 @@ impl Summary {
             failures,
             unknown: Arc::default(),
             not_verified: Arc::default(),
+            invalid_heads: Arc::default(),
             rate_limits: Arc::default(),
             told: Arc::new(Mutex::new(told)),
         }
@@ -62,6 +67,12 @@ impl Summary {
 
     pub(crate) fn token_not_verified(&self) {
         self.not_verified.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn invalid_head(&self, client: IpAddr, reason: &hyper::Error) {
+        counter!("tollgate_gateway_invalid_heads_total").increment(1);
+        let mut heads = self.invalid_heads.lock();
+        *heads = (heads.0 + 1, format!("{reason} from {}", client.to_canonical()));
     }
 
     pub(crate) async fn keep_telling(self) {
@@ -91,6 +102,15 @@ impl Summary {
                 "denied {} under `{}` in the last {seconds} s: their addresses sent too many \
                  tokens that were refused",
                 Count(not_verified, "request"), token_limit::NAME
+            );
+        }
+        let (invalid, last) = std::mem::take(&mut *self.invalid_heads.lock());
+        if invalid > 0 {
+            let seconds = seconds(passed);
+            tracing::info!(
+                target: "tollgate",
+                "rejected {} in the last {seconds} s; the last: {last}",
+                Count(invalid, "invalid request head")
             );
         }
         for line in told.news(self.observer.denials(), passed) {

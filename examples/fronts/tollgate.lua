@@ -8,13 +8,23 @@ local dropped = {
 
 core.register_action("tollgate", { "http-req" }, function(txn)
     local headers = txn.http:req_get_headers()
+    local count = 0
+    for _, lines in pairs(headers) do
+        for _ in pairs(lines) do
+            count = count + 1
+        end
+    end
+    -- With more than about 100 headers in its check, HAProxy 2.6 would crash.
+    if count > 90 then
+        txn:done(txn:reply({ status = 431 }))
+    end
     for _, name in ipairs(dropped) do
         headers[name] = nil
     end
     -- Set, not appended, because a client can send these headers too.
     headers["x-forwarded-method"] = { txn.f:method() }
     headers["x-forwarded-uri"] = { txn.f:pathq() }
-    headers["x-forwarded-host"] = { txn.f:req_hdr("host") }
+    headers["x-forwarded-host"] = { txn.f:req_hdr("host") or "" }
     headers["x-forwarded-for"] = { txn.f:src() }
 
     local answer = core.httpclient():get({ url = url, headers = headers })

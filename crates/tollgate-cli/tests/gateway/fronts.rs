@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tollgate_replicas::{Port, Process};
 use tollgate_test_servers::{until, until_async};
 
-use crate::support::{Answer, Client, Gateway, PATIENCE, Upstream};
+use crate::support::{Answer, Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange_bytes};
 
 /// Windows last for days, so the machine's speed does not matter.
 const LIMITS: &str = "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
@@ -67,17 +67,20 @@ fn proxy(
     (process, folder, port)
 }
 
-/// Checks that a proxy follows the gateway's decisions. Returns a client that has used its quota.
 /// If the tests run as root, `setpriv` drops the privileges.
-async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
+fn unprivileged<'a>(program: &'a str, args: &[&'a str]) -> (&'a str, Vec<&'a str>) {
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     // Envoy is in a folder that other users may not be able to read.
-    let (program, args) = if is_root && program != "envoy" {
-        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
-        ("setpriv", [&user[..], args].concat())
-    } else {
-        (program, args.to_vec())
-    };
+    if !is_root || program == "envoy" {
+        return (program, args.to_vec());
+    }
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
+    ("setpriv", [&user[..], args].concat())
+}
+
+/// Checks that a proxy follows the gateway's decisions. Returns a client that has used its quota.
+async fn check(program: &str, args: &[&str], files: &[&str]) -> RunningProxy {
+    let (program, args) = unprivileged(program, args);
     let service = Upstream::new().await;
     let (gateway, decisions) = deciding_gateway();
     let (process, folder, port) = proxy(program, &args, files, &[], decisions, service.address);
@@ -242,20 +245,85 @@ async fn forwarding_and_deciding_share_quotas() {
     assert_eq!(service.seen().len(), 1);
 }
 
+/// Odd requests, and the gateway's decision about each.
+fn odd_requests(host: &str) -> Vec<(Vec<u8>, u16)> {
+    let request = |target: &[u8], more: &str| {
+        let rest = format!(" HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        [b"GET ", target, rest.as_bytes()].concat()
+    };
+    let fields = |count: usize| (0..count).map(|it| format!("x-{it}: 1\r\n")).collect::<String>();
+    let targets: [(&[u8], u16); 13] = [
+        ("/caf\u{e9}".as_bytes(), 200),
+        (b"/caf\xe9", 200),
+        (b"/a?q=\"x\"", 200),
+        (b"/a<b>?<c>", 200),
+        (b"/a`b", 200),
+        (b"/a|b{c}?[d]^", 200),
+        (b"//a//b", 200),
+        (b"/a/../b;x", 200),
+        (b"/a\\b", 400),
+        (b"/a%2Fb", 400),
+        (b"/a%00", 400),
+        (b"/a%zz", 400),
+        (b"/a%25252541", 400),
+    ];
+    let targets = targets.map(|(target, decided)| (request(target, ""), decided));
+    let heads = [(98, 200), (150, 431), (300, 431)];
+    let heads = heads.map(|(count, decided)| (request(b"/a", &fields(count - 2)), decided));
+    let others = [
+        (b"GET /a HTTP/1.0\r\n\r\n".to_vec(), 200),
+        (b"GET /a HTTP/1.1\r\nHost: u@a\r\nConnection: close\r\n\r\n".to_vec(), 400),
+        (request(b"/a", "X-A: a\u{1}b\r\n"), 400),
+        ([&b"TRACE"[..], &request(b"/a", "")[3..]].concat(), 405),
+    ];
+    targets.into_iter().chain(heads).chain(others).collect()
+}
+
+/// Checks that a proxy passes on the decisions about odd requests. Except for nginx, proxies reject
+/// some of these requests themselves.
+fn check_odd_requests(program: &str, args: &[&str], files: &[&str]) {
+    let (started, args) = unprivileged(program, args);
+    let service = RawUpstream::new();
+    let gateway = Gateway::start(
+        "forwardAuth: {listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}
+client: {strategy: sliding_window_log, limit: 1000, windowSeconds: 864000}
+",
+    );
+    let decisions = gateway.fronts["forwardAuth"];
+    let (_process, _folder, port) = proxy(started, &args, files, &[], decisions, service.address);
+    until("the proxy listens", PATIENCE, || TcpStream::connect(port.address()).ok());
+    let mut wrong = Vec::new();
+    for (request, decided) in odd_requests(&port.address().to_string()) {
+        let answer = exchange_bytes(port.address(), &request);
+        let status = std::str::from_utf8(answer.get(9..12).unwrap_or_default());
+        let status = status.unwrap().parse().unwrap_or(0);
+        let is_own = program != "nginx" && [400, 404, 405, 426, 431, 501].contains(&status);
+        if status != decided && !is_own {
+            wrong.push((String::from_utf8_lossy(&request).into_owned(), status, decided));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_follows_decisions() {
     let nginx = ["-p", ".", "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off;"];
     check("nginx", &nginx, &["nginx.conf"]).await;
+    check_odd_requests("nginx", &nginx, &["nginx.conf"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn caddy_follows_decisions() {
-    check("caddy", &["run", "--config", "Caddyfile"], &["Caddyfile"]).await;
+    let caddy = ["run", "--config", "Caddyfile"];
+    check("caddy", &caddy, &["Caddyfile"]).await;
+    check_odd_requests("caddy", &caddy, &["Caddyfile"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_follows_decisions() {
-    check("haproxy", &["-f", "haproxy.cfg"], &["haproxy.cfg", "tollgate.lua"]).await;
+    let (haproxy, files) = (["-f", "haproxy.cfg"], ["haproxy.cfg", "tollgate.lua"]);
+    check("haproxy", &haproxy, &files).await;
+    check_odd_requests("haproxy", &haproxy, &files);
 }
 
 /// Envoy's arguments for this configuration. Several instances may run at the same time.
@@ -268,6 +336,7 @@ async fn envoy_follows_decisions() {
     let checked = check("envoy", &envoy("envoy.yaml"), &["envoy.yaml"]).await;
     let denied = checked.client.get("/a").await;
     assert_eq!((denied.status.as_u16(), &*denied.code()), (429, "quota-exceeded"));
+    check_odd_requests("envoy", &envoy("envoy.yaml"), &["envoy.yaml"]);
 }
 
 /// Envoy, its upstream service, and a gateway with the example files.

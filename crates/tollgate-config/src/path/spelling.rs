@@ -19,6 +19,8 @@ pub enum Forwarded {
     #[default]
     Original,
     Normalized,
+    /// The client's spelling, because another proxy forwards the request.
+    Unchanged,
 }
 
 /// A request's path.
@@ -34,8 +36,14 @@ impl PathRules {
     /// Reads a request's path. `serve`, `replay` and `explain` share this function, so they agree.
     pub fn read<'a>(&self, path: &'a str) -> Result<RequestPath<'a>, PathFault> {
         let normal = normalise(path, self.ambiguous)?;
-        let may_differ = self.forward == Forwarded::Original && *normal != *path;
-        let original = if may_differ { original(path) } else { None };
+        if *normal == *path {
+            return Ok(RequestPath { normal, original: None });
+        }
+        let original = match self.forward {
+            Forwarded::Original => original(path),
+            Forwarded::Normalized => None,
+            Forwarded::Unchanged => Some(in_ascii(path)),
+        };
         Ok(RequestPath { original: original.filter(|it| *it != normal), normal })
     }
 }

@@ -16,6 +16,7 @@ use tollgate::key::{KeyError, RequestHead};
 use tollgate::layer::WaitQueue;
 use tollgate::limit::OnMissingKey;
 use tollgate::observe::{Inspect, LayerHandle, Observer};
+use tollgate_config::path::PathRules;
 use tollgate_config::plan::upstream::Address;
 use tollgate_config::plan::{Connections, LlmPlan, Meeting, Plan, is_grpc};
 use tower_layer::Layer;
@@ -188,7 +189,7 @@ impl<St: Inspect> App<St> {
         let version = request.version();
         let request = request.map(|body| RequestBody::of(version, body));
         let mut answer = self
-            .decide(request, connection, received, |route, prices| {
+            .decide(request, connection, received, self.plan.paths, |route, prices| {
                 Some(Settled { forward: route.forward.as_ref()?, prices })
             })
             .await;
@@ -210,6 +211,7 @@ impl<St: Inspect> App<St> {
         mut request: Request<B>,
         connection: &Arc<Connection>,
         received: Option<Received>,
+        paths: PathRules,
         admitted: impl Fn(&'a ReadyRoute<St>, Option<&'a Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
@@ -219,7 +221,7 @@ impl<St: Inspect> App<St> {
             + Send,
         S::Future: Send,
     {
-        let Meaning { host, upgrade } = match admit(&mut request, self.plan.paths) {
+        let Meaning { host, upgrade } = match admit(&mut request, paths) {
             Ok(meaning) => meaning,
             Err(fault) => return refuse(fault, request.version()),
         };

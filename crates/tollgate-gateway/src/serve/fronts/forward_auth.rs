@@ -10,6 +10,8 @@
 //! The last address in `X-Forwarded-For` is the proxy's client, which becomes the peer. Then the
 //! request is decided as if it had arrived at the gateway itself: earlier addresses count if
 //! `trustedProxies` contains the last address.
+//!
+//! Every answer has a status that the proxy passes on to its client. nginx passes only 401 and 403.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -21,17 +23,33 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use tollgate::denial::problem_response;
 use tollgate::observe::Inspect;
+use tollgate_config::path::{Forwarded, PathRules};
 use tower_service::Service;
 
+use super::nginx::{AUTH_REQUEST, pass_through_nginx};
 use crate::proxy::{Body, Connection};
 use crate::serve::app::App;
 use crate::serve::operations::access_log::{AccessLog, Entry};
 
 /// Answers a proxy's subrequest with 200 or the denial.
 pub(crate) async fn answer<St: Inspect, B>(
+    app: &App<St>,
+    asked: &Request<B>,
+    peer: SocketAddr,
+    log: &AccessLog,
+) -> (Response<Body>, Option<Box<Entry>>) {
+    let (mut answer, entry) = decide(app, asked, peer, log).await;
+    if asked.uri().path() == AUTH_REQUEST {
+        pass_through_nginx(&mut answer);
+    }
+    (answer, entry)
+}
+
+async fn decide<St: Inspect, B>(
     app: &App<St>,
     asked: &Request<B>,
     peer: SocketAddr,
@@ -50,6 +68,8 @@ pub(crate) async fn answer<St: Inspect, B>(
     let (request, connection) = match original(asked) {
         Ok(original) => original,
         Err(cure) => {
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| tracing::warn!("the proxy sends an incomplete check: {cure}"));
             return (
                 problem_response(StatusCode::BAD_REQUEST, Some("bad-question"), &cure)
                     .map(Body::from),
@@ -58,17 +78,10 @@ pub(crate) async fn answer<St: Inspect, B>(
         }
     };
     let entry = log.begin(&request, &connection);
-    let mut answer = app.decide(request, &Arc::new(connection), None, |_, _| Some(Allow)).await;
+    let paths = PathRules { forward: Forwarded::Unchanged, ..app.plan.paths };
+    let answer = app.decide(request, &Arc::new(connection), None, paths, |_, _| Some(Allow)).await;
     if let Some(entry) = &entry {
         entry.answered(&answer);
-    }
-    if asked.uri().path() == AUTH_REQUEST {
-        // nginx treats any other denial as an error of this service.
-        let status = answer.status();
-        answer.headers_mut().insert(STATUS, HeaderValue::from(status.as_u16()));
-        if !status.is_success() && status != StatusCode::UNAUTHORIZED {
-            *answer.status_mut() = StatusCode::FORBIDDEN;
-        }
     }
     (answer, entry)
 }
@@ -80,15 +93,17 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
     let (method, uri, host) = match asked.uri().path() {
         FORWARD_AUTH => (
             Some(one(headers, "x-forwarded-method")?),
-            one(headers, "x-forwarded-uri")?,
+            target(one(headers, "x-forwarded-uri")?)?,
             Some(one(headers, "x-forwarded-host")?),
         ),
-        AUTH_REQUEST => {
-            (Some(one(headers, "x-original-method")?), one(headers, "x-original-uri")?, None)
-        }
+        AUTH_REQUEST => (
+            Some(one(headers, "x-original-method")?),
+            target(one(headers, "x-original-uri")?)?,
+            None,
+        ),
         path if path.starts_with(EXT_AUTHZ) => {
             let target = asked.uri().path_and_query().map_or(path, |target| target.as_str());
-            (None, &target[EXT_AUTHZ.len() - 1..], None)
+            (None, target[EXT_AUTHZ.len() - 1..].parse().map_err(|_| BAD_PATH)?, None)
         }
         _ => {
             return Err(format!(
@@ -103,10 +118,14 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
             Method::from_bytes(method.as_bytes()).map_err(|_| "The method is not valid.")?
         }
     };
-    *request.uri_mut() = uri.parse::<Uri>().map_err(|_| "The path is not valid.")?;
-    let host = host.map(HeaderValue::from_str).transpose();
-    if let Some(host) = host.map_err(|_| "The host is not valid.")? {
+    *request.uri_mut() = uri;
+    if let Some(host) = host.cloned() {
         request.headers_mut().insert(HOST, host);
+    }
+    if request.headers().get(HOST).is_none_or(HeaderValue::is_empty) {
+        // The proxy has accepted a request of HTTP/1.0, which needs no host.
+        request.headers_mut().remove(HOST);
+        *request.version_mut() = Version::HTTP_10;
     }
     let peer = last_hop(request.headers_mut())?;
     for name in SUBREQUEST_HEADERS {
@@ -118,15 +137,20 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
 
 /// The value of a header that must be set exactly once. If the proxy appended its value to the
 /// client's, the client could choose.
-fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String> {
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a HeaderValue, String> {
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
-        (Some(value), None) => {
-            value.to_str().map_err(|_| format!("`{name}` is not visible ASCII."))
-        }
+        (Some(value), None) => Ok(value),
         (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md.")),
         (Some(_), Some(_)) => Err(format!("Let the proxy replace `{name}` instead of adding it.")),
     }
+}
+
+/// The target of the client's request. Some proxies also accept and forward characters that a URI
+/// must not contain. Services read these as if they were escaped.
+fn target(written: &HeaderValue) -> Result<Uri, String> {
+    let escaped = percent_encode(written.as_bytes(), NOT_IN_TARGETS).to_string();
+    escaped.parse().map_err(|_| BAD_PATH.to_owned())
 }
 
 /// Removes the proxy's client from the end of `X-Forwarded-For`.
@@ -164,11 +188,14 @@ impl<B> Service<Request<B>> for Allow {
     }
 }
 
+const BAD_PATH: &str = "The path is not valid.";
+
+/// Besides characters outside ASCII.
+const NOT_IN_TARGETS: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`');
+
 const FORWARD_AUTH: &str = "/forward-auth";
-const AUTH_REQUEST: &str = "/auth-request";
 const EXT_AUTHZ: &str = "/ext-authz/";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 
 /// These headers describe the subrequest, not the client's request.
 const SUBREQUEST_HEADERS: [HeaderName; 12] = [

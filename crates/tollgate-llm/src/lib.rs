@@ -69,6 +69,7 @@ mod filter;
 #[cfg(feature = "axum")]
 mod layer;
 mod model;
+mod name;
 mod output;
 mod reader;
 mod request;

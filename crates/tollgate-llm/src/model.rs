@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::name::shorter_names;
 use crate::request::Tokenizer;
 use crate::{Request, RequestError, Usage};
 
@@ -117,8 +118,9 @@ impl Model {
 /// The client chooses the name, so give the default the price of the most expensive model that your
 /// server offers, or reject names that you do not know.
 ///
-/// A name also applies to its dated versions: `gpt-4o` to `gpt-4o-2024-08-06`, but not to
-/// `gpt-4o-mini`.
+/// A name also applies to its dated versions, builds and previews, and with a vendor in front:
+/// `gpt-4o` to `gpt-4o-2024-08-06` and `openai/gpt-4o`, but not to `gpt-4o-mini` or `gpt-4`. An
+/// exact match has precedence.
 #[derive(Clone)]
 pub struct Models {
     other: Model,
@@ -157,9 +159,7 @@ impl Models {
 
     /// Returns the model with this name, or the default.
     pub fn get(&self, name: &str) -> &Model {
-        let undated = name.trim_end_matches(|end: char| end.is_ascii_digit() || end == '-');
-        let named = self.named.get(name).or_else(|| self.named.get(undated.trim_end_matches('@')));
-        named.unwrap_or(&self.other)
+        shorter_names(name).find_map(|name| self.named.get(name)).unwrap_or(&self.other)
     }
 }
 

@@ -26,8 +26,9 @@ section! {
         default time_zone: format::TimeZone = "UTC" where monthly_budget: "it is about the month",
         /// The maximum number of requests in flight: the policy `llm/inflight`.
         optional concurrency: Short<AtOnce, Concurrency>,
-        /// Prices and estimates by model name. A name includes its dated versions. `other` is for all
-        /// models that are not listed, and `monthlyBudget` requires it.
+        /// Prices and estimates by model name. A name includes its dated versions, builds and
+        /// previews, and a vendor in front of it. `other` is for all models that are not listed, and
+        /// `monthlyBudget` requires it.
         optional models: Models,
         /// How to treat requests while the store is unavailable. Default:
         /// `rateLimiter.onStoreError`.

@@ -4,6 +4,7 @@
 mod budget;
 mod chunks;
 mod history;
+mod names;
 mod prices;
 mod requests;
 mod responses;

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tollgate_llm::{DOLLAR, Model, Models, Price, Usage};
+use tollgate_llm::{DOLLAR, Price, Usage};
 
 fn usage([input, cached_input, cache_write, output]: [u64; 4]) -> Usage {
     let mut usage = Usage::new(input, output);
@@ -28,26 +28,6 @@ fn each_kind_has_its_price() {
     }
     let plain = Price::per_million(DOLLAR, 0);
     assert_eq!(plain.of(&usage([1, 2, 3, 4])), 6);
-}
-
-#[test]
-fn unknown_models_have_the_default() {
-    let [other, base, mini] = [9, 5, 1].map(|dollars| Model::new(Price::per_million(dollars, 0)));
-    let models = Models::new(other).with("gpt-4o", base).with("gpt-4o-mini", mini);
-    for (name, model) in [
-        ("gpt-4o", base),
-        ("gpt-4o-2024-08-06", base),
-        ("gpt-4o@20240806", base),
-        ("gpt-4o-mini", mini),
-        ("gpt-4o-mini-2024-07-18", mini),
-        ("gpt-4o-audio", other),
-        ("gpt-4o-minis", other),
-        ("GPT-4o", other),
-        ("2024", other),
-        ("", other),
-    ] {
-        assert_eq!(models.get(name), &model, "{name}");
-    }
 }
 
 proptest! {

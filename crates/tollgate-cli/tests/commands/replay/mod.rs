@@ -52,7 +52,7 @@ fn model_budgets_are_charged_the_logged_tokens() {
     let call = |second: u64, input: u64, cached: u64, output: u64| {
         format!(
             "{{\"at\": \"2026-11-22T00:00:0{second}Z\", \"client\": \"203.0.113.7\", \
-             \"method\": \"POST\", \"path\": \"/v1/chat/completions\", \"model\": \"m-2026\", \
+             \"method\": \"POST\", \"path\": \"/v1/chat/completions\", \"model\": \"m-2026-11-20\", \
              \"usage\": {{\"in\": {input}, \"cached\": {cached}, \"out\": {output}}}}}\n"
         )
     };

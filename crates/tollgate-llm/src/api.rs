@@ -6,8 +6,10 @@ use serde_json::json;
 pub enum Api {
     /// OpenAI's chat completions and completions: `…/completions`.
     Completions,
-    /// Anthropic's messages: `…/messages`.
+    /// Anthropic's messages and message batches: `…/messages` and `…/messages/batches`.
     Messages,
+    /// OpenAI's embeddings: `…/embeddings`. They have no output.
+    Embeddings,
     /// OpenAI's other APIs.
     OpenAi,
 }
@@ -18,11 +20,23 @@ impl Api {
 
     /// Returns the API with this path.
     pub fn of_path(path: &str) -> Self {
-        match path.trim_end_matches('/').rsplit('/').next() {
+        let path = path.trim_end_matches('/');
+        match path.strip_suffix(BATCHES).unwrap_or(path).rsplit('/').next() {
             Some("completions") => Self::Completions,
             Some("messages") => Self::Messages,
+            Some("embeddings") => Self::Embeddings,
             _ => Self::OpenAi,
         }
+    }
+
+    pub(crate) fn is_batch(path: &str) -> bool {
+        path.trim_end_matches('/').ends_with(BATCHES)
+    }
+
+    /// The model in a path of Azure: `/openai/deployments/NAME/…`. Azure ignores the name in the body.
+    pub(crate) fn deployment(path: &str) -> Option<&str> {
+        let mut segments = path.split('/').skip_while(|segment| *segment != "deployments");
+        segments.nth(1)
     }
 
     /// Returns an error body in this API's JSON format. `policy` is the name of the policy that denied
@@ -59,3 +73,5 @@ impl Api {
         json!({"error": error}).to_string()
     }
 }
+
+const BATCHES: &str = "/batches";

@@ -9,11 +9,11 @@ use crate::{
 /// [estimate](Self::estimate), and pass the response through its [meter](Self::meter).
 ///
 /// ```
-/// use tollgate_llm::{Api, Call, DOLLAR, Model, Models, Price};
+/// use tollgate_llm::{Call, DOLLAR, Model, Models, Price};
 ///
 /// let models = Models::new(Model::new(Price::per_million(DOLLAR, 4 * DOLLAR)));
 /// let body = br#"{"model": "any", "stream": true, "max_tokens": 50, "prompt": "Hi"}"#;
-/// let (call, changed) = Call::parse(Api::Completions, body, &models)?;
+/// let (call, changed) = Call::parse("/v1/completions", body, &models)?;
 /// // The request now requests the usage.
 /// assert!(changed.is_some());
 /// assert_eq!(call.estimate().total(), 53);
@@ -35,17 +35,27 @@ pub struct Call {
 }
 
 impl Call {
-    /// Parses a request. Also returns the body to send if it differs: a stream of completions then
-    /// reports its usage, which the [meter](Self::meter) hides from the client.
+    /// Parses a request to this path, which decides the [`Api`]. Also returns the body to send if it
+    /// differs: a stream of completions then reports its usage, which the [meter](Self::meter) hides
+    /// from the client.
     ///
     /// # Errors
     /// See [`Request::parse`].
     pub fn parse(
-        api: Api,
+        path: &str,
         body: &[u8],
         models: &Models,
     ) -> Result<(Self, Option<Vec<u8>>), RequestError> {
-        let request = models.parse(body)?;
+        let mut request = models.parse(body, Api::is_batch(path))?;
+        if let Some(deployment) = Api::deployment(path) {
+            deployment.clone_into(&mut request.model);
+        }
+        // A client that leaves does not stop a batch.
+        request.background |= Api::is_batch(path);
+        let api = Api::of_path(path);
+        if api == Api::Embeddings {
+            request.limit_output(0);
+        }
         let model = *models.get(&request.model);
         let asks = api == Api::Completions;
         let asking = if asks { request.ask_for_usage(body) } else { None };
@@ -66,8 +76,8 @@ impl Call {
     #[must_use]
     pub fn learning(mut self, history: &OutputHistory, client: impl Hash) -> Self {
         let pair = history.pair(client, &self.request.model);
-        if self.request.max_output.is_none() {
-            self.request.max_output = history.percentile_of(pair);
+        if let Some(usual) = history.percentile_of(pair) {
+            self.request.limit_output(usual);
         }
         self.learned = Some((history.clone(), pair));
         self
@@ -131,7 +141,7 @@ impl Drop for Meter {
     fn drop(&mut self) {
         // Only complete responses show the usual length.
         if let (Some((history, pair)), Some(usage)) = (&self.call.learned, self.reader.reported()) {
-            history.record_of(*pair, usage.output);
+            history.record_of(*pair, self.call.request.share_of(usage.output));
         }
     }
 }

@@ -233,7 +233,7 @@ impl Budget {
         let body = body.ok_or_else(|| {
             refuse(StatusCode::PAYLOAD_TOO_LARGE, "The request is too large, or it is incomplete.")
         })?;
-        let (call, changed) = Call::parse(Api::of_path(path), &body, &self.models)
+        let (call, changed) = Call::parse(path, &body, &self.models)
             .map_err(|error| refuse(StatusCode::BAD_REQUEST, &format!("{error}.")))?;
         let body = changed.map_or(body, Bytes::from);
         parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));

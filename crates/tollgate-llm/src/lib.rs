@@ -41,8 +41,10 @@
 //! | OpenAI responses | yes | yes | yes |
 //! | OpenAI embeddings | yes | yes | – |
 //! | Anthropic messages | yes | yes | yes |
+//! | batches of Anthropic messages | their sum | the estimate | – |
 //!
-//! The parsers need no setting, because they recognize each API by its field names.
+//! The parsers need no setting, because they recognize each API by its field names. [`Call`] also
+//! uses the path, which contains Azure's model.
 //!
 //! # Unusual input
 //!
@@ -50,7 +52,7 @@
 //! |---|---|
 //! | a request that is not valid JSON, is compressed, or has a known member twice | [`RequestError`] with line and column, without text from the body |
 //! | a request without `model` | the default of [`Models`] |
-//! | a request without a maximum | [`Model::max_output`] |
+//! | a request without a maximum, or with a negative maximum | [`Model::max_output`] for each prompt and choice |
 //! | a response that is cut off or reports no usage | estimated input, and output by the text's bytes |
 //! | a compressed or otherwise unreadable response | the estimate; send `Accept-Encoding: identity` to the model's server |
 //! | a response without a single byte | the input only |

@@ -153,8 +153,8 @@ impl Models {
         self
     }
 
-    pub(crate) fn parse(&self, body: &[u8]) -> Result<Request, RequestError> {
-        Request::parse_with(body, self.tokenizer.as_deref())
+    pub(crate) fn parse(&self, body: &[u8], is_batch: bool) -> Result<Request, RequestError> {
+        Request::parse_with(body, is_batch, self.tokenizer.as_deref())
     }
 
     /// Returns the model with this name, or the default.

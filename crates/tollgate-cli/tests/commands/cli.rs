@@ -60,7 +60,7 @@ fn check_describes_product_features() {
         (
             "llm.yaml",
             &[
-                "  llm: POST /(completions|responses|embeddings|messages)/?$: 60 units per 60 s per API key, token bucket, memory",
+                "  llm: POST /(completions|responses|embeddings|messages|batches)/?$: 60 units per 60 s per API key, token bucket, memory",
                 "    llm/inflight: 8 requests in flight, held for 30 s if their gateway crashes",
                 "    charged as an estimate, corrected within 3600 s by the tokens in the response's usage",
             ],

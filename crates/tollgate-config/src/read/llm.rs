@@ -85,7 +85,7 @@ const LLM: &str = "llm";
 const REQUESTS: &str = "requests";
 const TOKENS: &str = "tokens";
 
-const PATHS: &str = "/(completions|responses|embeddings|messages)/?$";
+const PATHS: &str = "/(completions|responses|embeddings|messages|batches)/?$";
 
 struct PolicyReader<'a> {
     keys: &'a Llm,

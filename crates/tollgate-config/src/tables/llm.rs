@@ -13,7 +13,7 @@ section! {
     /// [language models](how-to/language-models.md).
     Llm = "llm" {
         /// The paths of the API. Default: all paths that end with `/completions`, `/responses`,
-        /// `/embeddings` or `/messages`. Only POST requests are limited.
+        /// `/embeddings`, `/messages` or `/batches`. Only POST requests are limited.
         optional path: Path,
         /// The requests per minute: the policy `requests`.
         optional requests_per_minute: Units,
@@ -56,7 +56,7 @@ section! {
         optional cache_write: format::Price,
         /// The price of output tokens, including reasoning.
         default output: format::Price = "0",
-        /// The output tokens that a request without a maximum reserves, until the gateway has seen 20
+        /// The output tokens that each text without a maximum reserves, until the gateway has seen 20
         /// responses of the client and the model. Later it reserves what 95 % of them do not exceed.
         /// Default: 4096, or a quarter of `tokensPerMinute` if that is less.
         optional max_output: Whole<0, 100_000_000>,

@@ -1,5 +1,6 @@
 //! The parsers, through their public API.
 
+mod apis;
 #[cfg(feature = "axum")]
 mod budget;
 mod chunks;

@@ -1,7 +1,7 @@
 //! Requests of each API, written from its public reference.
 
 use serde_json::{Value, json};
-use tollgate_llm::{Api, Call, Model, Models, Price, Request};
+use tollgate_llm::{Call, Model, Models, OutputHistory, Price, Request};
 
 use crate::model;
 
@@ -69,6 +69,24 @@ fn text_and_names_count() {
     // Prose is never an attachment.
     assert_eq!(bytes(json!({"url": "not an image"})), 3 + 12);
     assert_eq!(bytes(json!({"text": "data:image/png;base64,AAAA"})), 4 + 26);
+    // Only a single text is an attachment. Lists and objects may contain a prompt.
+    for (member, words, attachments) in [
+        (json!("iVBORw0KGgo="), 0, 1),
+        (json!(["tell", "me"]), 6, 0),
+        (json!([["tell"], ["me"]]), 6, 0),
+        (json!({"x": "tell"}), 5, 0),
+        (json!({"x": ["tell", "me"]}), 7, 0),
+        (json!({"url": "tell"}), 3, 1),
+        (json!([{"url": "tell"}, "me"]), 5, 1),
+        (json!("tell\tme"), 7, 0),
+        (json!("tell\u{a0}me"), 8, 0),
+    ] {
+        for name in ["data", "url", "image_url", "file_data"] {
+            let request = parse(&json!({"input": {name: member.clone()}}));
+            let text = request.text_bytes - 5 - name.len() as u64;
+            assert_eq!((text, request.attachments), (words, attachments), "{name}: {member}");
+        }
+    }
 }
 
 #[test]
@@ -94,6 +112,59 @@ fn higher_maximum_counts_and_saturates() {
     assert_eq!(maximum(json!({"max_tokens": null})), None);
     assert_eq!(maximum(json!({"max_tokens": u64::MAX, "n": u64::MAX})), Some(u64::MAX));
     assert_eq!(maximum(json!({"max_tokens": 7, "n": 0})), Some(7));
+    for name in ["max_tokens", "max_completion_tokens", "max_output_tokens"] {
+        for negative in [json!(-1), json!(-2), json!(i64::MIN)] {
+            assert_eq!(maximum(json!({ name: negative })), None, "{name}");
+        }
+        assert_eq!(maximum(json!({name: 3, "n": 2})), Some(6), "{name}");
+    }
+    assert_eq!(maximum(json!({"max_tokens": -1, "max_completion_tokens": 9})), Some(9));
+}
+
+#[test]
+fn each_prompt_and_candidate_reserves_its_output() {
+    let models = Models::new(Model::new(Price::per_million(0, 0)).max_output(100));
+    for (body, expected) in [
+        (json!({"prompt": "a"}), 100),
+        (json!({"prompt": ["a", "b", "c"]}), 300),
+        (json!({"prompt": ["a", "b", "c"], "max_tokens": 7}), 21),
+        (json!({"prompt": ["a", "b", "c"], "max_tokens": -1, "n": 2}), 600),
+        (json!({"prompt": [["a"], ["b", "c"]], "max_tokens": 7}), 14),
+        (json!({"prompt": [[1, 2, 3], [4]], "max_tokens": 7}), 14),
+        (json!({"prompt": [1, 2, 3], "max_tokens": 7}), 7),
+        (json!({"prompt": [], "max_tokens": 7}), 7),
+        (json!({"prompt": null, "max_tokens": 7}), 7),
+        (json!({"n": 3, "max_tokens": 7}), 21),
+        (json!({"n": 3}), 300),
+        (json!({"best_of": 5, "n": 2, "max_tokens": 7}), 35),
+        (json!({"best_of": 1, "n": 2, "max_tokens": 7}), 14),
+        (json!({"best_of": null, "n": null, "max_tokens": 7}), 7),
+        (json!({"prompt": ["a", "b"], "n": 3, "best_of": 4, "max_tokens": 7}), 56),
+        (json!({"prompt": ["a", "b"], "n": u64::MAX, "max_tokens": 7}), u64::MAX),
+        // Only completions have several prompts.
+        (json!({"input": ["a", "b"], "max_output_tokens": 7}), 7),
+    ] {
+        let (call, _) = Call::parse("/v1/completions", body.to_string().as_bytes(), &models)
+            .expect("a valid request");
+        assert_eq!(call.estimate().output, expected, "{body}");
+    }
+}
+
+#[test]
+fn usual_output_is_of_one_text() {
+    let models = Models::new(Model::new(Price::per_million(0, 0)).max_output(100));
+    let history = OutputHistory::new(10);
+    let call = |body: Value| {
+        let call = Call::parse("/v1/completions", body.to_string().as_bytes(), &models);
+        call.expect("a valid request").0.learning(&history, "client")
+    };
+    for _ in 0..20 {
+        let mut meter = call(json!({"n": 4})).meter("");
+        meter.read(br#"{"usage": {"prompt_tokens": 1, "completion_tokens": 20}}"#);
+    }
+    assert_eq!(call(json!({})).estimate().output, 5);
+    assert_eq!(call(json!({"n": 8, "prompt": ["a", "b"]})).estimate().output, 80);
+    assert_eq!(call(json!({"n": 8, "max_tokens": 50})).estimate().output, 400);
 }
 
 #[test]
@@ -108,8 +179,10 @@ fn other_bodies_are_errors_without_their_text() {
         (b"{\"model\": \"a\",\n \"model\": \"secret\"}", 2),
         (b"{\"max_tokens\": 1,\n\n\"max_tokens\": 2}", 3),
         (b"{\"max_tokens\": \"secret\"}", 1),
-        (b"{\"max_tokens\": -1}", 1),
         (b"{\"max_tokens\": 1.5}", 1),
+        (b"{\"max_tokens\": -1.5}", 1),
+        (b"{\"n\": -1}", 1),
+        (b"{\n\"background\": \"secret\"}", 2),
         (b"{\"stream\": \"secret\"}", 1),
         (b"{\"input\": \"\xff\"}", 1),
         (deep.as_bytes(), 1),
@@ -146,7 +219,7 @@ fn usage_is_requested_once() {
 fn tokenizer_counts_each_text() {
     let models = Models::new(model()).tokenizer(|text| text.split_whitespace().count() as u64);
     let body = r#"{"max_tokens": 9, "messages": [{"role": "user", "content": "one two three"}]}"#;
-    let (call, _) = Call::parse(Api::Completions, body.as_bytes(), &models).unwrap();
+    let (call, _) = Call::parse("/v1/completions", body.as_bytes(), &models).unwrap();
     // Three words, the name `messages`, two names of members, and the role.
     assert_eq!((call.estimate().input, call.estimate().output), (7, 9));
 }

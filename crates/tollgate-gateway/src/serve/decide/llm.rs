@@ -58,11 +58,11 @@ impl Llm {
             if let Some(received) = &admitted.received {
                 received.complete();
             }
-            let (call, changed) = Call::parse(api, &body, &plan.models)
+            let (call, changed) = Call::parse(request.uri().path(), &body, &plan.models)
                 .map_err(|cause| error(api, StatusCode::BAD_REQUEST, &format!("{cause}.")))?;
             let length = changed.as_ref().map_or(body.len(), Vec::len);
             if let Some(changed) = changed {
-                admitted.body.replace(changed.into());
+                request.body_mut().body.replace(changed.into());
             }
             let headers = request.headers_mut();
             headers.remove(TRANSFER_ENCODING);

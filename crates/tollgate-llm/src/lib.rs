@@ -54,10 +54,14 @@
 //! | a request without `model` | the default of [`Models`] |
 //! | a request without a maximum, or with a negative maximum | [`Model::max_output`] for each prompt and choice |
 //! | a response that is cut off or reports no usage | estimated input, and output by the text's bytes |
+//! | a complete response without text, and work in the background | the estimate, because the work continues |
 //! | a compressed or otherwise unreadable response | the estimate; send `Accept-Encoding: identity` to the model's server |
-//! | a response without a single byte | the input only |
+//! | a response without a single byte that breaks off | the input only |
+//! | a total that exceeds input and output | the rest is output, such as hidden reasoning |
+//! | reasoning that exceeds the output | it is not part of the output, so both count |
+//! | several reports | the largest numbers, because some servers report zeros at the end |
 //! | a usage of 10^18 tokens | counted; sums and prices stop at `u64::MAX` |
-//! | a token count that is negative, a fraction or a string | as if the response reported no usage |
+//! | a token count that is zero, negative, a fraction or a string | as if this number was not reported |
 //!
 //! # Limits of the estimate
 //!

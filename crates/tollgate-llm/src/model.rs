@@ -19,13 +19,17 @@ pub struct Price {
     input: u64,
     cached_input: u64,
     cache_write: u64,
+    long_cache_write: u64,
     output: u64,
 }
 
 impl Price {
-    /// Makes a price of input and output tokens. Cached tokens cost the same as other input.
+    /// Makes a price of input and output tokens. Tokens that the server reads from its cache or writes
+    /// to it cost the same as other input. If it caches them for an hour, they cost twice as much,
+    /// because Anthropic charges that.
     pub const fn per_million(input: u64, output: u64) -> Self {
-        Self { input, cached_input: input, cache_write: input, output }
+        let long_cache_write = input.saturating_mul(2);
+        Self { input, cached_input: input, cache_write: input, long_cache_write, output }
     }
 
     /// Sets the price per million input tokens that the model's server read from its cache.
@@ -42,12 +46,21 @@ impl Price {
         self
     }
 
+    /// Sets the price per million input tokens that the model's server wrote to its cache for an
+    /// hour.
+    #[must_use]
+    pub const fn long_cache_write(mut self, per_million: u64) -> Self {
+        self.long_cache_write = per_million;
+        self
+    }
+
     /// Returns the price of these tokens in micro-dollars, rounded up. It is at most `u64::MAX`.
     pub fn of(&self, usage: &Usage) -> u64 {
         let kinds = [
             (self.input, usage.input),
             (self.cached_input, usage.cached_input),
             (self.cache_write, usage.cache_write),
+            (self.long_cache_write, usage.long_cache_write),
             (self.output, usage.output),
         ];
         let prices = kinds.map(|(price, tokens)| u128::from(price) * u128::from(tokens));

@@ -17,12 +17,14 @@ pub struct UsageReader {
     lines: Option<Lines>,
     scanner: Scanner,
     has_bytes: bool,
+    is_complete: bool,
 }
 
 impl UsageReader {
     /// Makes a reader for a JSON response, or for one JSON document per line.
     pub fn json() -> Self {
-        Self { lines: None, scanner: Scanner::default(), has_bytes: false }
+        let scanner = Scanner::default();
+        Self { lines: None, scanner, has_bytes: false, is_complete: false }
     }
 
     /// Makes a reader for server-sent events.
@@ -50,12 +52,18 @@ impl UsageReader {
         }
     }
 
+    /// Marks the response as complete.
+    pub const fn finish(&mut self) {
+        self.is_complete = true;
+    }
+
     /// Returns the usage that the response has reported: `None` before the report, and if there is
-    /// none. If a response reports its usage several times, the latest numbers count.
+    /// none. If a response reports its usage several times, the largest numbers count. Output that
+    /// only the total shows, such as hidden reasoning, is included.
     pub fn reported(&self) -> Option<Usage> {
-        let reported = &self.scanner.found.reported;
-        let (output, reasoning) = reported.output()?;
-        Some(Usage { output, reasoning, ..reported.input()? })
+        let (input, output) = self.scanner.found.usage();
+        let (output, reasoning) = output?;
+        Some(Usage { output, reasoning, ..input? })
     }
 
     /// Returns the bytes of the model's text that have passed.
@@ -66,18 +74,32 @@ impl UsageReader {
     /// Returns the usage up to here, for a response that may have ended early. Numbers that are not
     /// reported are estimated: the input by the request, and the output by the text's bytes.
     ///
-    /// If the response cannot be read, because it is compressed for example, this is the
-    /// [estimate](Request::estimate) with the highest output.
+    /// The output is at least the [estimate](Request::estimate) if it may still grow: for work in the
+    /// background, and for a [complete](Self::finish) response without text and error, which only
+    /// accepts the work. It is the estimate too if the response cannot be read.
     pub fn usage(&self, request: &Request, model: &Model) -> Usage {
         let estimate = request.estimate(model);
         let found = &self.scanner.found;
-        if self.has_bytes && !found.any {
-            return estimate;
-        }
-        let input = found.reported.input().unwrap_or(Usage { output: 0, ..estimate });
-        let counted = || (model.text(found.text_bytes), 0);
-        let (output, reasoning) = found.reported.output().unwrap_or_else(counted);
+        let (input, output) = found.usage();
+        let input = input.unwrap_or(Usage { output: 0, ..estimate });
+        // Work in the background has not started if it has no output.
+        let output = output.filter(|(output, _)| *output > 0 || !request.background);
+        let (output, reasoning) = output.unwrap_or_else(|| {
+            let total = found.reported.total().unwrap_or(0);
+            let seen = total.saturating_sub(input.total_input()).max(model.text(found.text_bytes));
+            let may_grow = request.background || self.only_accepts_work();
+            (if may_grow { seen.max(estimate.output) } else { seen }, 0)
+        });
         Usage { output, reasoning, ..input }
+    }
+
+    const fn only_accepts_work(&self) -> bool {
+        let found = &self.scanner.found;
+        let is_unreadable = self.has_bytes && !found.any;
+        // The work is finished when its stream closes.
+        let may_accept = self.lines.is_none() || !found.any;
+        let has_answer = found.text_bytes > 0 || found.has_error;
+        is_unreadable || self.is_complete && may_accept && !has_answer
     }
 }
 

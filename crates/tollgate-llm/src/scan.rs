@@ -4,16 +4,17 @@
 
 use memchr::memchr2;
 
-use crate::usage::Reported;
+use crate::Usage;
+use crate::usage::{Counter, Reported};
 
 /// Containers deeper than this are not responses. The rest of the document is skipped.
 const MAX_DEPTH: usize = 64;
 
 /// Longer than all relevant names.
-const MAX_NAME: usize = 24;
+const MAX_NAME: usize = 32;
 
-/// A longer `usage` is ignored.
-const MAX_USAGE: usize = 4096;
+/// Longer than all numbers of tokens.
+const MAX_NUMBER: usize = 24;
 
 #[derive(Default)]
 pub(crate) struct Scanner {
@@ -24,8 +25,8 @@ pub(crate) struct Scanner {
     /// Whether the next string is a member's name.
     expects_name: bool,
     name: Vec<u8>,
-    /// The bytes of the `usage` that the scanner is in, and its depth.
-    usage: Option<(usize, Vec<u8>)>,
+    /// The number of tokens that the scanner is in.
+    number: Vec<u8>,
     is_lost: bool,
     pub(crate) found: Found,
 }
@@ -37,6 +38,24 @@ pub(crate) struct Found {
     pub(crate) text_bytes: u64,
     /// Whether any object has started.
     pub(crate) any: bool,
+    /// Whether the response describes an error.
+    pub(crate) has_error: bool,
+}
+
+impl Found {
+    /// Returns the reported input tokens by kind, and the reported output with its reasoning.
+    pub(crate) fn usage(&self) -> (Option<Usage>, Option<(u64, u64)>) {
+        let Self { reported, text_bytes, .. } = self;
+        match (reported.input(), reported.output(), reported.total()) {
+            // Embeddings have no output.
+            (None, None, Some(total @ 1..)) if *text_bytes == 0 => {
+                (Some(Usage::new(total, 0)), Some((0, 0)))
+            }
+            // A server that does not count reports zeros.
+            (input, Some((0, _)), _) if input.is_none() || *text_bytes > 0 => (input, None),
+            (input, output, _) => (input, output),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -67,20 +86,44 @@ enum Role {
     Choices,
     /// Text of the model, or a container of such text.
     Text,
+    /// The usage, or an object with details of it.
     Usage,
     /// The usage in a stream's first event, with the final input and a preliminary output.
     InitialUsage,
+    /// A number in the usage.
+    Count(Counter),
+    Error,
+    /// A vendor's object around the usage, such as `x_groq`.
+    Wrapper,
     Other,
 }
 
 impl Role {
     const fn of_member(self, name: &[u8]) -> Self {
         match (self, name) {
-            (Self::Document | Self::Response, b"usage") => Self::Usage,
+            (Self::Document | Self::Response | Self::Choices | Self::Wrapper, b"usage") => {
+                Self::Usage
+            }
             (Self::Message, b"usage") => Self::InitialUsage,
+            (
+                Self::Usage | Self::InitialUsage,
+                b"prompt_tokens_details"
+                | b"completion_tokens_details"
+                | b"input_tokens_details"
+                | b"output_tokens_details"
+                | b"cache_creation",
+            ) => self,
+            (Self::Usage | Self::InitialUsage, name) => match Counter::of(name) {
+                Some(counter) if counter.is_of_output() && matches!(self, Self::InitialUsage) => {
+                    Self::Other
+                }
+                Some(counter) => Self::Count(counter),
+                None => Self::Other,
+            },
             (Self::Document, b"response") => Self::Response,
             (Self::Document, b"message") => Self::Message,
             (Self::Document, b"choices") => Self::Choices,
+            (Self::Document, b"error") => Self::Error,
             // The stream of every API has `delta`; complete responses have the other names.
             (Self::Document, b"delta" | b"output" | b"content")
             | (Self::Choices, b"delta" | b"message" | b"text") => Self::Text,
@@ -91,6 +134,9 @@ impl Role {
                 | b"annotations" | b"citation" | b"citations" | b"encrypted_content",
             ) => Self::Other,
             (Self::Text, _) => Self::Text,
+            // `metadata` is the client's, which must not state its own usage.
+            (Self::Document, b"metadata") => Self::Other,
+            (Self::Document, _) => Self::Wrapper,
             _ => Self::Other,
         }
     }
@@ -120,7 +166,6 @@ impl Scanner {
 
     /// Handles bytes inside a string, without quotes and escapes.
     fn string(&mut self, bytes: &[u8]) {
-        self.copy(bytes);
         if self.expects_name {
             let room = MAX_NAME - self.name.len();
             self.name.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -130,7 +175,6 @@ impl Scanner {
     }
 
     fn byte(&mut self, byte: u8) {
-        self.copy(&[byte]);
         self.position = match (self.position, byte) {
             (Position::String, b'\\') => Position::Escape,
             (Position::String, _) => {
@@ -138,6 +182,8 @@ impl Scanner {
                     && let Some(frame) = self.frames.last()
                 {
                     self.next = frame.role.of_member(&self.name);
+                    self.found.reported.has_input_details |=
+                        self.next == Role::Usage && self.name == b"input_tokens_details";
                 }
                 Position::BetweenStrings
             }
@@ -169,11 +215,17 @@ impl Scanner {
             b'}' | b']' => self.close(byte == b'}'),
             b':' => self.expects_name = false,
             b',' => {
+                self.end_number();
                 if let Some(frame) = self.frames.last().copied() {
                     self.enter(frame);
                 }
             }
-            _ => {}
+            _ if byte.is_ascii_whitespace() => {}
+            _ => {
+                if matches!(self.next, Role::Count(_)) && self.number.len() < MAX_NUMBER {
+                    self.number.push(byte);
+                }
+            }
         }
     }
 
@@ -182,9 +234,7 @@ impl Scanner {
             self.is_lost = true;
             return;
         }
-        if matches!(self.next, Role::Usage | Role::InitialUsage) && is_object {
-            self.usage = Some((self.frames.len(), vec![b'{']));
-        }
+        self.found.has_error |= is_object && self.next == Role::Error;
         let has_role = is_object || matches!(self.next, Role::Choices | Role::Text);
         let frame = Frame { role: if has_role { self.next } else { Role::Other }, is_object };
         self.frames.push(frame);
@@ -199,36 +249,26 @@ impl Scanner {
     }
 
     fn close(&mut self, is_object: bool) {
-        let Some(frame) = self.frames.pop().filter(|frame| frame.is_object == is_object) else {
+        self.end_number();
+        if self.frames.pop().is_none_or(|frame| frame.is_object != is_object) {
             self.is_lost = true;
             return;
-        };
-        self.expects_name = false;
-        if let Some((_, usage)) = self.usage.take_if(|(depth, _)| *depth == self.frames.len()) {
-            self.report(frame.role, &usage);
         }
+        self.expects_name = false;
         if self.frames.is_empty() {
             // Another document may follow on the next line.
             self.next = Role::Document;
         }
     }
 
-    fn report(&mut self, role: Role, usage: &[u8]) {
-        if let Ok(reported) = serde_json::from_slice::<Reported>(usage) {
-            let is_initial = role == Role::InitialUsage;
-            let reported = if is_initial { reported.without_output() } else { reported };
-            self.found.reported.update(reported);
+    /// Adds a number of tokens. Other values are as if the number was not reported.
+    fn end_number(&mut self) {
+        if let Role::Count(counter) = self.next
+            && let Some(count) = tokens(&self.number)
+        {
+            self.found.reported.add(counter, count);
         }
-    }
-
-    fn copy(&mut self, bytes: &[u8]) {
-        if let Some((_, usage)) = &mut self.usage {
-            if usage.len() + bytes.len() <= MAX_USAGE {
-                usage.extend_from_slice(bytes);
-            } else {
-                self.usage = None;
-            }
-        }
+        self.number.clear();
     }
 
     /// Handles an escaped character. No relevant name contains one, so this is another name.
@@ -245,6 +285,13 @@ impl Scanner {
             self.found.text_bytes = self.found.text_bytes.saturating_add(bytes as u64);
         }
     }
+}
+
+/// Parses an integer. Some servers write `120.0`.
+fn tokens(number: &[u8]) -> Option<u64> {
+    let number = str::from_utf8(number).ok()?;
+    let whole = || number.trim_end_matches('0').strip_suffix('.')?.parse().ok();
+    number.parse().ok().or_else(whole)
 }
 
 /// The bytes before the next quote or escape. Most strings are too short for `memchr`.

@@ -1,5 +1,3 @@
-use serde::Deserialize;
-
 /// A request's tokens by kind. The kinds are disjoint, except that `output` includes `reasoning`.
 ///
 /// OpenAI includes cached tokens in the input, and Anthropic reports them separately. Here they are
@@ -11,8 +9,10 @@ pub struct Usage {
     pub input: u64,
     /// Input tokens that the model's server read from its cache.
     pub cached_input: u64,
-    /// Input tokens that the model's server wrote to its cache.
+    /// Input tokens that the model's server wrote to its cache for the usual time.
     pub cache_write: u64,
+    /// Input tokens that the model's server wrote to its cache for an hour.
+    pub long_cache_write: u64,
     /// Output tokens, including the reasoning.
     pub output: u64,
     /// Output tokens of the reasoning, visible or hidden.
@@ -22,12 +22,14 @@ pub struct Usage {
 impl Usage {
     /// Makes a usage without cached tokens or reasoning.
     pub const fn new(input: u64, output: u64) -> Self {
-        Self { input, cached_input: 0, cache_write: 0, output, reasoning: 0 }
+        let (cached_input, cache_write, long_cache_write, reasoning) = (0, 0, 0, 0);
+        Self { input, cached_input, cache_write, long_cache_write, output, reasoning }
     }
 
     /// Returns the input tokens of all kinds.
     pub const fn total_input(&self) -> u64 {
-        self.input.saturating_add(self.cached_input).saturating_add(self.cache_write)
+        let written = self.cache_write.saturating_add(self.long_cache_write);
+        self.input.saturating_add(self.cached_input).saturating_add(written)
     }
 
     /// Returns the input and output tokens.
@@ -36,88 +38,118 @@ impl Usage {
     }
 }
 
-/// A response's `usage` object, with the names from all APIs.
-#[derive(Clone, Copy, Default, Deserialize)]
+/// A number in a response's `usage` object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// The input, including cached tokens.
+    Prompt,
+    /// The input. OpenAI includes cached tokens, and Anthropic does not.
+    Input,
+    CacheRead,
+    /// All written tokens, including [`LongCacheWrite`](Self::LongCacheWrite).
+    CacheWrite,
+    LongCacheWrite,
+    Output,
+    Reasoning,
+    Total,
+}
+
+const COUNTERS: usize = 8;
+
+impl Counter {
+    /// The counter with this name in any API.
+    pub(crate) const fn of(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"prompt_tokens" => Self::Prompt,
+            b"input_tokens" => Self::Input,
+            b"cached_tokens" | b"cache_read_input_tokens" | b"prompt_cache_hit_tokens" => {
+                Self::CacheRead
+            }
+            b"cache_creation_input_tokens" | b"cache_write_tokens" => Self::CacheWrite,
+            b"ephemeral_1h_input_tokens" => Self::LongCacheWrite,
+            b"completion_tokens" | b"output_tokens" => Self::Output,
+            b"reasoning_tokens" => Self::Reasoning,
+            b"total_tokens" => Self::Total,
+            _ => return None,
+        })
+    }
+
+    /// Whether this number shows the output. It is preliminary in a stream's first event.
+    pub(crate) const fn is_of_output(self) -> bool {
+        matches!(self, Self::Output | Self::Reasoning | Self::Total)
+    }
+}
+
+/// The numbers that a response has reported.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Reported {
-    // OpenAI chat completions and embeddings.
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<InputDetails>,
-    completion_tokens_details: Option<OutputDetails>,
-    // OpenAI responses, Anthropic messages.
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    // OpenAI responses.
-    input_tokens_details: Option<InputDetails>,
-    output_tokens_details: Option<OutputDetails>,
-    // Anthropic messages.
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-struct InputDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-struct OutputDetails {
-    reasoning_tokens: Option<u64>,
+    counts: [Option<u64>; COUNTERS],
+    /// Whether the input has OpenAI's details, so it includes cached tokens.
+    pub(crate) has_input_details: bool,
 }
 
 impl Reported {
-    /// Adds a later report of the same response. Its numbers replace earlier ones.
-    pub(crate) fn update(&mut self, later: Self) {
-        *self = Self {
-            prompt_tokens: later.prompt_tokens.or(self.prompt_tokens),
-            completion_tokens: later.completion_tokens.or(self.completion_tokens),
-            prompt_tokens_details: later.prompt_tokens_details.or(self.prompt_tokens_details),
-            completion_tokens_details: later
-                .completion_tokens_details
-                .or(self.completion_tokens_details),
-            input_tokens: later.input_tokens.or(self.input_tokens),
-            output_tokens: later.output_tokens.or(self.output_tokens),
-            input_tokens_details: later.input_tokens_details.or(self.input_tokens_details),
-            output_tokens_details: later.output_tokens_details.or(self.output_tokens_details),
-            cache_read_input_tokens: later.cache_read_input_tokens.or(self.cache_read_input_tokens),
-            cache_creation_input_tokens: later
-                .cache_creation_input_tokens
-                .or(self.cache_creation_input_tokens),
-        };
+    /// Adds a number. Streams report cumulative numbers, so the largest is the latest. Some servers
+    /// later report zeros.
+    pub(crate) fn add(&mut self, counter: Counter, count: u64) {
+        let known = &mut self.counts[counter as usize];
+        *known = (*known).max(Some(count));
     }
 
-    /// Removes the output, which is preliminary in a stream's first event.
-    pub(crate) const fn without_output(mut self) -> Self {
-        self.output_tokens = None;
-        self
+    const fn get(&self, counter: Counter) -> Option<u64> {
+        self.counts[counter as usize]
     }
 
-    /// The input tokens by kind, if they are reported.
+    pub(crate) const fn total(&self) -> Option<u64> {
+        self.get(Counter::Total)
+    }
+
+    /// The input tokens by kind, if they are reported. No request has zero tokens.
     pub(crate) fn input(&self) -> Option<Usage> {
-        let reported = self.prompt_tokens.or(self.input_tokens)?;
-        let details = self.prompt_tokens_details.or(self.input_tokens_details);
-        let cached = details.and_then(|details| details.cached_tokens);
-        let cached = cached.or(self.cache_read_input_tokens).unwrap_or(0);
-        let written = self.cache_creation_input_tokens.unwrap_or(0);
-        // OpenAI's number includes the cached tokens. A proxy may add Anthropic's names to it.
-        let is_total = self.prompt_tokens.is_some() || self.input_tokens_details.is_some();
-        let [cached_input, cache_write] = if is_total {
-            let cached = cached.min(reported);
-            [cached, written.min(reported - cached)]
-        } else {
-            [cached, written]
-        };
-        let input = if is_total { reported - cached_input - cache_write } else { reported };
-        Some(Usage { input, cached_input, cache_write, ..Usage::default() })
+        let direct = self.direct_input();
+        direct.or_else(|| {
+            let rest = self.total()?.checked_sub(self.direct_output()?.0)?;
+            (rest > 0).then_some(Usage::new(rest, 0))
+        })
     }
 
     /// The output and its reasoning, if they are reported. Embeddings report only an input.
     pub(crate) fn output(&self) -> Option<(u64, u64)> {
-        let is_embedding = self.prompt_tokens.is_some() && self.completion_tokens.is_none();
-        let output = self.completion_tokens.or(self.output_tokens);
-        let output = output.or_else(|| is_embedding.then_some(0))?;
-        let details = self.completion_tokens_details.or(self.output_tokens_details);
-        let reasoning = details.and_then(|details| details.reasoning_tokens).unwrap_or(0);
-        Some((output, reasoning.min(output)))
+        let direct = self.direct_output();
+        // Some servers count the reasoning only in the total.
+        let rest = self.direct_input().zip(self.total());
+        let rest = rest.map(|(input, total)| (total.saturating_sub(input.total_input()), 0));
+        let (output, _) = direct.max(rest)?;
+        Some((output, direct.map_or(0, |(_, reasoning)| reasoning)))
+    }
+
+    fn direct_input(&self) -> Option<Usage> {
+        let count = |counter| self.get(counter).unwrap_or(0);
+        let (prompt, input) = (count(Counter::Prompt), count(Counter::Input));
+        let reported = prompt.max(input);
+        let cached_input = count(Counter::CacheRead);
+        let long_cache_write = count(Counter::LongCacheWrite);
+        let written = count(Counter::CacheWrite).max(long_cache_write);
+        let cache_write = written - long_cache_write;
+        let cached = cached_input.saturating_add(written);
+        // Some proxies add Anthropic's names and numbers to OpenAI's names.
+        let includes_cached = (prompt > 0 || self.has_input_details) && cached <= reported;
+        let input = if includes_cached { reported - cached } else { reported };
+        let input =
+            Usage { input, cached_input, cache_write, long_cache_write, ..Usage::default() };
+        (input.total_input() > 0).then_some(input)
+    }
+
+    fn direct_output(&self) -> Option<(u64, u64)> {
+        let output = self.get(Counter::Output);
+        let reasoning = self.get(Counter::Reasoning);
+        match (output, reasoning.unwrap_or(0)) {
+            (None, 0) => None,
+            // The completion cannot include more than itself, so the reasoning is beside it.
+            (output, reasoning) if Some(reasoning) > output => {
+                Some((output.unwrap_or(0).saturating_add(reasoning), reasoning))
+            }
+            (output, reasoning) => Some((output?, reasoning)),
+        }
     }
 }

@@ -148,9 +148,12 @@ fn models(keys: &Llm, capacity: Option<u64>) -> Checked<Models> {
     let Some(listed) = keys.models.get()? else { return Ok(models) };
     let model = |keys: &ModelPrice| {
         let input = keys.input.value()?;
-        let price = Price::per_million(input, keys.output.value()?)
+        let mut price = Price::per_million(input, keys.output.value()?)
             .cached_input(keys.cached_input.value()?.unwrap_or(input))
             .cache_write(keys.cache_write.value()?.unwrap_or(input));
+        if let Some(long) = keys.long_cache_write.value()? {
+            price = price.long_cache_write(long);
+        }
         check_output(keys, capacity)?;
         Ok(Model::new(price)
             .max_output(keys.max_output.value()?.unwrap_or(default_output))

@@ -54,6 +54,9 @@ section! {
         optional cached_input: format::Price,
         /// The price of input tokens that the model's server wrote to its cache. Default: `input`.
         optional cache_write: format::Price,
+        /// The price of input tokens that the model's server wrote to its cache for an hour. Default:
+        /// twice `input`.
+        optional long_cache_write: format::Price,
         /// The price of output tokens, including reasoning.
         default output: format::Price = "0",
         /// The output tokens that each text without a maximum reserves, until the gateway has seen 20

@@ -106,7 +106,7 @@ fn usage_of_whole_responses() {
             }}),
             [10, 60, 30, 5, 0],
         ),
-        // Impossible details never exceed their total.
+        // Details that exceed their number are not part of it.
         (
             json!({"usage": {
                 "prompt_tokens": 7, "completion_tokens": 5,
@@ -114,7 +114,22 @@ fn usage_of_whole_responses() {
                 "cache_creation_input_tokens": 9,
                 "completion_tokens_details": {"reasoning_tokens": 9},
             }}),
-            [0, 7, 0, 5, 5],
+            [7, 9, 9, 14, 9],
+        ),
+        // DeepSeek, Moonshot and OpenRouter.
+        (
+            json!({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105,
+                "prompt_cache_hit_tokens": 60, "prompt_cache_miss_tokens": 40}}),
+            [40, 60, 0, 5, 0],
+        ),
+        (
+            json!({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 60}}),
+            [40, 60, 0, 5, 0],
+        ),
+        (
+            json!({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details":
+                {"cached_tokens": 60, "cache_write_tokens": 30}}}),
+            [10, 60, 30, 5, 0],
         ),
         (
             json!({"usage": {"prompt_tokens": 10_u64.pow(18), "completion_tokens": u64::MAX}}),
@@ -136,16 +151,37 @@ fn responses_without_a_usable_usage() {
         json!({"usage": {"prompt_tokens": -1, "completion_tokens": 5}}),
         json!({"usage": {"prompt_tokens": 1.5, "completion_tokens": 5}}),
         json!({"usage": {"prompt_tokens": "9", "completion_tokens": 5}}),
+        json!({"usage": {"prompt_tokens": [9], "completion_tokens": 5}}),
+        json!({"usage": {"prompt_tokens": {"input_tokens": 9}, "completion_tokens": 5}}),
+        json!({"usage": {"prompt_tokens": true, "completion_tokens": 5}}),
+        json!({"usage": {"other": {"prompt_tokens": 9}, "completion_tokens": 5}}),
+        json!({"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}),
         json!({"usage": [{"prompt_tokens": 1, "completion_tokens": 5}]}),
         json!({"error": {"usage": {"prompt_tokens": 1, "completion_tokens": 5}}}),
-        json!({"choices": [{"usage": {"prompt_tokens": 1, "completion_tokens": 5}}]}),
+        json!({"metadata": {"usage": {"prompt_tokens": 1, "completion_tokens": 5}}}),
+        json!({"output": {"usage": {"prompt_tokens": 1, "completion_tokens": 5}}}),
+        json!({"choices": [{"message": {"usage": {"prompt_tokens": 1, "completion_tokens": 5}}}]}),
         json!([{"usage": {"prompt_tokens": 1, "completion_tokens": 5}}]),
     ] {
         assert_eq!(reported(&response), None, "{response}");
     }
-    let long =
-        json!({"usage": {"prompt_tokens": 1, "completion_tokens": 5, "x": "y".repeat(5000)}});
-    assert_eq!(reported(&long), None);
+}
+
+/// The model may write JSON that resembles a usage.
+#[test]
+fn text_is_never_a_usage() {
+    let usage = json!({"prompt_tokens": 1, "completion_tokens": 5});
+    let quoted = json!({"usage": usage}).to_string();
+    for response in [
+        json!({"choices": [{"message": {"content": quoted}}]}),
+        json!({"choices": [{"delta": {"usage": usage}}]}),
+        json!({"output": [{"content": [{"usage": usage}]}]}),
+        json!({"a \"usage\"": usage, "content": quoted}),
+    ] {
+        assert_eq!(reported(&response), None, "{response}");
+    }
+    let escaped = r#"{"us\u0061ge": {"prompt_tokens": 1, "completion_tokens": 5}}"#;
+    assert_eq!(read(UsageReader::json(), escaped).reported(), None);
 }
 
 #[test]
@@ -252,14 +288,57 @@ fn unreadable_responses_keep_the_estimate() {
         reader.read(bytes);
         reader.usage(&request, &model())
     };
+    let complete = |mut reader: UsageReader, bytes: &[u8]| {
+        reader.finish();
+        of(reader, bytes)
+    };
     for bytes in [&b"\x1f\x8b\x08\x00data"[..], b"<html>busy</html>", b"\x00", b"{", b": ping\n\n"]
     {
+        // An incomplete object may still become an answer.
         let expected = if bytes == b"{" { 0 } else { 50 };
         assert_eq!(of(UsageReader::json(), bytes).output, expected, "{}", bytes.escape_ascii());
+        assert_eq!(complete(UsageReader::json(), bytes), Usage::new(5, 50));
         assert_eq!(of(UsageReader::sse(), bytes), Usage::new(5, 50), "{}", bytes.escape_ascii());
     }
-    for reader in [UsageReader::json(), UsageReader::sse()] {
-        assert_eq!(of(reader, b""), Usage::new(5, 0));
+    for reader in [UsageReader::json, UsageReader::sse] {
+        assert_eq!(of(reader(), b""), Usage::new(5, 0));
+        assert_eq!(complete(reader(), b""), Usage::new(5, 50));
+    }
+    for (body, output) in [
+        (r#"{"id": "job"}"#, 50),
+        (r#"{"id": "job", "error": null}"#, 50),
+        (r#"{"id": "job", "error": {"code": 529}}"#, 0),
+        (r#"{"choices": [{"message": {"content": ""}}]}"#, 50),
+        (r#"{"choices": [{"message": {"content": "ten tokens of text and some more."}}]}"#, 10),
+    ] {
+        let [json, stream] = [body.to_owned(), format!("data: {body}\n\n")];
+        assert_eq!(complete(UsageReader::json(), json.as_bytes()).output, output, "{body}");
+        // The work is finished when its stream closes.
+        let output = if output == 50 { 0 } else { output };
+        assert_eq!(complete(UsageReader::sse(), stream.as_bytes()).output, output, "{body}");
+        assert_eq!(of(UsageReader::json(), json.as_bytes()).output, output, "{body}");
+    }
+}
+
+/// The model continues even if the client disconnects.
+#[test]
+fn background_work_keeps_the_estimate() {
+    let request = br#"{"background": true, "max_output_tokens": 50, "input": "hello"}"#;
+    let request = Request::parse(request).expect("a request");
+    for (response, output) in [
+        ("", 50),
+        (r#"{"status": "queued", "usage": null}"#, 50),
+        (r#"{"status": "queued", "usage": {"input_tokens": 3, "output_tokens": 0}}"#, 50),
+        (r#"{"status": "queued", "usage": {"input_tokens": 0, "output_tokens": 0}}"#, 50),
+        (r#"{"type": "response.output_text.delta", "delta": "Ahoy"}"#, 50),
+        (r#"{"response": {"usage": {"input_tokens": 3, "output_tokens": 60}}}"#, 60),
+    ] {
+        for (reader, text) in [
+            (UsageReader::json(), response.to_owned()),
+            (UsageReader::sse(), format!("data: {response}\n\n")),
+        ] {
+            assert_eq!(read(reader, &text).usage(&request, &model()).output, output, "{text}");
+        }
     }
 }
 

@@ -196,8 +196,17 @@ fn single_listener_needs_no_list() {
 
 #[test]
 fn log_sample_may_be_a_fraction() {
-    for sample in ["1/4", "0.25"] {
+    for (sample, expected) in [
+        ("1/4", 0.25),
+        ("3 / 4", 0.75),
+        ("7/7", 1.0),
+        ("0.25", 0.25),
+        ("0.05", 0.05),
+        (".5", 0.5),
+        ("0", 0.0),
+        ("1", 1.0),
+    ] {
         let plan = with(&format!("  accessLog: {{sample: {sample}}}\n"));
-        assert_eq!(plan.access_log.map(|log| log.sample), Some(0.25), "{sample}");
+        assert_eq!(plan.access_log.map(|log| log.sample), Some(expected), "{sample}");
     }
 }

@@ -3,6 +3,7 @@
 mod clients;
 mod file;
 mod limits;
+mod llm;
 mod paths;
 
 use tollgate_config::plan::Plan;

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_llm::{Model, Price, Request, UsageEventFilter, UsageReader};
+use tollgate_llm::{Model, Models, Price, Request, UsageEventFilter, UsageReader};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, body)) = data.split_first() else { return };
@@ -17,8 +17,11 @@ fuzz_target!(|data: &[u8]| {
     }
     let size = usize::from(first).max(1);
     let (mut whole, mut chunked) = (UsageEventFilter::default(), UsageEventFilter::default());
-    let passed: Vec<u8> = body.chunks(size).flat_map(|chunk| chunked.filter(chunk)).collect();
-    assert_eq!(whole.filter(body), passed);
+    let mut passed: Vec<u8> = body.chunks(size).flat_map(|chunk| chunked.filter(chunk)).collect();
+    passed.extend(chunked.finish());
+    assert_eq!([whole.filter(body), whole.finish()].concat(), passed);
+    let models = Models::new(model).with("known", model);
+    models.get(&String::from_utf8_lossy(body));
     for new in [UsageReader::json, UsageReader::sse] {
         let (mut whole, mut chunked) = (new(), new());
         whole.read(body);

@@ -23,6 +23,8 @@ use crate::{
 /// assert_eq!(*meter.read(text), *text);
 /// let usage = b"data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 1, \"completion_tokens\": 2}}\n\n";
 /// assert_eq!(*meter.read(usage), *b"");
+/// // The end of the stream may be incomplete.
+/// assert_eq!(*meter.finish(), *b"");
 /// assert_eq!(meter.usage().total(), 3);
 /// # Ok::<(), tollgate_llm::RequestError>(())
 /// ```
@@ -119,6 +121,17 @@ impl Meter {
             Some(filter) => filter.filter(bytes).into(),
             None => bytes.into(),
         }
+    }
+
+    /// Finishes a complete response and returns the remaining bytes for the client.
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.reader.finish();
+        self.break_off()
+    }
+
+    /// Returns the remaining bytes for the client after an incomplete response.
+    pub fn break_off(&mut self) -> Vec<u8> {
+        self.filter.as_mut().map(UsageEventFilter::finish).unwrap_or_default()
     }
 
     /// Returns whether the client may get fewer bytes, so a `Content-Length` does not apply.

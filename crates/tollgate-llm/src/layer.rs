@@ -1,15 +1,17 @@
 //! Budgets around an axum router that forwards requests to models.
 
+mod metered;
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::body::{Body, to_bytes};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use tollgate::denial::{Denial, Reason};
 use tollgate::headers::HeaderOptions;
 use tollgate::key::{KeySource, RequestHead};
@@ -19,7 +21,8 @@ use tollgate::{Costs, Limit, Policy, RateLimitLayer, Store};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Api, Call, Meter, Model, Models, OutputHistory, Usage};
+use self::metered::{Bill, MeteredBody};
+use crate::{Api, Call, Model, Models, OutputHistory, Usage};
 
 /// A layer with budgets in requests, tokens and money, around an axum router that forwards requests
 /// to models (feature `axum`).
@@ -272,87 +275,30 @@ where
         let Some(call) = call else { return Box::pin(answer) };
         // A client that leaves before the response pays for its input.
         let reservation = reservation.unwrap_or_default();
-        let mut bill = Bill { meter: call.meter(""), reservation, shared };
+        let mut bill = Bill { meter: Some(call.meter("")), reservation, shared };
         Box::pin(async move {
             let mut response = answer.await?;
             if !response.status().is_success() {
                 bill.reservation.settle(0);
                 return Ok(response);
             }
+            let coding = response.headers().get(CONTENT_ENCODING);
+            let is_coded = coding.is_some_and(|coding| coding != "identity");
+            let is_accepted = response.status() == StatusCode::ACCEPTED;
+            if is_coded || is_accepted || response.body().is_end_stream() {
+                // The estimate remains charged.
+                drop(bill.meter.take());
+                return Ok(response);
+            }
             let content_type = response.headers().get(CONTENT_TYPE);
             let content_type = content_type.and_then(|value| value.to_str().ok());
-            bill.meter = call.meter(content_type.unwrap_or_default());
-            if bill.meter.shortens() {
+            let meter = call.meter(content_type.unwrap_or_default());
+            if meter.shortens() {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
-            Ok(response.map(|body| Body::new(MeteredBody { body, bill: Some(bill) })))
+            bill.meter = Some(meter);
+            Ok(response.map(|body| Body::new(MeteredBody::new(body, bill))))
         })
-    }
-}
-
-/// Settles when it is dropped.
-struct Bill {
-    meter: Meter,
-    reservation: Reservation,
-    shared: Arc<Budget>,
-}
-
-impl Drop for Bill {
-    fn drop(&mut self) {
-        if let Some(tokens) = &self.shared.tokens {
-            self.reservation.settle_policy(tokens, self.meter.usage().total());
-        }
-        if let Some(money) = &self.shared.money {
-            self.reservation.settle_policy(money, self.meter.price());
-        }
-    }
-}
-
-struct MeteredBody {
-    body: Body,
-    /// Dropped before the last frame is returned, because the client may then send its next request.
-    bill: Option<Bill>,
-}
-
-impl http_body::Body for MeteredBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        loop {
-            let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-            let is_last = match &frame {
-                Some(Ok(frame)) => frame.is_trailers() || self.body.is_end_stream(),
-                None | Some(Err(_)) => true,
-            };
-            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).cloned();
-            if let (Some(bill), Some(data)) = (&mut self.bill, data) {
-                let passed = Bytes::copy_from_slice(&bill.meter.read(&data));
-                let is_retained = passed.is_empty() && !is_last;
-                frame = Some(Ok(Frame::data(passed)));
-                if is_retained {
-                    continue;
-                }
-            }
-            if is_last {
-                self.bill = None;
-            }
-            return Poll::Ready(frame);
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.bill {
-            Some(bill) if bill.meter.shortens() => SizeHint::default(),
-            _ => self.body.size_hint(),
-        }
     }
 }
 

@@ -22,6 +22,7 @@ mod keys;
 mod leaving;
 mod limits;
 mod logging;
+mod model_servers;
 mod models;
 mod operators;
 mod pausing;

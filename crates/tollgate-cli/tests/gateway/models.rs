@@ -24,9 +24,13 @@ apiKeys:
   keys: [{sha256: SHA256}]
 ";
 
-fn lines(upstream: &Upstream, llm: &str) -> String {
+pub(crate) fn lines(upstream: &Upstream, llm: &str) -> String {
+    lines_for(&upstream.target(), llm)
+}
+
+pub(crate) fn lines_for(target: &str, llm: &str) -> String {
     let digest = "315597da2c02bb7bd5f2425e61c98e827e57194381f820ff22306a2828fb8a76";
-    format!("{}{}llm: {llm}\n", upstream.target(), KEYS.replace("SHA256", digest))
+    format!("{target}{}llm: {llm}\n", KEYS.replace("SHA256", digest))
 }
 
 /// A dollar per million input tokens, four per million output tokens.
@@ -50,7 +54,7 @@ async fn send(client: &Client, path: &str, body: &str) -> Answer {
 const CHAT: &str = "/v1/chat/completions";
 
 /// The millionths that all requests have cost.
-async fn spent(client: &Client) -> u64 {
+pub(crate) async fn spent(client: &Client) -> u64 {
     // This request fails and is refunded before its headers are written.
     let answer = ask(client, CHAT, json!({"max_tokens": 0, "model": "free"})).await;
     let left: u64 = answer.header("x-ratelimit-remaining-budget").parse().unwrap();

@@ -105,10 +105,13 @@ fn text_of(value: &Value) -> u64 {
 
 /// A stream event, and whether it passes the filter.
 fn events() -> impl Strategy<Value = (String, bool)> {
-    let end = prop::sample::select(vec!["\n\n", "\r\n\r\n", "\r\r"]);
+    let end = prop::sample::select(vec!["\n\n", "\r\n\r\n", "\r\r", "\n", "\r\n", "\r"]);
     let data = prop::sample::select(vec![
         ("data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 7}}", false),
         ("id: 1\ndata:{\"usage\":{},\"choices\":[]}", false),
+        ("retry: 1\r\nevent: usage\r\ndata: {\"usage\": 7, \"choices\": []} ", false),
+        ("event: ping", true),
+        ("", true),
         ("data: {\"choices\": [], \"usage\": null}", true),
         ("data: {\"choices\": [{}], \"usage\": {\"prompt_tokens\": 7}}", true),
         ("data: {\"choices\": [{\"delta\": {\"content\": \"\\\"usage\\\": 1\"}}]}", true),
@@ -123,16 +126,43 @@ fn events() -> impl Strategy<Value = (String, bool)> {
 proptest! {
     #[test]
     fn only_events_with_a_usage_are_removed(
-        events in vec(events(), 0..8),
+        mut events in vec(events(), 0..8),
         chunk in 1_usize..200,
+        cuts_the_end: bool,
     ) {
+        if let Some((event, _)) = events.last_mut().filter(|_| cuts_the_end) {
+            event.truncate(event.trim_end().len());
+        }
+        // A removed event takes the fields before it and the empty line after it along.
+        let is_ambiguous = |pair: &[(String, bool)]| {
+            let [(before, passes), (after, _)] = pair else { return false };
+            let has_fields = !before.ends_with("\n\n") && before.starts_with("event: ping");
+            has_fields || !passes && after.trim().is_empty()
+        };
+        prop_assume!(!events.windows(2).any(is_ambiguous));
         let stream: String = events.iter().map(|(event, _)| &**event).collect();
         let expected: String =
             events.iter().filter(|(_, passes)| *passes).map(|(event, _)| &**event).collect();
         let mut filter = UsageEventFilter::default();
         let chunks = stream.as_bytes().chunks(chunk);
-        let passed: Vec<u8> = chunks.flat_map(|chunk| filter.filter(chunk)).collect();
+        let mut passed: Vec<u8> = chunks.flat_map(|chunk| filter.filter(chunk)).collect();
+        passed.extend(filter.finish());
         prop_assert_eq!(String::from_utf8_lossy(&passed), expected);
+    }
+
+    /// None of these responses is a chunk that only reports the usage.
+    #[test]
+    fn all_other_bytes_pass(response in responses(), cuts in vec(any::<prop::sample::Index>(), 0..8)) {
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(response.len() + 1)).collect();
+        cuts.sort_unstable();
+        let (mut passed, mut start) = (Vec::new(), 0);
+        let mut filter = UsageEventFilter::default();
+        for cut in cuts.into_iter().chain([response.len()]) {
+            passed.extend(filter.filter(&response[start..cut]));
+            start = cut;
+        }
+        passed.extend(filter.finish());
+        prop_assert_eq!(passed, response);
     }
 
     #[test]

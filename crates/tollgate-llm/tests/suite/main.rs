@@ -9,6 +9,7 @@ mod names;
 mod prices;
 mod requests;
 mod responses;
+mod servers;
 
 use tollgate_llm::{DOLLAR, Model, Price, UsageReader};
 

@@ -27,9 +27,18 @@ pin_project! {
         in_flight: Option<InFlight>,
         request: Option<Release>,
         hides_cost: bool,
+        last: Option<Box<Last>>,
         // Used instead of `kind`.
         grpc: Option<tonic::body::Body>,
     }
+}
+
+/// The last frame, or `None` for the end. It follows the bytes that a watch retained.
+#[derive(Debug)]
+struct Last {
+    frame: Option<Result<Frame<Bytes>, BodyError>>,
+    /// Whether the receiver has had time to send these bytes.
+    yielded: bool,
 }
 
 /// A limiter around the proxy returns the same body, which holds the request's permits until it
@@ -50,6 +59,9 @@ pub(crate) trait Watch: fmt::Debug + Send {
     /// Returns the bytes that pass on.
     fn data(&mut self, data: Bytes) -> Bytes;
 
+    /// Returns the retained bytes when the body ends. After an error, the body is not complete.
+    fn rest(&mut self, is_complete: bool) -> Bytes;
+
     /// Whether fewer bytes may be forwarded than arrived.
     fn shortens(&self) -> bool {
         false
@@ -60,7 +72,8 @@ pub(crate) trait Watch: fmt::Debug + Send {
 
 impl Body {
     const fn new(kind: tollgate::body::Body<Timed<RawBody, Responder>>) -> Self {
-        Self { kind, watch: None, in_flight: None, request: None, hides_cost: false, grpc: None }
+        let (watch, in_flight, request, last, grpc) = (None, None, None, None, None);
+        Self { kind, watch, in_flight, request, hides_cost: false, last, grpc }
     }
 
     pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
@@ -113,6 +126,15 @@ impl http_body::Body for Body {
         if let Some(grpc) = this.grpc {
             return Pin::new(grpc).poll_frame(cx).map_err(|_| BodyError::Unwanted);
         }
+        if let Some(mut last) = this.last.take() {
+            // hyper drops unsent bytes when a body fails, so it may first send the rest.
+            if matches!(last.frame, Some(Err(_))) && !std::mem::replace(&mut last.yielded, true) {
+                *this.last = Some(last);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            return Poll::Ready(last.frame);
+        }
         let (frame, is_last) = loop {
             let mut frame = ready!(this.kind.as_mut().poll_frame(cx));
             let Some(Ok(piece)) = &mut frame else { break (frame, true) };
@@ -128,20 +150,38 @@ impl http_body::Body for Body {
                 }
             }
             let is_last = piece.is_trailers() || this.kind.is_end_stream();
-            // A watch may hold back all bytes.
+            // A watch may retain all bytes.
             if is_last || piece.data_ref().is_none_or(|data| !data.is_empty()) {
                 break (frame, is_last);
             }
         };
-        if is_last {
-            *this.watch = None;
-            *this.in_flight = None;
-            *this.request = None;
+        if !is_last {
+            return Poll::Ready(frame);
         }
-        Poll::Ready(frame)
+        let is_complete = !matches!(frame, Some(Err(_)));
+        let rest = this.watch.take().map_or_else(Bytes::new, |mut it| it.rest(is_complete));
+        *this.in_flight = None;
+        *this.request = None;
+        if rest.is_empty() {
+            return Poll::Ready(frame);
+        }
+        Poll::Ready(Some(Ok(Frame::data(match frame {
+            Some(Ok(piece)) if piece.is_data() => {
+                let data = piece.into_data().unwrap_or_default();
+                [data, rest].concat().into()
+            }
+            frame => {
+                *this.last = Some(Box::new(Last { frame, yielded: false }));
+                rest
+            }
+        }))))
     }
 
     fn is_end_stream(&self) -> bool {
+        // A watch that shortens the body may retain its last bytes.
+        if self.last.is_some() || self.watch.as_ref().is_some_and(|watch| watch.shortens()) {
+            return false;
+        }
         self.grpc.as_ref().map_or_else(|| self.kind.is_end_stream(), |grpc| grpc.is_end_stream())
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue,
-    TRANSFER_ENCODING,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING,
 };
 use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use tokio::sync::Semaphore;
 use tollgate::denial::{Denial, DenialResponse};
 use tollgate::key::Key;
@@ -86,14 +86,21 @@ const MAX_READ: usize = 256 << 20;
 /// The maximum number of client and model pairs with a known usual output.
 const MAX_PAIRS: usize = 100_000;
 
-/// Makes the meter of a response. Changes the headers if the client gets fewer bytes.
-pub(crate) fn meter(call: &Call, response: &mut HeaderMap) -> Meter {
+/// Makes a response's meter, and changes the headers if the client gets fewer bytes. Returns `None`
+/// if the response is compressed or only accepts the work, because it does not show the usage.
+pub(crate) fn meter(call: &Call, response: &mut Response<Body>) -> Option<Meter> {
+    let is_accepted = response.status() == StatusCode::ACCEPTED || response.body().is_end_stream();
+    let response = response.headers_mut();
+    let coding = response.get(CONTENT_ENCODING);
+    if is_accepted || coding.is_some_and(|coding| coding != "identity") {
+        return None;
+    }
     let content_type = response.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let meter = call.meter(content_type.unwrap_or_default());
     if meter.shortens() {
         response.remove(CONTENT_LENGTH);
     }
-    meter
+    Some(meter)
 }
 
 /// Denials with the error body that clients of the API expect.

@@ -106,7 +106,11 @@ impl Bill {
         self.bytes = Some(0);
         let Some(usage) = &mut self.usage else { return };
         if response.status().is_success() {
-            usage.meter = llm::meter(&usage.call, response.headers_mut());
+            match llm::meter(&usage.call, response) {
+                Some(meter) => usage.meter = meter,
+                // The estimate remains charged.
+                None => self.usage = None,
+            }
         } else if !response.extensions().get::<Fault>().is_some_and(|it| it.hides_an_outcome()) {
             self.usage = None;
             self.settle(|by| by.is_usage().then_some(Cost::ZERO));
@@ -132,6 +136,11 @@ impl Watch for Bill {
             },
             None => data,
         }
+    }
+
+    fn rest(&mut self, is_complete: bool) -> Bytes {
+        let Some(Usage { meter, .. }) = &mut self.usage else { return Bytes::new() };
+        if is_complete { meter.finish().into() } else { meter.break_off().into() }
     }
 
     fn shortens(&self) -> bool {

@@ -59,7 +59,7 @@ impl Call {
             request.limit_output(0);
         }
         let model = *models.get(&request.model);
-        let asks = api == Api::Completions;
+        let asks = api == Api::Completions && models.adds_stream_options();
         let asking = if asks { request.ask_for_usage(body) } else { None };
         let hides_usage = asking.is_some();
         Ok((Self { request, model, learned: None, hides_usage }, asking))

@@ -139,12 +139,13 @@ pub struct Models {
     other: Model,
     named: HashMap<String, Model>,
     tokenizer: Option<Arc<Tokenizer>>,
+    keeps_stream_options: bool,
 }
 
 impl Models {
     /// Makes a table with a default model for all names that it does not contain.
     pub fn new(other: Model) -> Self {
-        Self { other, named: HashMap::new(), tokenizer: None }
+        Self { other, named: HashMap::new(), tokenizer: None, keeps_stream_options: false }
     }
 
     /// Adds a model.
@@ -166,6 +167,18 @@ impl Models {
         self
     }
 
+    /// Does not add `stream_options` to streamed chat completions, because some servers reject this
+    /// member. Streams that report no usage are charged by their text.
+    #[must_use]
+    pub const fn keep_stream_options(mut self) -> Self {
+        self.keeps_stream_options = true;
+        self
+    }
+
+    pub(crate) const fn adds_stream_options(&self) -> bool {
+        !self.keeps_stream_options
+    }
+
     pub(crate) fn parse(&self, body: &[u8], is_batch: bool) -> Result<Request, RequestError> {
         Request::parse_with(body, is_batch, self.tokenizer.as_deref())
     }
@@ -178,11 +191,12 @@ impl Models {
 
 impl fmt::Debug for Models {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { other, named, tokenizer } = self;
+        let Self { other, named, tokenizer, keeps_stream_options } = self;
         f.debug_struct("Models")
             .field("other", other)
             .field("named", named)
             .field("has_tokenizer", &tokenizer.is_some())
+            .field("keeps_stream_options", keeps_stream_options)
             .finish()
     }
 }

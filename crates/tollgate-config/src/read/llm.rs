@@ -144,8 +144,12 @@ const OTHER: &str = "other";
 fn models(keys: &Llm, capacity: Option<u64>) -> Checked<Models> {
     let default_output = capacity.map_or(4096, |capacity| capacity.div_ceil(4).min(4096));
     let free = Model::new(Price::per_million(0, 0)).max_output(default_output);
-    let mut models = Models::new(free);
-    let Some(listed) = keys.models.get()? else { return Ok(models) };
+    let keep_options = !keys.add_stream_options.value()?;
+    let table = |other| {
+        let models = Models::new(other);
+        if keep_options { models.keep_stream_options() } else { models }
+    };
+    let Some(listed) = keys.models.get()? else { return Ok(table(free)) };
     let model = |keys: &ModelPrice| {
         let input = keys.input.value()?;
         let mut price = Price::per_million(input, keys.output.value()?)
@@ -161,9 +165,9 @@ fn models(keys: &Llm, capacity: Option<u64>) -> Checked<Models> {
             .tokens_per_attachment(keys.tokens_per_attachment.value()?))
     };
     let all = &listed.models.all;
-    if let Some((_, other)) = all.iter().find(|(name, _)| name == OTHER) {
-        models = Models::new(model(other.get()?)?);
-    }
+    let other = all.iter().find(|(name, _)| name == OTHER);
+    let other = other.map(|(_, other)| model(other.get()?)).transpose()?;
+    let mut models = table(other.unwrap_or(free));
     for (name, item) in all.iter().filter(|(name, _)| name != OTHER) {
         models = models.with(name, model(item.get()?)?);
     }

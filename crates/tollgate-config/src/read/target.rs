@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use http::header::ACCEPT_ENCODING;
 use http::uri::Scheme;
 
 use super::super::named_files::{FileContents, NamedFiles};
@@ -45,6 +46,9 @@ pub(super) fn target(
             format!("write `path: {prefix}/*` in the route, or a path below it"),
         ));
     }
+    if limiter.llm.is_set() {
+        warn_of_compression(section);
+    }
     Ok(Upstream {
         host: if section.preserve_host.value()? { Host::Client } else { Host::Target },
         strip_prefix,
@@ -58,6 +62,20 @@ pub(super) fn target(
         tls: tls(section)?,
         ..Upstream::to(servers(section, connections)?, timeouts)
     })
+}
+
+/// The gateway sends `Accept-Encoding: identity` to model servers, and the file can override it.
+fn warn_of_compression(section: &TargetSection) {
+    let edits = section.request_headers.there();
+    let Some(set) = edits.and_then(|edits| edits.set.there()) else { return };
+    for (_, value) in set.values.all.iter().filter(|(name, _)| name == ACCEPT_ENCODING) {
+        if value.get().is_ok_and(|coding| coding != "identity") {
+            value.location.warn(
+                "a compressed response does not show its usage, so `llm` charges the estimate",
+                "remove this header: requests to models get `Accept-Encoding: identity`",
+            );
+        }
+    }
 }
 
 fn tls(section: &TargetSection) -> Checked<Option<TargetTlsFiles>> {

@@ -4,7 +4,7 @@ use super::super::{format, problem, spec, typed};
 use super::kinds::{AtOnce, OnError, Units};
 use super::options::Concurrency;
 use super::path::Path;
-use typed::{Named, Short, Whole, section};
+use typed::{Flag, Named, Short, Whole, section};
 
 section! {
     /// Budgets of each client for requests to language models: OpenAI's chat completions, responses
@@ -30,6 +30,10 @@ section! {
         /// previews, and a vendor in front of it. `other` is for all models that are not listed, and
         /// `monthlyBudget` requires it.
         optional models: Models,
+        /// Whether a streamed chat completion without `stream_options` gets
+        /// `stream_options.include_usage`. Write `false` for a server that rejects it; such a stream
+        /// pays for its text.
+        default add_stream_options: Flag = "true",
         /// How to treat requests while the store is unavailable. Default:
         /// `rateLimiter.onStoreError`.
         optional on_store_error: OnError,

@@ -216,6 +216,24 @@ fn usage_is_requested_once() {
 }
 
 #[test]
+fn only_streamed_completions_request_their_usage() {
+    let models = || Models::new(model());
+    for (path, stream, models, changes) in [
+        ("/v1/chat/completions", true, models(), true),
+        ("/v1/completions", true, models(), true),
+        ("/v1/chat/completions", false, models(), false),
+        ("/v1/responses", true, models(), false),
+        ("/v1/messages", true, models(), false),
+        ("/v1/chat/completions", true, models().keep_stream_options(), false),
+    ] {
+        let body = json!({"stream": stream}).to_string();
+        let (call, changed) = Call::parse(path, body.as_bytes(), &models).unwrap();
+        let meter = call.meter("text/event-stream");
+        assert_eq!((changed.is_some(), meter.shortens()), (changes, changes), "{path} {models:?}");
+    }
+}
+
+#[test]
 fn tokenizer_counts_each_text() {
     let models = Models::new(model()).tokenizer(|text| text.split_whitespace().count() as u64);
     let body = r#"{"max_tokens": 9, "messages": [{"role": "user", "content": "one two three"}]}"#;

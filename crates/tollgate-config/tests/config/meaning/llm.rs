@@ -1,7 +1,7 @@
 //! Budgets and prices of language models.
 
 use tollgate_config::plan::LlmPlan;
-use tollgate_llm::{Price, Usage};
+use tollgate_llm::{Call, Price, Usage};
 
 use super::with;
 
@@ -72,5 +72,21 @@ fn cached_tokens_have_their_own_prices() {
         ("input: 1, cachedInput: 2, cacheWrite: 3, longCacheWrite: 4, output: 5", [1, 2, 3, 4, 5]),
     ] {
         assert_eq!(cached(keys), expected, "{keys}");
+    }
+}
+
+#[test]
+fn stream_options_can_remain_unchanged() {
+    for (keys, adds) in [
+        ("tokensPerMinute: 10", true),
+        ("tokensPerMinute: 10, addStreamOptions: true", true),
+        ("tokensPerMinute: 10, addStreamOptions: false", false),
+        ("models: {other: {}}, addStreamOptions: false", false),
+        ("models: {a: {}}, addStreamOptions: false", false),
+        ("models: {other: {}, a: {}}", true),
+    ] {
+        let models = llm(keys).models;
+        let (_, changed) = Call::parse("/v1/completions", br#"{"stream": true}"#, &models).unwrap();
+        assert_eq!(changed.is_some(), adds, "{keys}");
     }
 }

@@ -167,7 +167,7 @@ impl Models {
         self
     }
 
-    /// Does not add `stream_options` to streamed chat completions, because some servers reject this
+    /// Does not change `stream_options` of streamed chat completions, because some servers reject this
     /// member. Streams that report no usage are charged by their text.
     #[must_use]
     pub const fn keep_stream_options(mut self) -> Self {

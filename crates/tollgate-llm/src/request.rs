@@ -1,8 +1,12 @@
 mod count;
+mod member;
 mod visitor;
+
+use std::ops::Range;
 
 use serde::de::Deserializer;
 
+use self::member::{member, with_member};
 use self::visitor::RequestVisitor;
 use crate::{Model, Usage};
 
@@ -33,7 +37,6 @@ pub struct Request {
     pub attachments: u64,
     /// The tokens of all text, if a [tokenizer](crate::Models::tokenizer) counts them.
     pub text_tokens: Option<u64>,
-    has_stream_options: bool,
     /// How many texts the model writes. 0 means a single text.
     outputs: u64,
     /// How many texts have no maximum.
@@ -119,21 +122,22 @@ impl Request {
     }
 
     /// Returns the body with `stream_options.include_usage`, which lets streamed chat completions
-    /// report their usage. `None` if the response is not a stream, or if the request has its own
-    /// `stream_options`, which remain.
+    /// report their usage. Other `stream_options` remain. `None` if the response is not a stream, or if
+    /// the request already has this option.
     ///
     /// Only for chat completions: the other APIs reject this member. The stream has an additional
     /// last event, which [`UsageEventFilter`](crate::UsageEventFilter) removes.
     pub fn ask_for_usage(&self, body: &[u8]) -> Option<Vec<u8>> {
-        if !self.streams || self.has_stream_options {
+        if !self.streams || self.includes_usage {
             return None;
         }
-        let start = body.iter().position(|byte| *byte == b'{')? + 1;
-        // The object has at least `stream`, so a comma must follow.
-        Some(
-            [&body[..start], br#""stream_options":{"include_usage":true},"#, &body[start..]]
-                .concat(),
-        )
+        let options = member(body, "stream_options");
+        let options = options.filter(|options| body[options.clone()].starts_with(b"{"));
+        let Some(Range { start, end }) = options else {
+            return with_member(body, "stream_options", b"{\"include_usage\":true}");
+        };
+        let options = with_member(&body[start..end], "include_usage", b"true")?;
+        Some([&body[..start], &options, &body[end..]].concat())
     }
 }
 

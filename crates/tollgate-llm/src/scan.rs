@@ -111,7 +111,8 @@ impl Role {
                 | b"completion_tokens_details"
                 | b"input_tokens_details"
                 | b"output_tokens_details"
-                | b"cache_creation",
+                | b"cache_creation"
+                | b"cache_creation_token_details",
             ) => self,
             (Self::Usage | Self::InitialUsage, name) => match Counter::of(name) {
                 Some(counter) if counter.is_of_output() && matches!(self, Self::InitialUsage) => {

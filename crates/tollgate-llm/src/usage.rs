@@ -65,7 +65,9 @@ impl Counter {
             b"cached_tokens" | b"cache_read_input_tokens" | b"prompt_cache_hit_tokens" => {
                 Self::CacheRead
             }
-            b"cache_creation_input_tokens" | b"cache_write_tokens" => Self::CacheWrite,
+            b"cache_creation_input_tokens" | b"cache_creation_tokens" | b"cache_write_tokens" => {
+                Self::CacheWrite
+            }
             b"ephemeral_1h_input_tokens" => Self::LongCacheWrite,
             b"completion_tokens" | b"output_tokens" => Self::Output,
             b"reasoning_tokens" => Self::Reasoning,

@@ -112,8 +112,9 @@ async fn responses_settle_the_budget() {
         ("/v1/messages", json!({"max_tokens": 50}), 13 + 4 * 5),
         // Errors are free.
         (CHAT, json!({"max_tokens": 50, "model": "broken"}), 0),
-        // Without a usage, the text counts: 17 bytes are 6 tokens.
-        (CHAT, json!({"stream": true, "stream_options": {}}), 10 + 4 * 6),
+        // The client does not avoid the usage.
+        (CHAT, json!({"stream": true, "stream_options": {}}), 13 + 4 * 5),
+        (CHAT, json!({"stream": true, "stream_options": {"include_usage": false}}), 13 + 4 * 5),
         ("/other", json!({}), 0),
     ] {
         let answer = ask(&client, path, members.clone()).await;

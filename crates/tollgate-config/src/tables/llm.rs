@@ -30,9 +30,8 @@ section! {
         /// previews, and a vendor in front of it. `other` is for all models that are not listed, and
         /// `monthlyBudget` requires it.
         optional models: Models,
-        /// Whether a streamed chat completion without `stream_options` gets
-        /// `stream_options.include_usage`. Write `false` for a server that rejects it; such a stream
-        /// pays for its text.
+        /// Whether a streamed chat completion gets `stream_options.include_usage`. Write `false` for a
+        /// server that rejects it; such a stream pays for its text.
         default add_stream_options: Flag = "true",
         /// How to treat requests while the store is unavailable. Default:
         /// `rateLimiter.onStoreError`.

@@ -55,7 +55,6 @@ impl<'de> Visitor<'de> for RequestVisitor<'_> {
         }
         request.streams = streams.flatten().unwrap_or(false);
         request.background = background.flatten().unwrap_or(false);
-        request.has_stream_options = options.is_some();
         let options: StreamOptions = options.flatten().unwrap_or_default();
         request.includes_usage = options.include_usage.unwrap_or(false);
         if request.outputs > 0 {

@@ -170,7 +170,7 @@ async fn real_responses_cost_their_usage() {
     }
 }
 
-/// An HTTP/2 body may learn of its end after its last bytes.
+/// An HTTP/2 body may become complete after its last bytes were read.
 #[tokio::test]
 async fn retained_bytes_delay_the_end() {
     struct Ending(VecDeque<Bytes>, Arc<AtomicBool>);

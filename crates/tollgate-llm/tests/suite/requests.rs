@@ -212,7 +212,32 @@ fn usage_is_requested_once() {
     assert!(Request::parse(asking.as_bytes()).unwrap().includes_usage);
     assert_eq!(asked(&asking), None);
     assert_eq!(asked("{\"stream\": false}"), None);
-    assert_eq!(asked("{\"stream\": true, \"stream_options\": null}"), None);
+}
+
+/// Otherwise a client could avoid the price of hidden reasoning.
+#[test]
+fn own_stream_options_request_the_usage() {
+    for (options, expected) in [
+        (r#"null"#, r#"{"include_usage":true}"#),
+        (r#"{}"#, r#"{"include_usage":true}"#),
+        (r#"{ }"#, r#"{"include_usage":true }"#),
+        (r#"{"include_usage": false}"#, r#"{"include_usage": true}"#),
+        (r#"{"include_usage":null }"#, r#"{"include_usage":true }"#),
+        (r#"{"a": "}", "b": [{}]}"#, r#"{"include_usage":true,"a": "}", "b": [{}]}"#),
+        (r#"{"a": 1.50,"include_usage" :false}"#, r#"{"a": 1.50,"include_usage" :true}"#),
+    ] {
+        for (start, end) in [
+            (r#"{"stream": true, "stream_options": "#, "}"),
+            ("{\"stream_options\" :\n", r#","stream":true, "n": 1} "#),
+            (r#"{"prompt": "\"stream_options\": {}", "stream_options":"#, r#", "stream": true}"#),
+            (r#"{"stream\u005foptions":"#, r#", "stream": true}"#),
+        ] {
+            let body = format!("{start}{options}{end}");
+            let request = Request::parse(body.as_bytes()).expect("a request");
+            let changed = request.ask_for_usage(body.as_bytes()).expect("a change");
+            assert_eq!(String::from_utf8_lossy(&changed), format!("{start}{expected}{end}"));
+        }
+    }
 }
 
 #[test]

@@ -131,6 +131,13 @@ fn usage_of_whole_responses() {
                 {"cached_tokens": 60, "cache_write_tokens": 30}}}),
             [10, 60, 30, 5, 0],
         ),
+        // LiteLLM.
+        (
+            json!({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105,
+                "prompt_tokens_details": {"cached_tokens": 60, "cache_creation_tokens": 30,
+                    "cache_creation_token_details": {"ephemeral_5m_input_tokens": 30}}}}),
+            [10, 60, 30, 5, 0],
+        ),
         (
             json!({"usage": {"prompt_tokens": 10_u64.pow(18), "completion_tokens": u64::MAX}}),
             [10_u64.pow(18), 0, 0, u64::MAX, 0],

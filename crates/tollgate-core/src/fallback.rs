@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::policy::check_share;
 use crate::{
-    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, PolicyError, Receipt, Reply,
-    Settlement, Source, Store, StoreError, Verdict,
+    Charge, Cost, Decision, Key, OnStoreError, Policy, PolicyError, Receipt, Reply, Settlement,
+    Source, Store, StoreError, Verdict,
 };
 
 /// A primary store, and a local store that decides while the primary store cannot. Created with
@@ -26,7 +26,9 @@ use crate::{
 /// * Otherwise, the local store decides the `Local` policies together, all or none, each with its
 ///   share of the quota. `Open` policies allow the request.
 ///
-/// If the primary store was overloaded, [`Policy::shed`] applies instead.
+/// If the primary store was overloaded, [`Policy::shed`] applies instead. A request that exceeds its
+/// share of a quota, but not the quota, fails too: the primary store can allow it after the outage, so
+/// it must be neither denied forever nor a strike for a penalty.
 ///
 /// # How much may be admitted
 ///
@@ -110,6 +112,14 @@ impl<S: Store, L: Store> Fallback<S, L> {
         &self.local
     }
 
+    /// Returns a receipt with the policy that the local store charged: the share of the last
+    /// decision, because the number of processes may have changed since.
+    fn local_receipt(&self, receipt: &Receipt) -> Receipt {
+        let policy = self.shares.last(&receipt.policy);
+        let policy = policy.unwrap_or_else(|| self.shares.of(&receipt.policy, self.share()));
+        Receipt { policy, ..receipt.clone() }
+    }
+
     fn share(&self) -> Share {
         let counted = || Some((1, self.store.replicas()?.get()));
         self.shares.fixed.or_else(counted).unwrap_or(HALF)
@@ -117,6 +127,12 @@ impl<S: Store, L: Store> Fallback<S, L> {
 }
 
 impl Shares {
+    /// Returns the policy as it was last reduced.
+    fn last(&self, policy: &Policy) -> Option<Policy> {
+        let cut = self.cut.read().unwrap_or_else(PoisonError::into_inner);
+        cut.get(&policy.identity()).map(|known| known.reduced.clone())
+    }
+
     /// Returns the policy reduced to `share`.
     fn of(&self, policy: &Policy, share: Share) -> Policy {
         let identity = policy.identity();
@@ -169,9 +185,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
                 first(self.store.settle(receipt, actual))
             }
             Source::Local => {
-                let policy = self.shares.of(&receipt.policy, self.share());
-                let receipt = Receipt { policy, ..receipt.clone() };
-                let reply = self.local.settle(&receipt, actual);
+                let reply = self.local.settle(&self.local_receipt(receipt), actual);
                 reply.map_pending(|reply| at(Stage::Second(reply)))
             }
         }
@@ -182,9 +196,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
             Source::Store | Source::Cache | Source::Lease => first(self.store.renew(receipt)),
             Source::Local => {
                 let whole = receipt.policy.clone();
-                let policy = self.shares.of(&whole, self.share());
-                let receipt = Receipt { policy, ..receipt.clone() };
-                match self.local.renew(&receipt).now() {
+                match self.local.renew(&self.local_receipt(receipt)).now() {
                     Ok(renewed) => Reply::ready(renewed.map(|it| under(&whole, it))),
                     Err(reply) => {
                         let stage = Stage::Renewing { reply, whole, convert: identity };
@@ -278,7 +290,7 @@ impl<L: Store> Request<L> {
     fn decide(mut self, error: StoreError) -> Reply<LocalFuture<L>> {
         match self.call_local(error).map(Reply::now) {
             Err(error) => Reply::ready(Err(error)),
-            Ok(Ok(verdict)) => Reply::ready(verdict.and_then(|it| self.complete(&it))),
+            Ok(Ok(verdict)) => Reply::ready(verdict.map(|it| self.complete(&it))),
             Ok(Err(reply)) => Reply::pending(LocalFuture { reply, request: self }),
         }
     }
@@ -308,20 +320,8 @@ impl<L: Store> Request<L> {
                 dry: *dry,
             })
             .collect();
-        Ok(self.local.decide(&charges))
-    }
-
-    /// Completes the local store's verdict: policies that it did not decide fail open.
-    fn complete(&self, verdict: &Verdict) -> Result<Verdict, StoreError> {
-        // A cost that only exceeds the share can be allowed again when the primary store recovers,
-        // so it is an error instead of a permanent denial.
-        let local = self.charges.iter().filter(|charge| charge.is_local);
-        let exceeds_only_share = |(charge, decision): (&Owned, &Decision)| {
-            charge.enforce
-                && decision.outcome == Outcome::ExceedsCapacity
-                && charge.cost.get() <= charge.policy.capacity()
-        };
-        if local.zip(verdict.decisions()).any(exceeds_only_share) {
+        if charges.iter().zip(local()).any(|(charge, whole)| exceeds_share(charge, whole, &charges))
+        {
             let reason = "the request costs more than the local share of the quota";
             return Err(if self.may_have_charged {
                 StoreError::maybe_charged(NAME, reason)
@@ -329,14 +329,29 @@ impl<L: Store> Request<L> {
                 StoreError::not_charged(NAME, reason)
             });
         }
+        Ok(self.local.decide(&charges))
+    }
+
+    /// Completes the local store's verdict: policies that it did not decide fail open.
+    fn complete(&self, verdict: &Verdict) -> Verdict {
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
             let undecided = Decision::undecided(charge.policy.capacity());
             if charge.is_local { decided.next().unwrap_or(undecided) } else { undecided }
         });
         let verdict = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
-        Ok(verdict.with_source(Source::Local))
+        verdict.with_source(Source::Local)
     }
+}
+
+/// Whether a request exceeds the share of a quota, but not the `whole` quota.
+///
+/// The primary store can allow such a request after the outage. It therefore fails instead of being
+/// denied forever, and the local store must not count it as a strike.
+fn exceeds_share(charge: &Charge<'_>, whole: &Owned, charges: &[Charge<'_>]) -> bool {
+    let same = |other: &&Charge<'_>| other.enforce && other.shares_quota_with(charge);
+    let total = charges.iter().filter(same).fold(Cost::ZERO, |sum, it| sum.plus(it.cost)).get();
+    charge.enforce && total > charge.policy.capacity() && total <= whole.policy.capacity()
 }
 
 /// The local store's verdict on a request.
@@ -353,7 +368,7 @@ impl<L: Store> Future for LocalFuture<L> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let verdict = ready!(Pin::new(&mut self.reply).poll(cx))?;
-        Poll::Ready(self.request.complete(&verdict))
+        Poll::Ready(Ok(self.request.complete(&verdict)))
     }
 }
 

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::NeverPending;
+use crate::{Charged, NeverPending, Outcome};
 use crate::{Quota, StoreExt, Timestamp};
 
 /// Gives the same answer to every call.
@@ -101,11 +101,13 @@ impl Store for Recorder {
         Stub::Admitting.decide(charges)
     }
 
-    fn settle(&self, _: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, _: Cost) -> Reply<Self::Future<Settlement>> {
+        self.0.lock().unwrap().push(receipt.policy.clone());
         Reply::ready(Ok(Settlement::Repeated))
     }
 
-    fn renew(&self, _: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        self.0.lock().unwrap().push(receipt.policy.clone());
         Reply::ready(Ok(None))
     }
 
@@ -144,6 +146,25 @@ fn share_follows_number_of_replicas() {
     assert_eq!(capacities, [50, 20, 100, 20, 25, 20, 25, 20, 1, 20]);
 }
 
+/// A local store refunds units only under the quota that charged them.
+#[test]
+fn settlement_uses_share_of_charge() {
+    let (counting, local) = (Counting::default(), Recorder::default());
+    let fallback = counting.clone().or_local(local.clone());
+    let policy = policy(100);
+    let charged = Charged::new(&policy, Cost::ONE, Timestamp::EPOCH);
+    let (id, source, key) = (crate::ReceiptId(1), Source::Local, Key::GLOBAL);
+    let receipt = Receipt { id, source, policy: policy.clone(), key, charged };
+    counting.0.store(4, Ordering::Relaxed);
+    now(fallback.charge(&policy, &Key::GLOBAL, Cost::ONE)).unwrap();
+    // Another replica has gone since.
+    counting.0.store(3, Ordering::Relaxed);
+    now(fallback.renew(&receipt)).unwrap();
+    now(fallback.settle(&receipt, Cost::ZERO)).unwrap();
+    let seen = local.0.lock().unwrap();
+    assert_eq!(seen.iter().map(Policy::capacity).collect::<Vec<_>>(), [25; 3]);
+}
+
 #[test]
 fn number_of_shares_is_bounded() {
     let fallback = Stub::Down.or_local(Stub::Admitting);
@@ -161,6 +182,27 @@ fn cost_above_only_the_share_is_an_outage() {
     let error = charge(10).unwrap_err();
     assert!(error.is_outage() && error.may_have_charged(), "{error}");
     assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::ExceedsCapacity);
+}
+
+/// A denial by the local store could be a strike, although the primary store would allow the cost.
+#[test]
+fn local_store_sees_no_cost_above_only_the_share() {
+    let (policy, local) = (policy(10), Recorder::default());
+    let fallback = Stub::Down.or_local(local.clone());
+    let charge = |cost| Charge::new(&policy, &Key::GLOBAL, Cost::new(cost));
+    for (charges, is_asked) in [
+        (vec![charge(5)], true),
+        (vec![charge(6)], false),
+        (vec![charge(3), charge(3)], false),
+        (vec![charge(3), charge(3).shadow()], true),
+        (vec![charge(6).shadow()], true),
+        (vec![charge(6), charge(5)], true),
+        (vec![charge(11)], true),
+    ] {
+        let answer = now(fallback.decide(&charges));
+        let seen = std::mem::take(&mut *local.0.lock().unwrap());
+        assert_eq!((answer.is_ok(), !seen.is_empty()), (is_asked, is_asked), "{charges:?}");
+    }
 }
 
 #[test]

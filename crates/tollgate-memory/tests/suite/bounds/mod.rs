@@ -1,5 +1,6 @@
 //! The store's bounds under a flood of keys.
 
+mod penalties;
 mod receipts;
 
 use std::time::Duration;

@@ -85,7 +85,8 @@ impl Demand {
         }
     }
 
-    fn cool(&mut self) {
+    /// Makes the key exact again, until it has enough decisions by Redis.
+    pub(super) fn cool(&mut self) {
         (self.is_hot, self.exact, self.size) = (false, 0, FIRST.min(self.most));
     }
 }

@@ -1,5 +1,6 @@
 //! A busy key's refill task: it fetches the next block early enough, and returns remaining units.
 
+use std::mem;
 use std::sync::{Arc, Weak};
 
 use scopeguard::{ScopeGuard, guard};
@@ -27,20 +28,27 @@ impl RedisStore {
             return;
         }
         for key in keys {
-            let mut blocks = key.blocks.lock();
-            if !blocks.has_refill {
-                blocks.has_refill = true;
-                drop(blocks);
-                let keep = run(Arc::downgrade(&self.0), key);
-                self.0.combiner.runtime.spawn(keep);
-            } else if blocks.wakes_refill() {
+            if !self.starts_refill(&key) && key.blocks.lock().wakes_refill() {
                 key.bell.notify_one();
             }
         }
     }
 
+    /// Starts the key's refill task. Returns `false` if the key has one.
+    fn starts_refill(&self, key: &Arc<LeasedKey>) -> bool {
+        if mem::replace(&mut key.blocks.lock().has_refill, true) {
+            return false;
+        }
+        let keep = run(Arc::downgrade(&self.0), Arc::clone(key));
+        self.0.combiner.runtime.spawn(keep);
+        true
+    }
+
     /// Returns leased units that were not spent, so other replicas need not wait until the leases
-    /// expire. Call it before the process exits. Later requests may lease again.
+    /// expire. Call it before the process exits. The store leases again after later requests.
+    ///
+    /// If Redis does not confirm that it has the units, or the caller stops waiting, the store
+    /// returns them again in the background until their lease expires.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
@@ -53,11 +61,25 @@ impl RedisStore {
         let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
         let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
         // Send all calls before waiting for the first.
-        let calls = closed.iter().map(|(key, spent)| call(self, key, spent, nothing(key)));
-        for call in calls.collect::<Vec<_>>() {
-            if let Err(error) = call.await {
-                tracing::debug!(target: "tollgate", %error, "a lease will lapse unreturned");
+        let calls = closed.into_iter().map(|(key, spent)| {
+            let call = call(self, key, &spent, nothing(key));
+            (call, guard(spent, |spent| self.return_again(key, spent)))
+        });
+        for (call, unconfirmed) in calls.collect::<Vec<_>>() {
+            match call.await {
+                Ok(_) => drop(ScopeGuard::into_inner(unconfirmed)),
+                Err(error) => {
+                    tracing::debug!(target: "tollgate", %error, "a lease is not returned yet");
+                }
             }
+        }
+    }
+
+    /// Lets the refill task repeat a report.
+    fn return_again(&self, key: &Arc<LeasedKey>, spent: Returned) {
+        key.blocks.lock().report_again(spent, self.0.leases.clock.now());
+        if !self.starts_refill(key) {
+            key.bell.notify_one();
         }
     }
 }

@@ -153,8 +153,10 @@ impl Blocks {
         !self.has_refill && self.demand.is_over(now)
     }
 
-    /// Closes all blocks, and returns the report for Redis.
+    /// Closes all blocks, and returns the report for Redis. No block is requested before the key is
+    /// busy again.
     pub(super) fn close(&mut self, now: Moment) -> Returned {
+        self.demand.cool();
         while !self.open.is_empty() {
             self.close_first(now);
         }

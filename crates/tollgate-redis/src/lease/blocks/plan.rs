@@ -85,17 +85,22 @@ impl Blocks {
             }
             Ok(_) => {}
             Err(error) => {
-                // A report that is sent twice is only settled once. The block may have been
-                // granted, so it is not requested again before that grant has lapsed.
-                self.spent.extend(spent.0);
-                // Leaves time for a few attempts before a returned block lapses.
-                self.call_at = now + ttl / 16;
+                self.report_again(spent, now);
+                // The block may have been granted, so it is not requested again before that grant
+                // has lapsed.
                 if error.may_have_charged() {
                     self.ask_at = now + ttl;
                 }
                 self.demand.went_without(now);
             }
         }
+    }
+
+    /// Repeats a report soon. A report that is sent twice is only settled once.
+    pub(in crate::lease) fn report_again(&mut self, spent: Returned, now: Moment) {
+        self.spent.extend(spent.0);
+        // Leaves time for a few attempts before a returned block lapses.
+        self.call_at = now + self.lease.time_to_live().get() / 16;
     }
 
     /// Closes blocks that are used up, or that must be returned so other replicas can use the rest.

@@ -10,7 +10,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate_core::{Key, ReceiptId, Settlement, Timestamp};
+use tollgate_redis::simulation::CommandError;
 
+use crate::balance::Account;
+use crate::penalties::Penalties;
+use crate::reached::{Reached, TOPOLOGY};
 use crate::server::{Change, Done, Settled};
 
 /// A policy and a key, by their names.
@@ -26,6 +30,14 @@ pub(crate) struct History {
     /// Requests with a unique cost, by that cost.
     asked: BTreeMap<u64, Asked>,
     blocks: BTreeMap<(Place, u64), Block>,
+    /// The units that keys' charges have taken. Local stores have an account for each replica.
+    accounts: BTreeMap<(Option<usize>, Place), Account>,
+    pub(crate) penalties: Penalties,
+    /// For how long replicas remember denials.
+    remembered: Duration,
+    /// Whether a server ran out of memory, and the keys with a changed local share.
+    pub(crate) was_full: bool,
+    pub(crate) reshared: BTreeSet<Place>,
     /// When the server last corrected a key, by replica, and when it last got leased units back.
     freed: BTreeMap<Place, BTreeMap<Option<usize>, Instant>>,
     /// Each replica's own corrections of a key.
@@ -38,6 +50,7 @@ pub(crate) struct History {
     charged: BTreeMap<Place, Vec<(Instant, u64)>>,
     /// The same for all local fallbacks together, by the clock that they share.
     local: BTreeMap<Place, Vec<(Timestamp, u64)>>,
+    settled_locally: BTreeSet<Place>,
     /// For each replica and server, when answers arrived, and their commands' transit times.
     transits: BTreeMap<(usize, usize), VecDeque<(Instant, Duration)>>,
     /// Policies that have had several versions.
@@ -53,6 +66,7 @@ pub(crate) struct History {
     is_uneven: bool,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
+    pub(crate) reached: Reached,
 }
 
 /// The number of charges with the same policy, key and cost.
@@ -74,14 +88,15 @@ struct Asked {
 
 /// A leased block.
 #[derive(Debug)]
-struct Block {
-    server: usize,
+pub(crate) struct Block {
+    pub(crate) server: usize,
     id: u64,
     units: u64,
-    until: Timestamp,
-    spent: u64,
+    pub(crate) granted_at: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) spent: u64,
     /// The spent units that were reported to the server.
-    returned: Option<u64>,
+    pub(crate) returned: Option<u64>,
     breaks: usize,
 }
 
@@ -158,12 +173,15 @@ pub(crate) enum Told {
 
 /// The policy under which each request has a unique cost.
 pub(crate) const LEDGER: &str = "ledger";
-/// How long a denial is remembered.
-const REMEMBERED: Duration = Duration::from_secs(1);
 /// Timers are up to a millisecond late.
 const TICK: Duration = Duration::from_millis(2);
 
 impl History {
+    /// Creates a record for replicas that remember denials for this long.
+    pub(crate) fn new(remembered: Duration) -> Self {
+        Self { remembered, ..Self::default() }
+    }
+
     /// Sets a key's readable name.
     pub(crate) fn label(&mut self, redis_key: &[u8], label: &str) {
         let end = redis_key.iter().position(|byte| *byte == b'}').expect("a subject");
@@ -279,6 +297,10 @@ impl History {
         if !name.starts_with("EVAL") {
             return None;
         }
+        if let Err(CommandError::Server(text)) = &done.answer {
+            let word = text.split(' ').next().unwrap_or_default();
+            self.reached.enter(TOPOLOGY, word);
+        }
         let mut line = format!("server {server}  {name} of replica {replica}:");
         match (&done.answer, done.at) {
             (Err(error), _) => {
@@ -323,7 +345,10 @@ impl History {
                 if let Some(Settled { id, settlement, refund }) = settled {
                     // The store issues its own receipts for requests in several slots.
                     match (self.receipts.get_mut(&id.0), refund) {
-                        (Some(settlements), _) => settlements.push(settlement),
+                        (Some(settlements), _) => {
+                            settlements.push(settlement);
+                            self.account_mut(None, &place).settle(settlement);
+                        }
                         (None, Some(cost)) => {
                             self.charges.entry((place.clone(), cost)).or_default().refunded += 1;
                         }
@@ -336,7 +361,8 @@ impl History {
             Change::Granted { id, units, until, .. } => {
                 let _ = write!(line, " leased {units}");
                 let breaks = self.breaks(&place).count();
-                let block = Block { server, id, units, until, spent: 0, returned: None, breaks };
+                let (granted_at, spent, returned) = (at, 0, None);
+                let block = Block { server, id, units, granted_at, until, spent, returned, breaks };
                 self.blocks.insert((place, at.as_micros()), block);
             }
             Change::Returned { id, used, .. } => {
@@ -389,6 +415,35 @@ impl History {
             Told::MaybeCharged => charges.maybe += 1,
             Told::Denied | Told::NotCharged => {}
         }
+        let account = self.account_mut(None, &place);
+        match told {
+            Told::Admitted => account.known += cost,
+            Told::MaybeCharged => account.maybe += cost,
+            Told::Denied | Told::NotCharged => {}
+        }
+    }
+
+    /// Returns what a key's charges have taken, in a replica's local store or on servers.
+    pub(crate) fn account(&self, local: Option<usize>, place: &Place) -> Account {
+        self.accounts.get(&(local, place.clone())).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn account_mut(&mut self, local: Option<usize>, place: &Place) -> &mut Account {
+        self.accounts.entry((local, place.clone())).or_default()
+    }
+
+    /// Returns the unspent units of a key's blocks that were not reported.
+    pub(crate) fn lost_units(&self, place: &Place) -> u64 {
+        let blocks = self.blocks.iter().filter(|((other, _), _)| other == place);
+        let lost = blocks.filter(|(_, block)| block.returned.is_none());
+        lost.map(|(_, block)| block.units - block.spent).sum()
+    }
+
+    /// Returns the blocks whose server had all its data and the right time since.
+    pub(crate) fn whole_blocks(&self) -> impl Iterator<Item = (&Place, &Block)> {
+        let is_whole = |place: &Place, block: &Block| block.breaks == self.breaks(place).count();
+        let blocks = self.blocks.iter().map(|((place, _), block)| (place, block));
+        blocks.filter(move |(place, block)| is_whole(place, block))
     }
 
     /// Returns the charges that servers executed, in the time that passed for servers.
@@ -402,8 +457,21 @@ impl History {
     }
 
     /// A replica's local fallback admitted a charge.
-    pub(crate) fn admit_locally(&mut self, place: Place, at: Timestamp, units: u64) {
+    pub(crate) fn admit_locally(
+        &mut self,
+        replica: usize,
+        place: Place,
+        at: Timestamp,
+        units: u64,
+    ) {
+        self.account_mut(Some(replica), &place).known += units;
         self.local.entry(place).or_default().push((at, units));
+    }
+
+    /// A local fallback settled a charge. Its key may have admitted more than the limit.
+    pub(crate) fn settle_locally(&mut self, replica: usize, place: &Place, settled: Settlement) {
+        self.account_mut(Some(replica), place).settle(settled);
+        self.settled_locally.insert(place.clone());
     }
 
     /// Returns the server that granted a block at this time.
@@ -429,6 +497,7 @@ impl History {
         block.spent += units;
         let (is_over, until) = (server >= block.until && block.breaks == breaks, block.until);
         let (spent, all) = (block.spent, block.units);
+        self.account_mut(None, &place).known += units;
         if is_over {
             let violation =
                 format!("{units} leased units were spent at {server:?}, after {until:?}");
@@ -463,10 +532,10 @@ impl History {
         let freed = self.freed.get(place).into_iter().flatten();
         self.changed.contains(&place.0)
             || self.is_slewed()
-            || self.disturbed.is_some_and(|at| since(at, REMEMBERED + REMEMBERED / 5))
+            || self.disturbed.is_some_and(|at| since(at, self.remembered * 6 / 5))
             || freed.into_iter().any(|(by, at)| match by {
                 Some(by) if *by == replica => !is_own_seen(*at),
-                _ => since(*at, REMEMBERED),
+                _ => since(*at, self.remembered),
             })
     }
 
@@ -493,7 +562,8 @@ impl History {
             }
         }
         for Log { name, limit, local, window } in logs {
-            let is_one = |place: &Place| place.0 == *name && !self.changed.contains(name);
+            let is_changed = self.changed.contains(name);
+            let is_one = |place: &Place| place.0 == *name && !is_changed;
             let places = self.admitted.keys().filter(|place| is_one(place));
             for place in places.filter(|place| !self.corrected.contains(*place)) {
                 let breaks: Vec<_> = self.breaks(place).collect();
@@ -506,7 +576,9 @@ impl History {
                 violations.extend(found.map(|found| (place.clone(), found)));
             }
             // "All processes together allow at most a quota, or one unit each."
-            for (place, admitted) in self.local.iter_mut().filter(|(place, _)| place.0 == *name) {
+            let settled = &self.settled_locally;
+            let beside = self.local.iter_mut().filter(|(place, _)| is_one(place));
+            for (place, admitted) in beside.filter(|(place, _)| !settled.contains(*place)) {
                 let found = excess(admitted, *local, *window);
                 violations.extend(found.map(|found| (place.clone(), format!("local: {found}"))));
             }

@@ -9,18 +9,27 @@
 //! |---|---|
 //! | `fleet.rs` | runs a user's limit |
 //! | `regions.rs` | a test: distant regions lease from the same quota |
-//! | `scenario.rs` | derives replicas, policies, latency and faults from a seed |
+//! | `scenario.rs` | derives replicas, latency and faults from a seed |
+//! | `limit.rs` | draws policies and settings from everything that a user can configure |
 //! | `traffic.rs` | the run's mix of requests |
-//! | `replica.rs` | a replica's requests |
+//! | `replica.rs`, `answer.rs`, `correct.rs` | a replica's requests, their answers, and settlements |
 //! | `server/` | a server, its data, its clock, its Cluster slots, and replays of calls to real servers |
 //! | `network.rs` | connections that delay, lose and break |
 //! | `fault/` | the kinds, odds and effects of faults |
 //! | `history.rs` | records both sides and checks the promises |
+//! | `balance.rs`, `penalties.rs` | check that no unit is lost, and whom penalties block |
+//! | `reached.rs` | the branches that runs entered |
 
+mod answer;
+mod balance;
+mod correct;
 mod fault;
 mod fleet;
 mod history;
+mod limit;
 mod network;
+mod penalties;
+mod reached;
 #[cfg(test)]
 mod regions;
 mod replica;
@@ -39,6 +48,7 @@ use parking_lot::Mutex;
 
 pub use self::fleet::{Fleet, Worst};
 pub use self::history::{Counts, Violation};
+pub use self::reached::Reached;
 use self::scenario::Scenario;
 pub use self::server::replay::{Decided, Replay, Replayed};
 
@@ -53,6 +63,8 @@ pub struct Run {
     pub trace: String,
     /// The requests by outcome.
     pub counts: Counts,
+    /// The branches that the run entered.
+    pub reached: Reached,
 }
 
 /// Simulates a seed.
@@ -80,6 +92,8 @@ pub struct Search {
     pub runs: u64,
     /// All runs' requests by outcome.
     pub counts: Counts,
+    /// The branches that the runs entered.
+    pub reached: Reached,
     /// The run that broke a promise and stopped the search.
     pub violating: Option<Run>,
 }
@@ -104,6 +118,7 @@ pub fn search(seeds: Range<u64>, limit: Option<Duration>) -> Search {
                     let mut search = search.lock();
                     search.runs += 1;
                     search.counts.add(&run.counts);
+                    search.reached.add(&run.reached);
                     if run.violation.is_some() {
                         search.violating = Some(run);
                     }

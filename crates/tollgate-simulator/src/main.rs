@@ -14,6 +14,10 @@ struct Args {
     /// Simulate a single seed, and print its trace
     #[arg(long)]
     seed: Option<u64>,
+    /// Print how often the seeds entered each branch of the script, the deny cache, leases, the
+    /// topology and the local fallback
+    #[arg(long)]
+    reached: bool,
     /// Stop after this number of minutes
     #[arg(long)]
     minutes: Option<u64>,
@@ -37,10 +41,22 @@ fn main() -> ExitCode {
     let search = search(0..args.seeds, limit);
     let (runs, took) = (search.runs, start.elapsed());
     println!("{runs} seeds in {took:.1?}: {:?}", search.counts);
+    if args.reached {
+        print!("{}", search.reached);
+    }
     if let Some(run) = search.violating {
         let seed = run.seed;
         eprintln!("\n{run}`cargo xtask simulate --seed {seed}` prints the complete trace");
         return ExitCode::FAILURE;
     }
+    let holes = search.reached.holes();
+    if runs >= ENOUGH && !holes.is_empty() {
+        eprintln!("\nno seed entered these branches, so nothing checks them:");
+        holes.iter().for_each(|hole| eprintln!("  {hole}"));
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }
+
+/// The number of seeds that must enter each branch.
+const ENOUGH: u64 = 2_000;

@@ -7,23 +7,22 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tollgate_core::{Algorithm, LeakyMode, Lease, Policy, Quota, Refill, Resolution};
 
-use crate::Run;
 use crate::fault::Fault;
 use crate::history::{History, Place};
+use crate::limit::{Config, Group, Limit, Settings, any, once_in};
 use crate::network::Road;
-use crate::replica::{Group, Limit, Replica};
+use crate::replica::Replica;
 use crate::server::Server;
 use crate::server::cluster::View;
 use crate::traffic::Traffic;
 use crate::world::World;
+use crate::{Run, balance};
 
 pub(crate) struct Scenario {
     seed: u64,
     rng: Rng,
-    limits: Arc<Vec<Limit>>,
-    traffic: Traffic,
+    config: Arc<Config>,
     replicas: usize,
     shards: usize,
     latency: (u64, u64),
@@ -52,23 +51,20 @@ impl Scenario {
         // earlier call. Both are within the stores' timeout.
         let (least, spread) = if shards > 1 { (rng.u64(1..3), 2) } else { (rng.u64(1..5), 4) };
         let latency = (least, least + rng.u64(0..spread));
-        let groups = match rng.u8(..2) {
-            0 => vec![Group::Plain, Group::Plain, Group::Leased, Group::Local],
-            _ => {
-                let kinds = [Group::Plain, Group::Leased, Group::Leased, Group::Local];
-                vec![kinds[rng.usize(..4)]]
-            }
-        };
+        let kinds = [Group::Plain, Group::Plain, Group::Leased, Group::Local];
+        let groups = if rng.bool() { kinds.to_vec() } else { vec![any(&mut rng, &kinds)] };
         let is_leased = groups == [Group::Leased];
         let faults = Fault::several(&mut rng, (replicas, shards), is_leased, lasts);
-        let limits = (0..rng.usize(2..=4)).map(|index| {
-            let group = groups[rng.usize(..groups.len())];
-            limit(&mut rng, index, group)
-        });
-        let limits: Vec<_> = limits.collect();
+        let mut limits = Vec::new();
+        for index in 0..rng.usize(2..=4) {
+            let is_penalty = index > 0 && once_in(&mut rng, 4);
+            let group = if is_penalty { Group::Penalty } else { any(&mut rng, &groups) };
+            limits.push(Limit::random(&mut rng, index, group));
+        }
         let traffic = Traffic::random(&mut rng, replicas, is_leased);
-        let limits = Arc::new(limits);
-        Self { seed, rng, limits, traffic, replicas, shards, latency, faults, lasts }
+        let settings = if rng.bool() { Settings::default() } else { Settings::random(&mut rng) };
+        let config = Arc::new(Config { limits, traffic, settings });
+        Self { seed, rng, config, replicas, shards, latency, faults, lasts }
     }
 
     pub(crate) async fn run(mut self) -> Run {
@@ -81,20 +77,21 @@ impl Scenario {
         });
         let servers = servers.collect();
         let seed = self.rng.u64(..);
-        let (world, serving) = World::new(seed, (servers, view), roads, History::default());
+        let history = History::new(self.config.settings.deny_cache);
+        let (world, serving) = World::new(seed, (servers, view), roads, history);
         world.lock().note(format_args!(
-            "seed {}: {} replicas, {} masters, latency {:?} ms",
-            self.seed, self.replicas, self.shards, self.latency
+            "seed {}: {} replicas, {} masters, latency {:?} ms, {:?}",
+            self.seed, self.replicas, self.shards, self.latency, self.config.settings
         ));
-        for limit in &*self.limits {
+        for limit in &self.config.limits {
             world.lock().note(format_args!("limit     {limit}"));
         }
         let asleep: Vec<_> = (0..self.replicas).map(|_| Arc::new(AtomicU64::new(ASLEEP))).collect();
         let mut replicas = Vec::new();
         for (number, asleep) in asleep.iter().enumerate() {
             let rng = self.rng.fork();
-            let use_of = (Arc::clone(&self.limits), self.traffic);
-            replicas.push(Replica::start(&world, number, use_of, Arc::clone(asleep), rng));
+            let config = Arc::clone(&self.config);
+            replicas.push(Replica::start(&world, number, config, Arc::clone(asleep), rng));
         }
         let started = timeout(STARTS, async {
             for replica in &replicas {
@@ -109,7 +106,7 @@ impl Scenario {
         if started.await.is_err() {
             let violation = format!("a replica has no decision {STARTS:?} after its start");
             world.lock().history.fail(everywhere(), violation);
-            return finish(&world, self.seed, &self.limits, replicas.len());
+            return finish(&world, self.seed, &self.config, replicas.len());
         }
         let start = Instant::now();
         let mut tasks = JoinSet::new();
@@ -149,15 +146,21 @@ impl Scenario {
                 world.lock().history.fail(everywhere(), violation);
             }
         }
-        // Let blocked messages arrive.
+        let quiet = || world.lock().servers.iter().map(|it| it.clock.now()).collect::<Vec<_>>();
+        let quiet = quiet();
+        for replica in &replicas {
+            replica.return_leases().await;
+        }
+        // Let blocked messages arrive, and replicas repeat reports whose calls failed.
         sleep(Duration::from_secs(1)).await;
+        balance::check(&world, &self.config, &replicas, &quiet).await;
         let is_over = serving.iter().any(|server| server.is_finished());
         assert!(!is_over, "a simulated server panicked");
-        finish(&world, self.seed, &self.limits, replicas.len())
+        finish(&world, self.seed, &self.config, replicas.len())
     }
 }
 
-fn finish(world: &World, seed: u64, limits: &[Limit], replicas: usize) -> Run {
+fn finish(world: &World, seed: u64, config: &Config, replicas: usize) -> Run {
     let mut state = world.lock();
     let counts = state.history.counts;
     let failed = state.failed;
@@ -166,62 +169,17 @@ fn finish(world: &World, seed: u64, limits: &[Limit], replicas: usize) -> Run {
         let violation = format!("{failed} requests failed without a fault");
         state.history.fail(everywhere(), violation);
     }
-    let logs: Vec<_> = limits.iter().filter_map(|limit| limit.as_log(replicas)).collect();
+    let limits = config.limits.iter();
+    let logs: Vec<_> =
+        limits.filter_map(|limit| limit.as_log(config.settings.share, replicas)).collect();
     state.history.check(&logs);
     let (violation, trace) = (state.history.violation.take(), std::mem::take(&mut state.trace));
-    Run { seed, violation, trace, counts }
+    let mut reached = std::mem::take(&mut state.history.reached);
+    state.servers.iter().for_each(|server| reached.add(&server.reached));
+    Run { seed, violation, trace, counts, reached }
 }
 
 /// The place for violations that concern no single replica.
 fn everywhere() -> Place {
     Place::default()
-}
-
-fn limit(rng: &mut Rng, index: usize, group: Group) -> Limit {
-    // The shortest blocks end while a call is in flight.
-    let is_short = group == Group::Leased && rng.bool();
-    let window = Duration::from_millis(rng.u64(300..if is_short { 600 } else { 4_000 }));
-    let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
-    let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
-    let greedy = Algorithm::TokenBucket { refill: Refill::Greedy };
-    let fixed = Algorithm::FixedWindowCounter;
-    let counter = Algorithm::SlidingWindowCounter;
-    let algorithm = match group {
-        Group::Local => log,
-        Group::Leased => [log, greedy, fixed, counter, meter][rng.usize(..5)],
-        Group::Plain => {
-            let interval = Algorithm::TokenBucket { refill: Refill::Interval };
-            let concurrent = Algorithm::ConcurrentRequests;
-            [log, log, greedy, fixed, counter, meter, interval, concurrent][rng.usize(..8)]
-        }
-    };
-    let units = match group {
-        Group::Leased => rng.u64(50..400),
-        // Denials are only remembered of keys without units.
-        _ if rng.bool() => rng.u64(1..4),
-        _ => rng.u64(2..30),
-    };
-    let name = format!("{group:?}-{index}").to_lowercase();
-    let build = |units| {
-        let mut units = units;
-        loop {
-            let quota = Quota::new(units, window);
-            match Policy::new(&*name, quota, algorithm) {
-                Ok(policy) => return policy,
-                Err(error) => units = error.nearest_limit().unwrap_or(1),
-            }
-        }
-    };
-    let ttl = match rng.u8(..2) {
-        0 => window.mul_f64(0.1 + 0.9 * rng.f64()),
-        _ => window.div_f64(10.0).max(Duration::from_millis(rng.u64(30..200))),
-    };
-    let lease = Lease::of(1, rng.u32(2..6)).ttl(ttl);
-    let policy = build(units);
-    let versions = match group {
-        Group::Leased => vec![policy.with_lease(lease).expect("an algorithm with leases")],
-        Group::Plain if rng.u8(..4) == 0 => vec![policy, build(rng.u64(2..30))],
-        _ => vec![policy],
-    };
-    Limit { group, versions, is_settled: rng.u8(..3) == 0, is_reset: rng.bool() }
 }

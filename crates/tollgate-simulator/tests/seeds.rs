@@ -14,6 +14,9 @@ fn promises_hold_for_the_first_seeds() {
     assert!(counts.decided.iter().all(|count| *count > 300), "{counts:?}");
     assert!(counts.not_charged > 300 && counts.maybe_charged > 300, "{counts:?}");
     assert!(counts.corrections > 300, "{counts:?}");
+    // 2000 seeds enter all branches.
+    let holes = search.reached.holes();
+    assert!(holes.len() < 15, "{holes:?}");
 }
 
 #[test]

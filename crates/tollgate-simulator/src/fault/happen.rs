@@ -89,7 +89,11 @@ impl Fault {
             }
             Self::FlushScript { shard } => master(&mut world.lock(), shard).knows_script = false,
             Self::Full { shard, lasts } => {
-                master(&mut world.lock(), shard).is_full = true;
+                {
+                    let mut state = world.lock();
+                    master(&mut state, shard).is_full = true;
+                    state.history.was_full = true;
+                }
                 sleep(lasts).await;
                 world.lock().servers.iter_mut().for_each(|server| server.is_full = false);
             }

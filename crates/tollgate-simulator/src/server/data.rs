@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use tollgate_core::algorithm::Form;
 use tollgate_core::{Key, Micros, Policy, Quota, ReceiptId, Timestamp};
 use tollgate_redis::simulation;
 use tollgate_store_tests::reference::Reference;
@@ -17,6 +18,8 @@ pub(super) struct Data {
     pub(super) roster: BTreeMap<Bytes, Timestamp>,
     /// When each key expires.
     expiries: BTreeMap<(String, Vec<u8>), Timestamp>,
+    /// The version of the policy that last wrote each key.
+    versions: BTreeMap<(String, Vec<u8>), Form>,
     /// The keys that mark receipts as settled.
     pub(super) receipts: BTreeMap<Bytes, ReceiptId>,
 }
@@ -52,6 +55,13 @@ impl Data {
         }
     }
 
+    /// Whether another version of the policy last wrote the key.
+    pub(super) fn has_another_version(&self, policy: &Policy, key: &Key) -> bool {
+        let name = (policy.name().to_owned(), key.as_bytes().to_vec());
+        self.expiries.contains_key(&name)
+            && self.versions.get(&name).is_some_and(|form| *form != policy.form())
+    }
+
     /// Drops an expired key.
     pub(super) fn expire(&mut self, policy: &str, key: &Key, now: Timestamp) {
         let name = (policy.to_owned(), key.as_bytes().to_vec());
@@ -71,6 +81,7 @@ impl Data {
             }
             after => {
                 let second = (now + after).as_micros() / 1_000_000 + SLACK;
+                self.versions.insert(name.clone(), policy.form());
                 self.expiries.insert(name, Timestamp::from_micros(second * 1_000_000));
             }
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Policy, ReceiptId, Settlement, Timestamp, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, ReceiptId, Settlement, Timestamp, Verdict,
 };
 use tollgate_redis::simulation::{Answer, Command, CommandError, Value};
 
@@ -21,6 +21,7 @@ use self::cluster::{Member, View};
 use self::data::{Data, any_policy};
 use self::reply::Reply;
 use self::request::{Call, Request, Sum};
+use crate::reached::{Reached, SCRIPT};
 
 /// A process counts for at least this long after its last heartbeat.
 const COUNTED: Micros = Micros::new(5_000_000);
@@ -41,6 +42,7 @@ pub(crate) struct Server {
     pub(crate) starts: u64,
     /// The number of commands since this start, by name.
     pub(crate) commands: BTreeMap<&'static str, u64>,
+    pub(crate) reached: Reached,
     /// The decided requests, in a replay.
     decided: Option<Vec<(Vec<Sum>, Verdict)>>,
 }
@@ -124,6 +126,7 @@ impl Server {
             is_read_only: false,
             starts: 0,
             commands: BTreeMap::new(),
+            reached: Reached::default(),
             decided: None,
         }
     }
@@ -247,14 +250,30 @@ impl Server {
             return refuse("READONLY You can't write against a read only replica.");
         }
         if call.deadline.is_some_and(|deadline| now > deadline) {
+            self.reached.enter(SCRIPT, "deadline has passed");
             let reply = Reply::late(call.nonce, now).into_bytes();
             let answer = Ok(Value::Bytes(Bytes::from(reply)));
             return Done { answer, changes: Vec::new(), at: None };
         }
+        self.reached.enter(SCRIPT, if call.is_plain { "plain path" } else { "general path" });
         let mut reply = Reply::rows(call.nonce, now);
         let mut changes = Vec::new();
+        // A full server refuses a call's first write, and the call then writes nothing.
+        let unwritten = self.is_full.then(|| self.data.clone());
         for (count, request) in &call.requests {
+            if *count > 1 {
+                self.reached.enter(SCRIPT, "equal requests");
+            }
             self.request(*count, request, now, &mut reply, &mut changes);
+        }
+        if let Some(unwritten) = unwritten {
+            self.data = unwritten;
+            changes.clear();
+            // A reset only deletes, for which there is always memory.
+            let is_reset = |request: &&Request| matches!(request, Request::Reset { .. });
+            for reset in call.requests.iter().map(|(_, request)| request).filter(is_reset) {
+                self.request(1, reset, now, &mut Reply::rows(0, now), &mut changes);
+            }
         }
         // The next call has a later time.
         self.data.reference.forget_resets();
@@ -279,19 +298,34 @@ impl Server {
         reply: &mut Reply,
         changes: &mut Vec<Change>,
     ) {
-        let is_full = self.is_full;
         match request {
             Request::Decide(sums) => {
                 for _ in 0..count {
                     self.decide(sums, now, reply, changes);
                 }
             }
-            Request::Lease { .. } | Request::Settle { .. } | Request::Renew(_) if is_full => {
+            Request::Lease { .. } if self.is_full => {
+                self.reached.enter(SCRIPT, "memory is full: lease");
+                reply.unmade();
+            }
+            Request::Settle { .. } | Request::Renew(_) if self.is_full => {
+                self.reached.enter(SCRIPT, "memory is full: correction");
                 reply.unmade();
             }
             Request::Settle { receipt, actual, settled } => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
                 let settlement = self.data.reference.settle(receipt, *actual, now);
+                match settlement {
+                    Settlement::Returned { units: 1.. } => {
+                        self.reached.rule(&receipt.policy, "refunds");
+                    }
+                    Settlement::Charged { units: 1.. } => {
+                        self.reached.rule(&receipt.policy, "owes");
+                    }
+                    Settlement::Repeated => self.reached.enter(SCRIPT, "receipt settled before"),
+                    Settlement::Lapsed => self.reached.enter(SCRIPT, "permit expired before"),
+                    _ => {}
+                }
                 reply.settlement(settlement);
                 self.data.receipts.insert(settled.clone(), receipt.id);
                 self.data.written(&receipt.policy, &receipt.key, now);
@@ -306,10 +340,15 @@ impl Server {
             Request::Renew(receipt) => {
                 self.data.expire(receipt.policy.name(), &receipt.key, now);
                 let renewed = self.data.reference.renew(receipt, now);
+                let is_renewed = renewed.is_some();
+                let branch =
+                    if is_renewed { "renews a permit" } else { "ignores a settled permit" };
+                self.reached.enter(SCRIPT, branch);
                 reply.renewal(renewed.map(|receipt| receipt.charged.charged_at));
                 self.data.written(&receipt.policy, &receipt.key, now);
             }
             Request::Reset { policy, key } => {
+                self.reached.enter(SCRIPT, "resets");
                 let any = any_policy(policy);
                 self.data.reference.reset(&any, key, now);
                 self.data.written(&any, key, now);
@@ -320,7 +359,11 @@ impl Server {
             Request::Lease { policy, key, units, ttl, tag, spent } => {
                 self.data.expire(policy.name(), key, now);
                 for &(id, used) in spent {
-                    if self.data.reference.knows_block(policy, key, id, now) {
+                    let is_known = self.data.reference.knows_block(policy, key, id, now);
+                    let branch =
+                        if is_known { "settles a block" } else { "ignores an unknown block" };
+                    self.reached.enter(SCRIPT, branch);
+                    if is_known {
                         let (policy, key) = (policy.name().to_owned(), key.clone());
                         changes.push(Change::Returned { policy, key, id, used });
                     }
@@ -329,6 +372,10 @@ impl Server {
                 let asked = (id, *units, *ttl);
                 let granted = self.data.reference.lease((policy, key), now, spent, asked);
                 self.data.written(policy, key, now);
+                if *units > 0 {
+                    let verb = if granted.units > 0 { "leases" } else { "leases nothing" };
+                    self.reached.rule(policy, verb);
+                }
                 if granted.units > 0 {
                     let (policy, key) = (policy.name().to_owned(), key.clone());
                     let until = now + granted.lasts;
@@ -348,6 +395,9 @@ impl Server {
     ) {
         for sum in sums {
             self.data.expire(sum.policy.name(), &sum.key, now);
+            if self.data.has_another_version(&sum.policy, &sum.key) {
+                self.reached.enter(SCRIPT, "state of another version");
+            }
         }
         let charges = sums.iter().map(|sum| Charge {
             policy: &sum.policy,
@@ -358,14 +408,12 @@ impl Server {
         });
         let charges: Vec<_> = charges.collect();
         let takes = |sum: &&Sum| !sum.dry && sum.cost > Cost::ZERO && !sum.policy.is_penalty();
-        if self.is_full && sums.iter().any(|sum| takes(&sum)) {
-            let mut unwritten = self.data.reference.clone();
-            let verdict = unwritten.decide(&charges, now);
-            if verdict.is_admitted() {
-                return reply.unmade();
-            }
-        }
         let verdict = self.data.reference.decide(&charges, now);
+        reach(&mut self.reached, sums, &verdict);
+        if self.is_full && verdict.is_admitted() && sums.iter().any(|sum| takes(&sum)) {
+            self.reached.enter(SCRIPT, "memory is full: decision");
+            return reply.unmade();
+        }
         let frozen = self.data.reference.frozen(&charges, &verdict, now);
         reply.verdict(&verdict, &frozen);
         if let Some(decided) = &mut self.decided {
@@ -382,6 +430,32 @@ impl Server {
                 key: sum.key.clone(),
                 cost: sum.cost.get(),
             }));
+        }
+    }
+}
+
+/// Notes the branches that a decision shows.
+fn reach(reached: &mut Reached, sums: &[Sum], verdict: &Verdict) {
+    let denies = |policy: &Policy| {
+        let sums = sums.iter().zip(verdict.decisions());
+        sums.filter(|(sum, _)| sum.policy.is_penalty() == policy.is_penalty())
+            .any(|(sum, decision)| sum.enforce && decision.denies())
+    };
+    for (sum, decision) in sums.iter().zip(verdict.decisions()) {
+        let verb = match decision.outcome {
+            _ if sum.dry || sum.cost == Cost::ZERO => "queries",
+            Outcome::Deny { .. } => "denies",
+            Outcome::ExceedsCapacity => "exceeds",
+            _ => "allows",
+        };
+        reached.rule(&sum.policy, verb);
+        if !sum.enforce && !sum.dry && decision.denies() {
+            reached.enter(SCRIPT, "shadow policy denies");
+        }
+        let is_limit = |other: &&Sum| !other.policy.is_penalty();
+        let limit = sums.iter().find(is_limit);
+        if sum.policy.counts_denials() && limit.is_some_and(|limit| denies(&limit.policy)) {
+            reached.enter(SCRIPT, "strike");
         }
     }
 }

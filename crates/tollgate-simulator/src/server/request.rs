@@ -15,6 +15,8 @@ use tollgate_core::{
 pub(super) struct Call {
     pub(super) nonce: u64,
     pub(super) deadline: Option<Timestamp>,
+    /// Whether the script's plain path may be enough.
+    pub(super) is_plain: bool,
     /// The requests, with the number of equal requests for each.
     pub(super) requests: Vec<(u64, Request)>,
 }
@@ -58,6 +60,7 @@ impl Call {
     pub(super) fn read(keys: &[Bytes], head: &[u8], forms: &[u8], requests: &[u8]) -> Self {
         let mut head = Reader(head);
         let (nonce, deadline) = (head.number::<8>(), head.number::<7>());
+        let is_plain = head.byte() == 1;
         let deadline = (deadline > 0).then(|| Timestamp::from_micros(deadline));
         let mut reader = Reader(requests);
         let context = Context { keys, forms };
@@ -66,7 +69,7 @@ impl Call {
             let kind = reader.byte();
             requests.push((reader.number::<2>(), context.request(kind, &mut reader)));
         }
-        Self { nonce, deadline, requests }
+        Self { nonce, deadline, is_plain, requests }
     }
 }
 

@@ -8,7 +8,7 @@ use http::StatusCode;
 use tokio::time::{advance, sleep};
 use tollgate::key::Key;
 use tollgate::policy::{Cost, OnStoreError};
-use tollgate::{Limit, Store, StoreExt};
+use tollgate::{Limit, Policy, Store, StoreExt};
 use tower::{Layer, Service, ServiceExt};
 
 use super::{LEASE, Slow, at_once, limited};
@@ -32,6 +32,30 @@ async fn long_requests_renew_their_permits() {
         assert_eq!(request.await.unwrap().unwrap().status(), 200);
     }
     assert_eq!(left(&store, &at_once(2)).await, 2);
+}
+
+/// The limits are renewed together, so the shorter time to live sets the pace.
+#[tokio::test(start_paused = true)]
+async fn shortest_lease_paces_renewals() {
+    let brief = Policy::concurrent_requests("brief", 2, LEASE / 10).unwrap();
+    for policies in [[at_once(2), brief.clone()], [brief.clone(), at_once(2)]] {
+        let (store, slow) = (on_tokio_time(), Slow::default());
+        let service = layer(&store, policies.clone().map(Limit::global)).any_body();
+        let request = tokio::spawn(service.layer(slow.service()).oneshot(get()));
+        settle_down().await;
+        for _ in 0..40 {
+            advance(LEASE / 30).await;
+            settle_down().await;
+            for policy in &policies {
+                assert_eq!(left(&store, policy).await, 1, "{policy}");
+            }
+        }
+        slow.go.notify_waiters();
+        assert_eq!(request.await.unwrap().unwrap().status(), 200);
+        for policy in &policies {
+            assert_eq!(left(&store, policy).await, 2, "{policy}");
+        }
+    }
 }
 
 #[test]

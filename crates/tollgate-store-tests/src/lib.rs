@@ -43,6 +43,7 @@
 //! ```
 
 pub mod checks;
+pub mod law;
 mod random;
 pub mod reference;
 mod skip;

@@ -22,7 +22,7 @@ use tollgate_core::{
 use crate::Harness;
 
 /// Every rate limiting algorithm, in every mode.
-const MODES: [Algorithm; 8] = [
+pub(crate) const MODES: [Algorithm; 8] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
     Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },

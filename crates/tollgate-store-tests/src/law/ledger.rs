@@ -1,0 +1,239 @@
+//! Everything that was charged, with what was refunded later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tollgate_core::{Policy, Receipt, ReceiptId, Settlement, Source};
+
+use super::definition::{self, Units};
+use super::history::History;
+use super::play::{Event, Made, What};
+
+/// A quota of a key: the policy's name, the key, and whether a fallback's local store has it.
+pub(super) type Slot = (String, usize, bool);
+
+/// All charges of all keys.
+#[derive(Debug)]
+pub(super) struct Ledger<'a> {
+    history: &'a History,
+    slots: BTreeMap<Slot, Charges>,
+}
+
+/// All charges to a quota of a key, since the key was reset.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Charges {
+    entries: Vec<Entry>,
+    /// The versions under which the key was charged.
+    used: BTreeSet<usize>,
+    /// Charges and refunds at the instants at which the store made them.
+    flow: Vec<Units>,
+    /// All units that any version may count, including debts.
+    gross: u64,
+    /// The last instant at which the store has changed the key.
+    changed: u64,
+    /// When a version's charges were over, at the latest.
+    over: BTreeMap<usize, u64>,
+    /// Quotas that a version may have granted again, because the clock stepped back.
+    again: BTreeMap<usize, u64>,
+    /// Whether a renewal may not have been counted in full.
+    has_lapsed_renewal: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    policy: usize,
+    id: ReceiptId,
+    at: u64,
+    /// How long a permit lasts, for a concurrency limit.
+    life: u64,
+    is_permit: bool,
+    is_debt: bool,
+    /// The units without those that were refunded.
+    units: u64,
+    /// The charge's place in [`Charges::flow`].
+    place: usize,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) const fn new(history: &'a History) -> Self {
+        Self { history, slots: BTreeMap::new() }
+    }
+
+    pub(super) fn slot(&self, policy: usize, key: usize, source: Source) -> Slot {
+        (self.history.policies[policy].name().to_owned(), key, source == Source::Local)
+    }
+
+    /// The policy under which a slot's store decides.
+    pub(super) fn policy(&self, index: usize, slot: &Slot) -> Policy {
+        let policy = &self.history.policies[index];
+        if slot.2 { policy.share(1, 2).expect("a share") } else { policy.clone() }
+    }
+
+    pub(super) fn charges(&self, slot: &Slot) -> Charges {
+        self.slots.get(slot).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn record(&mut self, event: &Event) {
+        match &event.what {
+            What::Decided { made, .. } => {
+                for made in made {
+                    self.charge(made, made.receipt.charged.cost.get(), event.at, false);
+                }
+            }
+            What::Settled { made, actual, settlement } => {
+                self.settle(made, *actual, *settlement, event.at);
+            }
+            What::Renewed { made, renewed: Some(renewed) } => self.renew(made, renewed, event.at),
+            What::Reset { policy, key } => {
+                let slot = self.slot(*policy, *key, Source::Store);
+                self.slots.insert(slot, Charges::default());
+            }
+            What::Renewed { renewed: None, .. } | What::Early { .. } => {}
+        }
+    }
+
+    fn of(&mut self, made: &Made, at: u64) -> &mut Charges {
+        let slot = self.slot(made.policy, made.key, made.receipt.source);
+        let charges = self.slots.entry(slot).or_default();
+        charges.changed = charges.changed.max(at);
+        charges
+    }
+
+    fn charge(&mut self, made: &Made, units: u64, at: u64, is_debt: bool) {
+        let policy = &self.history.policies[made.policy];
+        let (life, is_permit) = (policy.window().get(), policy.is_concurrency());
+        let (id, capacity) = (made.receipt.id, policy.capacity());
+        let charges = self.of(made, at);
+        if charges.over.get(&made.policy).is_some_and(|over| at < *over) {
+            *charges.again.entry(made.policy).or_default() += capacity;
+        }
+        let policy = made.policy;
+        if !is_debt {
+            charges.gross += units;
+        }
+        let place = charges.flow.len();
+        charges.used.insert(policy);
+        charges.entries.push(Entry { policy, id, at, life, is_permit, is_debt, units, place });
+        charges.flow.push(Units { at, units: units.cast_signed() });
+    }
+
+    fn settle(&mut self, made: &Made, actual: u64, settlement: Settlement, at: u64) {
+        let id = made.receipt.id;
+        match settlement {
+            Settlement::Returned { units } => {
+                let charges = self.of(made, at);
+                charges.flow.push(Units { at, units: -units.cast_signed() });
+                if let Some(entry) = charges.entries.iter_mut().find(|entry| entry.id == id) {
+                    entry.units = entry.units.min(actual);
+                }
+            }
+            Settlement::Charged { units } => {
+                let mut debt = made.clone();
+                // Other versions may have room for more of it.
+                self.of(made, at).gross += actual - made.receipt.charged.cost.get();
+                // A settled receipt cannot be settled again.
+                debt.receipt.id = ReceiptId(u128::MAX);
+                self.charge(&debt, units, at, true);
+            }
+            Settlement::Repeated | Settlement::Lapsed => {}
+        }
+    }
+
+    /// A renewed permit lasts from now on, under its own receipt's policy.
+    fn renew(&mut self, made: &Made, renewed: &Receipt, at: u64) {
+        let id = made.receipt.id;
+        let charges = self.of(made, at);
+        let seen = charges.entries.iter().map(|entry| entry.at).fold(at, u64::max);
+        let is_live = |entry: &&mut Entry| entry.id == id && entry.at + entry.life > seen;
+        if let Some(entry) = charges.entries.iter_mut().find(is_live) {
+            entry.at = at;
+            return;
+        }
+        // It is charged again even beyond the limit, up to a debt of one capacity.
+        charges.has_lapsed_renewal = true;
+        let made = Made { receipt: renewed.clone(), ..made.clone() };
+        let units = renewed.charged.cost.get();
+        charges.entries.retain(|entry| entry.id != id);
+        self.charge(&made, units, at, false);
+    }
+
+    /// Forgets the charges that are over, because a store may forget them too. This makes a
+    /// difference only if the clock steps back.
+    pub(super) fn forget(&mut self, now: u64) {
+        for (slot, charges) in &mut self.slots {
+            for policy in self.history.versions(&slot.0) {
+                let own = charges.own(policy);
+                let is_over = definition::counted(&self.history.policies[policy], &own, now) == 0;
+                if is_over && !own.is_empty() {
+                    charges.entries.retain(|entry| entry.policy != policy || entry.is_permit);
+                    let seen = own.last().map_or(now, |last| now.max(last.at));
+                    charges.over.insert(policy, seen);
+                }
+            }
+            let seen = charges.entries.iter().map(|entry| entry.at).fold(now, u64::max);
+            charges.entries.retain(|entry| !entry.is_permit || entry.at + entry.life > seen);
+        }
+    }
+}
+
+impl Charges {
+    /// The place of a charge in the flow, if the key was not reset since.
+    pub(super) fn place(&self, id: ReceiptId) -> Option<usize> {
+        self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.place)
+    }
+
+    /// What was charged under one version, without refunded units. With other versions beside it, a
+    /// debt does not count: its version may have no state, and then it counts under another one.
+    pub(super) fn own(&self, policy: usize) -> Vec<Units> {
+        let counts_debts = self.used.len() == 1;
+        let counts = |entry: &&Entry| entry.policy == policy && (counts_debts || !entry.is_debt);
+        let own = self.entries.iter().filter(counts);
+        in_order(own.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+    }
+
+    /// What was charged under all versions, without refunded units.
+    pub(super) fn all(&self) -> Vec<Units> {
+        let all = self.entries.iter();
+        in_order(all.map(|entry| Units { at: entry.at, units: entry.units.cast_signed() }))
+    }
+
+    /// Charges and refunds, at the instants at which the store made them.
+    pub(super) fn flow(&self) -> Vec<Units> {
+        in_order(self.flow.iter().copied())
+    }
+
+    /// All units that any version may count, including debts.
+    pub(super) const fn gross(&self) -> u64 {
+        self.gross
+    }
+
+    /// The last instant that the store has seen for this key. It may have forgotten the key since.
+    pub(super) fn seen(&self, now: u64) -> u64 {
+        self.changed.max(now)
+    }
+
+    /// The units in flight: each permit lasts as long as the policy that charged it says.
+    pub(super) fn in_flight(&self, now: u64) -> u64 {
+        let seen = self.entries.iter().map(|entry| entry.at).fold(now, u64::max);
+        let lasts = |entry: &&Entry| entry.is_permit && entry.at + entry.life > seen;
+        self.entries.iter().filter(lasts).map(|entry| entry.units).sum()
+    }
+
+    /// The units that may be granted again, because the clock stepped back after a key expired.
+    pub(super) fn again(&self, policy: usize) -> u64 {
+        self.again.get(&policy).copied().unwrap_or_default()
+    }
+
+    pub(super) const fn has_lapsed_renewal(&self) -> bool {
+        self.has_lapsed_renewal
+    }
+}
+
+/// Time stops while the clock is behind.
+fn in_order(units: impl Iterator<Item = Units>) -> Vec<Units> {
+    let mut seen = 0;
+    let later = |it: Units| {
+        seen = it.at.max(seen);
+        Units { at: seen, ..it }
+    };
+    units.map(later).collect()
+}

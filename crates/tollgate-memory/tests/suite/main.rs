@@ -3,5 +3,6 @@
 mod bounds;
 mod conformance;
 mod histories;
+mod laws;
 mod thread_leases;
 mod time;

@@ -1,0 +1,186 @@
+//! The laws of combinations, for every store in this process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tollgate_core::{
+    Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Settlement, Store, StoreError,
+    StoreExt, Timestamp, Verdict,
+};
+use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
+use tollgate_store_tests::law::{self, Subject, Timed};
+use tollgate_store_tests::law_tests;
+use tollgate_store_tests::reference::Reference;
+
+mod reference {
+    use super::*;
+    law_tests!(Reference::default);
+}
+
+fn store() -> (MemoryStore<ManualClock>, ManualClock) {
+    let clock = ManualClock::default();
+    (MemoryStore::builder().clock(clock.clone()).shards(1).build(), clock)
+}
+
+mod memory {
+    use super::*;
+    law_tests!(|| {
+        let (store, clock) = store();
+        Timed::new(store, move |now| clock.set(now))
+    });
+}
+
+mod thread_leases {
+    use super::*;
+    law_tests!(|| {
+        let (store, clock) = store();
+        Timed::new(store.with_thread_leases(), move |now| clock.set(now))
+    });
+}
+
+/// A store with leases for policies that can be leased. It is less exact, so it only passes laws that
+/// bound how much it admits.
+struct Leased(Timed<ThreadLeases<ManualClock>, SetClocks>);
+
+impl Leased {
+    fn new() -> Self {
+        let (store, clock) = store();
+        Self(Timed::new(store.with_thread_leases(), Box::new(move |now| clock.set(now))))
+    }
+}
+
+impl Subject for Leased {
+    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+        self.0.decide(charges, now)
+    }
+
+    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
+        self.0.settle(receipt, actual, now)
+    }
+
+    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
+        self.0.renew(receipt, now)
+    }
+
+    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
+        self.0.reset(policy, key, now)
+    }
+
+    fn adapt(policy: Policy) -> Policy {
+        let lease = Lease::of(1, 2).ttl(Lease::MIN_TTL);
+        policy.clone().with_lease(lease).unwrap_or(policy)
+    }
+
+    fn excess(&self, policy: &Policy) -> u64 {
+        policy.lease().map_or(0, |lease| lease.units(policy.capacity()))
+    }
+}
+
+/// A store with room for two keys. All other keys share an entry for each policy.
+fn full() -> impl Subject {
+    let clock = ManualClock::default();
+    let store = MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(2).build();
+    Timed::new(store, move |now| clock.set(now))
+}
+
+/// A shared entry has one state for all versions of a quota, so this law has a single version.
+#[test]
+fn full_store_admits_no_more() {
+    law::refunds_never_admit_more(full);
+}
+
+#[test]
+fn obeyed_leases_pass() {
+    law::obeyed_waits_pass(Leased::new);
+}
+
+#[test]
+fn leased_versions_are_bounded() {
+    law::versions_side_by_side(Leased::new);
+    law::refunds_never_admit_more(Leased::new);
+}
+
+/// A store that fails while it is told to.
+#[derive(Clone, Debug)]
+struct Failing<S>(S, Arc<AtomicBool>);
+
+impl<S: Store> Failing<S> {
+    fn or_fail<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> Reply<S::Future<T>>,
+    ) -> Reply<S::Future<T>> {
+        if self.1.load(Ordering::Relaxed) {
+            return Reply::ready(Err(StoreError::not_charged("failing", "it was told to")));
+        }
+        call()
+    }
+}
+
+impl<S: Store> Store for Failing<S> {
+    type Future<T: Send + 'static> = S::Future<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        self.or_fail(|| self.0.decide(charges))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        self.or_fail(|| self.0.settle(receipt, actual))
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        self.or_fail(|| self.0.renew(receipt))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+        self.or_fail(|| self.0.reset(policy, key))
+    }
+}
+
+type Local = MemoryStore<ManualClock>;
+type SetClocks = Box<dyn FnMut(Timestamp)>;
+
+/// A fallback over two stores with the same clock.
+struct Falling {
+    is_down: Arc<AtomicBool>,
+    timed: Timed<Fallback<Failing<Local>, Local>, SetClocks>,
+}
+
+impl Falling {
+    fn new() -> Self {
+        let ((first, first_clock), (local, local_clock)) = (store(), store());
+        let is_down = Arc::new(AtomicBool::new(false));
+        let fallback = Failing(first, Arc::clone(&is_down)).or_local(local);
+        let set_clocks = move |now| {
+            first_clock.set(now);
+            local_clock.set(now);
+        };
+        Self { is_down, timed: Timed::new(fallback, Box::new(set_clocks)) }
+    }
+}
+
+impl Subject for Falling {
+    fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+        self.timed.decide(charges, now)
+    }
+
+    fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Option<Settlement> {
+        self.timed.settle(receipt, actual, now)
+    }
+
+    fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Option<Receipt>> {
+        self.timed.renew(receipt, now)
+    }
+
+    fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) -> Option<()> {
+        self.timed.reset(policy, key, now)
+    }
+
+    fn fail(&mut self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+    }
+}
+
+mod fallback {
+    use super::*;
+    law_tests!(Falling::new);
+}

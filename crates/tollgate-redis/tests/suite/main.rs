@@ -5,6 +5,7 @@ mod cluster;
 mod conformance;
 #[cfg(unix)]
 mod faults;
+mod laws;
 #[cfg(unix)]
 mod lease;
 mod refunds;

@@ -1,5 +1,5 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
-//! `cargo xtask simulate`, `cargo xtask bench`, `cargo xtask up`.
+//! `cargo xtask law`, `cargo xtask simulate`, `cargo xtask bench`, `cargo xtask up`.
 //!
 //! They are a program instead of shell scripts, so they run wherever Rust does, and are linted and
 //! tested like the other crates.
@@ -9,7 +9,9 @@ mod check;
 mod circles;
 mod documents;
 mod image;
+mod law;
 mod locks;
+mod mutants;
 mod process;
 mod purity;
 mod servers;
@@ -44,6 +46,8 @@ enum Task {
     Up(up::Args),
     /// Compare the Lua port with the core over a million decisions
     Twin(twin::Args),
+    /// Check the laws of combinations with a million steps each
+    Law(law::Args),
     /// Simulate fleets of replicas with faults from seeds, and check the documented guarantees
     Simulate(simulate::Args),
     /// Run the benchmarks, and write their tables to docs/benchmarks
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
         Task::Twin(args) => twin::run(&args),
+        Task::Law(args) => law::run(&args),
         Task::Simulate(args) => simulate::run(&args),
         Task::Bench(args) => bench::run(&args),
     };

@@ -1,8 +1,9 @@
 //! `cargo xtask simulate`: simulates fleets of replicas from seeds. With `--mutants`, it checks that
 //! the simulator finds seeded bugs.
 
-mod mutants;
+use std::path::Path;
 
+use crate::mutants;
 use crate::process::{self, Failure};
 
 /// Command-line arguments of `cargo xtask simulate`.
@@ -18,10 +19,37 @@ pub(crate) struct Args {
     simulator: Vec<String>,
 }
 
+const MUTANTS: &str = include_str!("../../crates/tollgate-simulator/mutants.txt");
+
+/// The number of seeds that may be needed to find a bug.
+const SEEDS: &str = "2000";
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(text) = &args.mutants {
-        return mutants::run(text);
+        return mutants::run("the simulator", MUTANTS, text, is_found);
     }
     let run = ["run", "--release", "--package", "tollgate-simulator", "--"];
     process::run(process::cargo(&run).args(&args.simulator))
+}
+
+/// Whether the simulator reports a violation in the tree.
+fn is_found(tree: &Path) -> Result<bool, Failure> {
+    let cargo = |task: &str, rest: &[&str]| {
+        let args = [task, "--quiet", "--package", "tollgate-simulator"];
+        let mut command = mutants::cargo(tree, &args);
+        command.args(rest);
+        command
+    };
+    process::run(&mut cargo("build", &[]))?;
+    Ok(!process::status(&mut cargo("run", &["--", "--seeds", SEEDS]))?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_changes_one_place() {
+        assert!(mutants::check(MUTANTS) > 20);
+    }
 }

@@ -76,19 +76,6 @@ impl Subject for Leased {
     }
 }
 
-/// A store with room for two keys. All other keys share an entry for each policy.
-fn full() -> impl Subject {
-    let clock = ManualClock::default();
-    let store = MemoryStore::builder().clock(clock.clone()).shards(1).max_keys(2).build();
-    Timed::new(store, move |now| clock.set(now))
-}
-
-/// A shared entry has one state for all versions of a quota, so this law has a single version.
-#[test]
-fn full_store_admits_no_more() {
-    law::refunds_never_admit_more(full);
-}
-
 #[test]
 fn obeyed_leases_pass() {
     law::obeyed_waits_pass(Leased::new);

@@ -14,17 +14,19 @@ law_tests!(scripts());
 
 /// Returns a function that returns scripts with different keys on one server.
 fn scripts() -> impl Fn() -> Script {
-    let server = Server::start();
+    let server = Rc::new(Server::start());
     let client = Rc::new(RefCell::new(server.connect()));
     let scripts = Cell::new(0);
     move || {
-        let _running = &server;
         scripts.set(scripts.get() + 1);
-        Script { client: Rc::clone(&client), number: scripts.get() }
+        let (server, client) = (Rc::clone(&server), Rc::clone(&client));
+        Script { _server: server, client, number: scripts.get() }
     }
 }
 
 struct Script {
+    /// Runs until it is dropped.
+    _server: Rc<Server>,
     client: Rc<RefCell<ScriptClient>>,
     number: u64,
 }

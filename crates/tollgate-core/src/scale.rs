@@ -45,7 +45,10 @@ impl Scale {
         let units = units.min(charged.cost.get()).saturating_mul(self.unit);
         let drained = now.since(charged.charged_at).get().saturating_mul(self.rate);
         // The level was reported as a time, rounded up to a microsecond.
-        let level = charged.resets_at.since(now).get().saturating_sub(1).saturating_mul(self.rate);
+        let level = match charged.resets_at.since(now).get() {
+            0 => 0,
+            micros => (micros - 1).saturating_mul(self.rate).saturating_add(1),
+        };
         let since = refunded.saturating_sub(charged.refunded);
         let level = if refunded < charged.refunded { 0 } else { level.saturating_sub(since) };
         units.saturating_sub(drained).max(level.min(units))

@@ -201,10 +201,8 @@ impl Part {
         let name = |table: &&mut AnyTable| table.policy().name() == policy.name();
         for table in self.tables.iter_mut().filter(name) {
             table.reset(hash, key, now);
-            if let Some(entry) = self.versions.find_mut(hash, key, table.policy()) {
-                entry.reset(now);
-            }
         }
+        self.versions.reset(hash, key, policy, now);
     }
 
     /// Whether a table can tell apart a charge made at `charged_at`.

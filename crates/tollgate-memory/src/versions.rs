@@ -83,10 +83,6 @@ impl Versions {
         self.entries.find(hash, |entry| entry.is_of(key, policy))
     }
 
-    pub(crate) fn find_mut(&mut self, hash: u64, key: &Key, policy: &Policy) -> Option<&mut Entry> {
-        self.entries.find_mut(hash, |entry| entry.is_of(key, policy))
-    }
-
     /// Changes a key's states, see [`Entry::change`]. `None` if the key is not here.
     pub(crate) fn change(
         &mut self,
@@ -101,6 +97,17 @@ impl Versions {
         let units = entry.change(policy, change, now);
         self.promised = self.promised + entry.promise() - before;
         Some(units)
+    }
+
+    /// Forgets a key's charges under all policies of this name.
+    pub(crate) fn reset(&mut self, hash: u64, key: &Key, policy: &Policy, now: Timestamp) {
+        for entry in self.entries.iter_hash_mut(hash) {
+            if entry.key == *key && entry.versions[0].policy.name() == policy.name() {
+                let before = entry.promise();
+                entry.reset(now);
+                self.promised = self.promised + entry.promise() - before;
+            }
+        }
     }
 
     /// Inserts a key that had this version until now.
@@ -162,9 +169,11 @@ impl Entry {
         self.versions.iter().position(|version| version.policy.shares_state_with(policy))
     }
 
-    /// The version from which a new version starts: the oldest that still counts any units.
+    /// The version from which a new version starts: the one that counts units for longest. It stays
+    /// the same while time passes, and so do the waits that the new version tells.
     fn source(&self, now: Timestamp) -> Option<&Version> {
-        self.versions.iter().find(|version| !version.is_fresh(now))
+        let live = self.versions.iter().filter(|version| !version.is_fresh(now));
+        live.rev().max_by_key(|version| version.reset_after(now))
     }
 
     /// Returns the policy under which a debt is charged: the receipt's policy, if the key still has
@@ -264,6 +273,14 @@ impl Version {
         })
     }
 
+    fn reset_after(&self, now: Timestamp) -> Micros {
+        with_rule!(self.policy.rule(), rule => {
+            let state = Kind::state_of(rule, &self.state);
+            state.map(|state| rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after)
+        })
+        .unwrap_or_default()
+    }
+
     fn counts_from(&self) -> Timestamp {
         with_rule!(self.policy.rule(), rule => {
             Kind::state_of(rule, &self.state).map(|state| rule.counts_from(state))
@@ -301,7 +318,7 @@ impl Version {
     fn count(&mut self, units: u64, now: Timestamp) -> bool {
         let counted = with_version!(self, rule, state => rule.count(state, units, now));
         if counted != Some(true) {
-            self.since = self.since.max(now + NEXT);
+            self.since = self.since.max(now + NEXT).max(self.counts_from() + NEXT);
         }
         counted == Some(true)
     }

@@ -50,7 +50,7 @@ impl Stored {
     /// and is not fresh.
     fn source(&self, rule: &AnyRule, now: Timestamp) -> Option<&Version> {
         let counts = |version: &&Version| version.rule.counts_with(rule) && !version.is_fresh(now);
-        self.versions.iter().find(counts)
+        self.versions.iter().filter(counts).rev().max_by_key(|version| version.reset_after(now))
     }
 
     /// Returns the state under `rule`: its own, a converted state, or a fresh state.
@@ -126,6 +126,13 @@ impl Stored {
 }
 
 impl Version {
+    fn reset_after(&self, now: Timestamp) -> Micros {
+        with_rule!(self.rule.clone(), rule => {
+            let state = rule.read(self);
+            rule.assess(rule.refresh(&state, now), now, Cost::ZERO).reset_after
+        })
+    }
+
     const fn is_rate_limit(&self) -> bool {
         !matches!(self.rule, AnyRule::ConcurrentRequests(_) | AnyRule::Penalty(_))
     }
@@ -512,7 +519,8 @@ impl Reference {
                 if rule.count(&mut state, units, now) {
                     charged = units;
                 } else {
-                    version.since = version.since.max(now + Micros::new(1));
+                    let next = now.max(version.counts_from()) + Micros::new(1);
+                    version.since = version.since.max(next);
                 }
                 version.state = rule.wrap(state);
             });

@@ -44,8 +44,8 @@ impl ConcurrentRequests {
     /// Units that have lapsed are charged again, even beyond the limit, because their request is
     /// still in flight.
     pub fn renew(&self, state: &mut State, units: u64, now: Timestamp) -> Timestamp {
-        let seen = self.log.refresh(state, now).seen();
-        self.owe(state, units, now);
+        let seen = self.log.prune(state, now);
+        self.log.insert(state, seen, units);
         seen
     }
 }

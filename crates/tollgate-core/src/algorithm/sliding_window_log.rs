@@ -225,8 +225,12 @@ impl Rule for SlidingWindowLog {
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
+        // A refund does not move the time of the last charge.
+        let last_seen = state.last_seen;
         self.prune(state, now);
-        self.take(state, self.round_up(charged.charged_at), units)
+        let units = self.take(state, self.round_up(charged.charged_at), units);
+        state.last_seen = last_seen;
+        units
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {

@@ -159,6 +159,8 @@ impl Rule for TokenBucket {
                 state.missing -= scaled;
                 state.refunded += scaled;
             }
+            // Without a refund, the interval's start is not stored: it is the time of the last charge.
+            Refill::Interval if scaled == 0 => {}
             Refill::Interval => *state = State { missing: view.missing - scaled, ..view },
         }
         scaled / self.scale.unit

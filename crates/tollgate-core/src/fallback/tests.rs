@@ -108,11 +108,42 @@ impl Store for Recorder {
 
     fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
         self.0.lock().unwrap().push(receipt.policy.clone());
-        Reply::ready(Ok(None))
+        Reply::ready(Ok(Some(receipt.clone())))
     }
 
     fn reset(&self, _: &Policy, _: &Key) -> Reply<Self::Future<()>> {
         Reply::ready(Ok(()))
+    }
+}
+
+impl Recorder {
+    /// Removes and returns the capacities of the recorded policies.
+    fn capacities(&self) -> Vec<u64> {
+        self.0.lock().unwrap().drain(..).map(|policy| policy.capacity()).collect()
+    }
+}
+
+fn local_receipt(policy: &Policy) -> Receipt {
+    let charged = crate::Charged::new(policy, Cost::ONE, Timestamp::EPOCH);
+    let (id, source) = (crate::ReceiptId(1), Source::Local);
+    Receipt { id, source, policy: policy.clone(), key: Key::GLOBAL, charged }
+}
+
+/// The local store has the charge under the share with which it was made.
+#[test]
+fn receipts_have_the_share_of_their_charge() {
+    for (before, after, expected) in [(1, 1, 100), (4, 4, 25), (4, 5, 25), (4, 1, 25), (0, 4, 50)] {
+        let (counting, local) = (Counting::default(), Recorder::default());
+        let fallback = counting.clone().or_local(local.clone());
+        let policy = policy(100);
+        counting.0.store(before, Ordering::Relaxed);
+        now(fallback.peek(&policy, &Key::GLOBAL)).unwrap();
+        counting.0.store(after, Ordering::Relaxed);
+        let receipt = local_receipt(&policy);
+        now(fallback.settle(&receipt, Cost::ZERO)).unwrap();
+        let renewed = now(fallback.renew(&receipt)).unwrap().unwrap();
+        assert_eq!(local.capacities(), [expected; 3], "{before} replicas, then {after}");
+        assert!(renewed.policy.is_same(&policy), "callers know the whole policy");
     }
 }
 
@@ -141,28 +172,8 @@ fn share_follows_number_of_replicas() {
             now(fallback.peek(&policy, &Key::GLOBAL)).unwrap();
         }
     }
-    let capacities = local.0.lock().unwrap().iter().map(Policy::capacity).collect::<Vec<_>>();
     // A store that has not counted yet gets one half, and any share has at least one unit.
-    assert_eq!(capacities, [50, 20, 100, 20, 25, 20, 25, 20, 1, 20]);
-}
-
-/// A local store refunds units only under the quota that charged them.
-#[test]
-fn settlement_uses_share_of_charge() {
-    let (counting, local) = (Counting::default(), Recorder::default());
-    let fallback = counting.clone().or_local(local.clone());
-    let policy = policy(100);
-    let charged = Charged::new(&policy, Cost::ONE, Timestamp::EPOCH);
-    let (id, source, key) = (crate::ReceiptId(1), Source::Local, Key::GLOBAL);
-    let receipt = Receipt { id, source, policy: policy.clone(), key, charged };
-    counting.0.store(4, Ordering::Relaxed);
-    now(fallback.charge(&policy, &Key::GLOBAL, Cost::ONE)).unwrap();
-    // Another replica has gone since.
-    counting.0.store(3, Ordering::Relaxed);
-    now(fallback.renew(&receipt)).unwrap();
-    now(fallback.settle(&receipt, Cost::ZERO)).unwrap();
-    let seen = local.0.lock().unwrap();
-    assert_eq!(seen.iter().map(Policy::capacity).collect::<Vec<_>>(), [25; 3]);
+    assert_eq!(local.capacities(), [50, 20, 100, 20, 25, 20, 25, 20, 1, 20]);
 }
 
 #[test]
@@ -226,6 +237,101 @@ fn local_store_decides_only_local_policies() {
             let expected = is_local.then_some(Source::Local);
             assert_eq!(source(&fallback), expected, "{on_store_error:?} {shed:?} {store:?}");
             assert_eq!(source(&fallback.without_local()), None);
+        }
+    }
+}
+
+/// A local store that denies each charge above its capacity.
+#[derive(Clone, Copy, Debug)]
+struct Capped;
+
+impl Store for Capped {
+    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+        let exceeds = |charge: &Charge<'_>| charge.cost.get() > charge.policy.capacity();
+        let decisions = charges.iter().map(|charge| {
+            let decision = Decision::undecided(charge.policy.capacity());
+            let outcome = match exceeds(charge) {
+                true => Outcome::ExceedsCapacity,
+                false => Outcome::Allow {
+                    delay: crate::Micros::ZERO,
+                    charged_at: Timestamp::EPOCH,
+                    refunded: 0,
+                },
+            };
+            Decision { outcome, ..decision }
+        });
+        let is_admitted = !charges.iter().any(|charge| charge.enforce && exceeds(charge));
+        Reply::ready(Ok(Verdict::new(is_admitted, Timestamp::EPOCH, decisions)))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+        Stub::Admitting.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+        Stub::Admitting.renew(receipt)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+        Stub::Admitting.reset(policy, key)
+    }
+}
+
+/// Returns whether the request passes, and the decisions of its enforced charges. A policy that
+/// fails open does not decide.
+fn outcome(store: Stub, charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
+    let enforced = || charges.iter().filter(|charge| charge.enforce);
+    match now(store.or_local(Capped).decide(charges)) {
+        Ok(verdict) => {
+            let decided = charges.iter().zip(verdict.decisions());
+            let decided = decided.filter(|(charge, _)| charge.enforce);
+            (verdict.is_admitted(), decided.map(|(_, decision)| decision.outcome).collect())
+        }
+        Err(error) => {
+            let fails_open = |charge: &Charge<'_>| {
+                charge.policy.on_error(&error).unwrap_or(OnStoreError::Local) == OnStoreError::Open
+            };
+            (enforced().all(fails_open), enforced().map(|_| Outcome::Undecided).collect())
+        }
+    }
+}
+
+#[test]
+fn shadow_policies_change_no_decision() {
+    use OnStoreError::{Closed, Local, Open};
+    let policies = |name: &str| {
+        let policy = |(on_store_error, shed): (_, Option<_>)| {
+            let policy = Policy::fixed_window_counter(name, Quota::per_second(4)).unwrap();
+            shed.into_iter().fold(policy.with_on_store_error(on_store_error), Policy::with_shed)
+        };
+        let on_store_error = [Open, Closed, Local];
+        let shed = [None, Some(Open), Some(Closed), Some(Local)];
+        let both = on_store_error.into_iter().flat_map(|it| shed.map(|shed| (it, shed)));
+        both.map(policy).collect::<Vec<_>>()
+    };
+    let (firsts, seconds, shadows) = (policies("first"), policies("second"), policies("shadow"));
+    // The local store has two of the four units.
+    let costs = [1, 3, 5].map(Cost::new);
+    for (store, cost) in
+        [Stub::Down, Stub::Overloaded].map(|it| costs.map(|cost| (it, cost))).as_flattened()
+    {
+        for (first, second) in
+            firsts.iter().flat_map(|it| seconds.iter().step_by(4).map(move |other| (it, other)))
+        {
+            let plain = [
+                Charge::new(first, &Key::GLOBAL, *cost),
+                Charge::new(second, &Key::GLOBAL, Cost::ONE),
+            ];
+            let expected = outcome(*store, &plain);
+            for (shadow, cost) in shadows.iter().flat_map(|it| costs.map(|cost| (it, cost))) {
+                for position in 0..=2 {
+                    let mut charges = plain.to_vec();
+                    charges.insert(position, Charge::new(shadow, &Key::GLOBAL, cost).shadow());
+                    assert_eq!(outcome(*store, &charges), expected, "{store:?}: {charges:#?}");
+                }
+            }
         }
     }
 }

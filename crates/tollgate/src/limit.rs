@@ -211,6 +211,9 @@ impl Limit {
     /// pass. It affects neither the headers nor the response status and is visible only in
     /// `tollgate` events. For a limit that clients and the service see, use
     /// [`OnExceeded::Annotate`].
+    ///
+    /// A shadow policy still uses the store: a request waits for the store's reply even if only
+    /// shadow policies apply, and their keys count toward the store's memory bounds.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         (self.shadow, self.enforce) = (true, false);

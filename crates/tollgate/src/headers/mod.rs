@@ -53,7 +53,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp};
+use tollgate_core::{Decision, Micros, Outcome, Timestamp};
 
 pub use self::by_policy::names_of;
 pub(crate) use self::fields::{PolicyFields, Row};
@@ -64,13 +64,6 @@ pub use self::names::{
 pub(crate) use self::retry::{seconds_to_wait, seed_of};
 
 pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-reduced-capacity");
-
-#[inline]
-pub(crate) fn add_reduced_capacity_reason(headers: &mut HeaderMap, source: Source) {
-    if source == Source::Local {
-        headers.insert(X_RATELIMIT_REASON, REDUCED);
-    }
-}
 
 /// Returns the policy names as a list of strings, or `None` if there are none.
 pub(crate) fn names<'a>(policies: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {

@@ -52,6 +52,8 @@ pub(super) struct Member {
     pub(super) costs: Box<[u64]>,
     /// The keys that it may wait for. Excludes keys of limits that reject, and keys with cost 0.
     pub(super) may_wait: KeySet,
+    /// The keys that divide the queue: all except global keys and keys of shadow policies.
+    pub(super) own: KeySet,
     /// The keys that it waits for, or waited for last.
     pub(super) joined: KeySet,
     /// Notified when the request becomes the first in a lane.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use tollgate_core::{Micros, Store, StoreError};
+use tollgate_core::{Micros, Outcome, Source, Store, StoreError};
 
 use super::row::Row;
 use super::rows::{Rejection, Rows};
@@ -32,8 +32,9 @@ fn deny<St>(layer: &LayerState<St>, rows: &Rows, head: &RequestHead<'_>) -> OwnR
     let at = rows.decided_at;
     let options = &layer.options.headers;
     // Uses the keys of all policies that apply, so that the seed does not depend on the denying
-    // policy.
-    let seed = headers::seed_of(rows.iter().map(|row| &row.key));
+    // policy. A shadow policy must not change the wait.
+    let visible = rows.iter().filter(|row| in_headers(layer.limit(row)));
+    let seed = headers::seed_of(visible.map(|row| &row.key));
     let enforced = shown(layer, rows, |limit| limit.enforce);
     let denial = Denial::of_verdict(at, enforced, options, seed).of_request(*head);
     // At debug level, because a client can cause any number of denials. Metrics count them.
@@ -47,7 +48,7 @@ fn deny<St>(layer: &LayerState<St>, rows: &Rows, head: &RequestHead<'_>) -> OwnR
     );
     let mut response = own(layer, &denial, head);
     options.write(response.headers_mut(), at, true, shown(layer, rows, in_headers));
-    headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
+    add_reduced_capacity_reason(layer, response.headers_mut(), rows);
     if layer.options.expose_verdicts {
         Verdicts::push_outer(response.extensions_mut(), &layer.limits, rows);
     }
@@ -117,7 +118,7 @@ pub(super) fn finish<St: Store, B>(
         if layer.options.headers.any() {
             let shown = shown(layer, &rows, in_headers);
             layer.options.headers.write(response.headers_mut(), rows.decided_at, false, shown);
-            headers::add_reduced_capacity_reason(response.headers_mut(), rows.source);
+            add_reduced_capacity_reason(layer, response.headers_mut(), &rows);
         }
         if exceeds {
             add_exceeded(layer, response.headers_mut(), &rows);
@@ -130,6 +131,17 @@ pub(super) fn finish<St: Store, B>(
         extras.remove_costs(response.headers_mut());
     }
     in_flight
+}
+
+/// Tells clients that the local store decided a policy with a share of its quota. Clients do not
+/// know shadow policies, and a policy that failed open has no reduced capacity.
+#[inline]
+fn add_reduced_capacity_reason<St>(layer: &LayerState<St>, headers: &mut HeaderMap, rows: &Rows) {
+    let is_decided =
+        |row: &Row| in_headers(layer.limit(row)) && row.decision.outcome != Outcome::Undecided;
+    if rows.source == Source::Local && rows.iter().any(is_decided) {
+        headers.insert(headers::X_RATELIMIT_REASON, headers::REDUCED);
+    }
 }
 
 #[cold]

@@ -9,7 +9,6 @@ use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 #[cfg(not(test))]
 use parking_lot::Mutex;
-use tollgate_core::Key;
 #[cfg(test)]
 use tollgate_interleavings::Mutex;
 
@@ -218,9 +217,8 @@ impl BoundedQueue {
     }
 }
 
-/// The request's keys, except keys that all clients share.
 fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
-    member.keys.iter().filter(|it| it.key != Key::GLOBAL)
+    member.own.iter().map(|number| &member.keys[number])
 }
 
 /// An estimate for a request's target, futures and connection.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Micros, Outcome, Policy, Refill, Reply, Source, Store,
+    Algorithm, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Refill, Reply, Source, Store,
     StoreError, Verdict,
 };
 
@@ -53,6 +53,13 @@ impl<St: Store> Waiter<St> {
         self.layer.limit(&self.rows[number]).max_wait()
     }
 
+    /// Whether a row's key may hold only its part of the queue. All clients share a global key, and
+    /// a shadow policy must not reject a request.
+    fn is_own(&self, number: usize) -> bool {
+        let row = &self.rows[number];
+        row.key != Key::GLOBAL && !self.layer.limit(row).shadow
+    }
+
     /// Returns the first limit that the request may wait for. Metrics count the wait there.
     pub(super) fn first_limit(&self) -> usize {
         let number = self.may_wait().iter().next().expect("a request that may wait");
@@ -92,6 +99,7 @@ impl<St: Store> Waiter<St> {
             keys: keys.collect(),
             costs: charges.iter().map(|charge| charge.cost.get()).collect(),
             may_wait: self.may_wait(),
+            own: (0..self.rows.len()).filter(|number| self.is_own(*number)).collect(),
             joined: KeySet::default(),
             is_first: Arc::default(),
         };
@@ -226,7 +234,13 @@ impl<St: Store> Waiter<St> {
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && keys.iter().all(is_open) {
             // The store has failed, and each policy that the request waits for fails open. The
-            // local policies decide.
+            // local policies decide, but a shadow policy must not cause another call.
+            let is_shadow = |number: usize| self.layer.limit(&self.rows[number]).shadow;
+            if (0..self.rows.len()).all(|number| is_open(number) || is_shadow(number)) {
+                let undecided = self.rows.iter().map(|row| row.decision);
+                let verdict = Verdict::new(true, peeked.decided_at(), undecided);
+                return Ok(verdict.with_source(Source::Local));
+            }
             return self.call_store().await;
         }
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))

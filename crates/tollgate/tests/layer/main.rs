@@ -27,6 +27,7 @@ mod readiness;
 #[cfg(feature = "jwt-rust-crypto")]
 mod services;
 mod settling;
+mod shadow;
 mod sharing;
 mod short;
 mod soft;

@@ -14,7 +14,7 @@ fn member(arrival: ArrivalNumber, names: &[&str]) -> Member {
     let may_wait = (0..keys.len()).collect();
     let costs = keys.iter().map(|_| arrival).collect();
     let (joined, is_first) = (KeySet::default(), Arc::default());
-    Member { arrival, keys, costs, may_wait, joined, is_first }
+    Member { arrival, keys, costs, may_wait, own: may_wait, joined, is_first }
 }
 
 impl Member {

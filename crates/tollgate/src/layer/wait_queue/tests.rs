@@ -24,7 +24,7 @@ fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: KeySet) -> Entry 
     let keys = [LaneKey { policy, key: Key::from(name) }].into();
     let (arrival, costs, is_first) = (arrival(queue).number, [1].into(), Arc::default());
     let (may_wait, joined) = (key(), KeySet::default());
-    let member = Member { arrival, keys, costs, may_wait, joined, is_first };
+    let member = Member { arrival, keys, costs, may_wait, own: key(), joined, is_first };
     queue.enter(bytes, member, denying)
 }
 

@@ -1,0 +1,432 @@
+//! A shadow policy changes no decision, no wait and no order, in any state of the store.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tollgate::headers::{self, HeaderOptions};
+use tollgate::key::{ClientIp, Header};
+use tollgate::layer::WaitQueue;
+use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
+use tollgate::policy::{Cost, OnStoreError, Strikes};
+use tollgate::store::AnyStore;
+use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
+use tollgate_store_tests::is_long;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+const WINDOW: Duration = Duration::from_secs(10);
+const COST: &str = "x-cost";
+const TENANT: &str = "x-tenant";
+
+/// Requests to a layer, and shadow policies that must not change their responses.
+#[derive(Clone, Debug)]
+struct Plan {
+    limits: Vec<Drawn>,
+    shadows: Vec<(usize, Drawn)>,
+    places: usize,
+    /// Whether the store can fail and delay its replies, otherwise it always replies immediately.
+    is_remote: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    kind: Kind,
+    units: u64,
+    key: Keyed,
+    /// Each request costs 1, otherwise its own number of units.
+    is_flat: bool,
+    on_exceeded: OnExceeded,
+    on_store_error: OnStoreError,
+    shed: Option<OnStoreError>,
+    settled: Settled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Log,
+    Bucket,
+    Queue,
+    InFlight,
+    Denials,
+    Failures,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Keyed {
+    Global,
+    Client,
+    Tenant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Settled {
+    Never,
+    ByStatus,
+    ByHeader,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send { client: u8, has_tenant: bool, cost: u64, status: u16, takes: u64 },
+    Pass(u64),
+    Fail(Option<Fault>),
+    Hold,
+    Release,
+    Leave(usize),
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    use OnStoreError::{Closed, Local, Open};
+    let kind = prop::sample::select(vec![
+        Kind::Log,
+        Kind::Log,
+        Kind::Bucket,
+        Kind::Queue,
+        Kind::InFlight,
+        Kind::Denials,
+        Kind::Failures,
+    ]);
+    let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
+    let on_exceeded = prop_oneof![
+        2 => Just(OnExceeded::Reject),
+        3 => (1..60_u64).prop_map(|max| OnExceeded::Wait { max: Duration::from_secs(max) }),
+        1 => Just(OnExceeded::Annotate),
+    ];
+    let on_store_error = prop::sample::select(vec![Open, Closed, Local]);
+    let shed = prop::sample::select(vec![None, None, Some(Open), Some(Closed), Some(Local)]);
+    let settled = prop::sample::select(vec![Settled::Never, Settled::ByStatus, Settled::ByHeader]);
+    (kind, 1..4_u64, key, any::<bool>(), on_exceeded, on_store_error, shed, settled).prop_map(
+        |(kind, units, key, is_flat, on_exceeded, on_store_error, shed, settled)| Drawn {
+            kind,
+            units,
+            key,
+            is_flat,
+            on_exceeded,
+            on_store_error,
+            shed,
+            settled,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let status = prop::sample::select(vec![200, 401]);
+    let takes = prop::sample::select(vec![0, 0, 1_500, 12_000]);
+    let fault = prop::sample::select(vec![
+        None,
+        Some(Fault::NotCharged),
+        Some(Fault::MaybeCharged),
+        Some(Fault::Overloaded),
+        Some(Fault::Invalid),
+    ]);
+    prop_oneof![
+        12 => (1..4_u8, any::<bool>(), 0..5_u64, status, takes).prop_map(
+            |(client, has_tenant, cost, status, takes)| {
+                Step::Send { client, has_tenant, cost, status, takes }
+            }
+        ),
+        4 => (1..12_000_u64).prop_map(Step::Pass),
+        2 => fault.prop_map(Step::Fail),
+        1 => Just(Step::Hold),
+        1 => Just(Step::Release),
+        1 => (0..40_usize).prop_map(Step::Leave),
+    ]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let limits = prop::collection::vec(drawn(), 1..4);
+    let shadows = prop::collection::vec((0..4_usize, drawn()), 1..4);
+    let steps = prop::collection::vec(step(), 1..40);
+    (limits, shadows, 1..9_usize, any::<bool>(), steps).prop_map(
+        |(mut limits, mut shadows, places, is_remote, steps)| {
+            // A request with only shadow policies waits for the store's reply, too.
+            if let Keyed::Tenant = limits[0].key {
+                limits[0].key = Keyed::Client;
+            }
+            // A layer has at most one queue that delays requests.
+            let is_queue = |limit: &&mut Drawn| limit.kind == Kind::Queue;
+            for limit in limits.iter_mut().filter(is_queue).skip(1) {
+                limit.kind = Kind::Log;
+            }
+            // A penalty for denials cannot be in a layer with waiting requests.
+            let waits = limits.iter().any(Drawn::waits);
+            let all = limits.iter_mut().chain(shadows.iter_mut().map(|(_, limit)| limit));
+            for limit in all.filter(|limit| waits && limit.kind == Kind::Denials) {
+                limit.kind = Kind::Failures;
+            }
+            Plan { limits, shadows, places, is_remote, steps }
+        },
+    )
+}
+
+impl Drawn {
+    const fn is_penalty(&self) -> bool {
+        matches!(self.kind, Kind::Denials | Kind::Failures)
+    }
+
+    const fn waits(&self) -> bool {
+        matches!(self.on_exceeded, OnExceeded::Wait { .. }) && !self.is_penalty()
+    }
+
+    fn limit(&self, name: &str) -> Limit {
+        let limit = self.keyed(self.policy(name));
+        let limit = match self.kind {
+            Kind::Denials => return limit,
+            Kind::Failures => return limit.count_only(|response| response.status == 401),
+            Kind::InFlight => return limit.on_exceeded(self.on_exceeded),
+            Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
+        };
+        let limit = limit.on_exceeded(self.on_exceeded);
+        match self.settled {
+            Settled::Never => limit,
+            Settled::ByStatus => limit.count_only(|response| response.status == 401),
+            Settled::ByHeader => limit.reserve(Reserve::by_handler().or_by_header(headers::COST)),
+        }
+    }
+
+    fn policy(&self, name: &str) -> Policy {
+        let quota = Quota::new(self.units, WINDOW);
+        let policy = match self.kind {
+            Kind::Log => Policy::sliding_window_log(name, quota),
+            Kind::Bucket => Policy::token_bucket(name, quota),
+            Kind::Queue => Policy::leaky_bucket(name, quota),
+            Kind::InFlight => Policy::concurrent_requests(name, self.units, 60 * WINDOW),
+            Kind::Denials => {
+                Policy::penalty(name, Strikes::of_denials(self.units, WINDOW).block(WINDOW))
+            }
+            Kind::Failures => {
+                Policy::penalty(name, Strikes::of_failures(self.units, WINDOW).block(WINDOW))
+            }
+        };
+        let policy = policy.unwrap().with_on_store_error(self.on_store_error);
+        self.shed.into_iter().fold(policy, Policy::with_shed)
+    }
+
+    fn keyed(&self, policy: Policy) -> Limit {
+        match self.key {
+            Keyed::Global => Limit::global(policy),
+            Keyed::Client => Limit::new(policy, ClientIp::peer()),
+            Keyed::Tenant => {
+                let tenant = Header::trust_unverified(HeaderName::from_static(TENANT));
+                Limit::new(policy, tenant).on_missing_key(OnMissingKey::Deny)
+            }
+        }
+    }
+
+    fn costs(&self) -> Costs {
+        if self.is_flat {
+            return Costs::flat(Cost::ONE);
+        }
+        Costs::default().from_fn(|head| head.headers[COST].to_str().ok()?.parse::<u64>().ok())
+    }
+}
+
+impl Plan {
+    fn limits(&self, with_shadows: bool) -> Vec<Limit> {
+        let limits = self.limits.iter().enumerate();
+        let mut limits: Vec<_> = limits.map(|(n, it)| it.limit(&format!("p{n}"))).collect();
+        for (n, (position, shadow)) in self.shadows.iter().enumerate().filter(|_| with_shadows) {
+            let position = position % (limits.len() + 1);
+            limits.insert(position, shadow.limit(&format!("s{n}")).shadow());
+        }
+        limits
+    }
+
+    /// Carries out the plan and returns all that clients and the service can observe.
+    async fn observe(&self, with_shadows: bool) -> Vec<String> {
+        let limits = self.limits(with_shadows);
+        let remote = Staged::new(on_tokio_time());
+        let needs_local = limits.iter().any(|limit| limit.policy().may_fall_back());
+        let fallback = |store: AnyStore| {
+            let store = store.or_local(on_tokio_time());
+            AnyStore::new(if needs_local { store } else { store.without_local() })
+        };
+        let store = fallback(match self.is_remote {
+            true => AnyStore::new(remote.clone()),
+            false => AnyStore::new(on_tokio_time()),
+        });
+        let journal = Journal::default();
+        let seen = journal.clone();
+        let service = service_fn(move |request: Request<()>| {
+            let seen = seen.clone();
+            async move {
+                let Sent { number, status, takes } = *request.extensions().get().unwrap();
+                seen.note(&format!("the service gets {number}"));
+                sleep(Duration::from_millis(takes)).await;
+                let mut response = Response::new(Full::<Bytes>::from("done"));
+                *response.status_mut() = status.try_into().unwrap();
+                response.headers_mut().insert(headers::COST, HeaderValue::from_static("1"));
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let options = HeaderOptions::all().retry_jitter(Duration::from_secs(5));
+        let layer = builder(&store, limits).headers(options);
+        let layer = layer.wait_queue(&WaitQueue::new().max_requests(self.places));
+        let service = layer.build().unwrap().layer(service);
+        let mut requests = Vec::<JoinHandle<()>>::new();
+        for step in &self.steps {
+            match step {
+                Step::Send { client, has_tenant, cost, status, takes } => {
+                    let number = requests.len();
+                    let mut request = from_peer(*client, request(Method::GET, "/"));
+                    request.headers_mut().insert(COST, (*cost).into());
+                    if *has_tenant {
+                        request.headers_mut().insert(TENANT, u16::from(*client % 2).into());
+                    }
+                    request.extensions_mut().insert(Sent {
+                        number,
+                        status: *status,
+                        takes: *takes,
+                    });
+                    let (response, journal) = (service.clone().oneshot(request), journal.clone());
+                    requests.push(tokio::spawn(async move {
+                        journal.answered(number, response.await.unwrap()).await;
+                    }));
+                    settle_down().await;
+                }
+                Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
+                Step::Fail(None) => remote.recover(),
+                Step::Fail(Some(fault)) => remote.fail(*fault),
+                Step::Hold => remote.hold(),
+                Step::Release => remote.release(),
+                Step::Leave(_) if requests.is_empty() => {}
+                Step::Leave(request) => {
+                    requests[request % requests.len()].abort();
+                    settle_down().await;
+                }
+            }
+        }
+        remote.recover();
+        remote.release();
+        for request in requests {
+            let _ = request.await;
+        }
+        journal.lines()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    number: usize,
+    status: u16,
+    takes: u64,
+}
+
+/// The events in order, each with its time.
+#[derive(Clone)]
+struct Journal {
+    start: Instant,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self { start: Instant::now(), lines: Arc::default() }
+    }
+}
+
+impl Journal {
+    fn note(&self, what: &str) {
+        self.lines.lock().push(format!("{} ms: {what}", self.start.elapsed().as_millis()));
+    }
+
+    async fn answered(&self, number: usize, response: Response<Full<Bytes>>) {
+        let (status, fields) = (response.status(), rate_fields(response.headers()));
+        let body = text(response).await;
+        self.note(&format!("{number} gets {status} {fields:?} {body}"));
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().clone()
+    }
+}
+
+/// What clients and the service observe with and without the shadow policies.
+fn observations(plan: &Plan) -> [Vec<String>; 2] {
+    [true, false].map(|with_shadows| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(plan.observe(with_shadows))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if is_long() { 20_000 } else { 64 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn shadow_policies_change_nothing(plan in plan()) {
+        let [with_shadows, without] = observations(&plan);
+        prop_assert_eq!(with_shadows, without);
+    }
+}
+
+const OPEN: Drawn = Drawn {
+    kind: Kind::Log,
+    units: 1,
+    key: Keyed::Global,
+    is_flat: true,
+    on_exceeded: OnExceeded::Reject,
+    on_store_error: OnStoreError::Open,
+    shed: None,
+    settled: Settled::Never,
+};
+const WAITS: Drawn =
+    Drawn { on_exceeded: OnExceeded::Wait { max: Duration::from_secs(60) }, ..OPEN };
+const PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..WAITS };
+const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
+const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
+const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
+const COSTLY: Drawn = Drawn { is_flat: false, ..OPEN };
+const QUEUE: Drawn = Drawn { kind: Kind::Queue, units: 3, ..OPEN };
+
+const SEND: Step = Step::Send { client: 1, has_tenant: true, cost: 2, status: 200, takes: 0 };
+const FAIL: Step = Step::Fail(Some(Fault::NotCharged));
+
+/// Requests that arrive after a permit was returned and before the first waiter has seen it.
+fn arrivals_before_retry() -> Vec<Step> {
+    let long = Step::Send { client: 1, has_tenant: true, cost: 2, status: 200, takes: 1_500 };
+    let mut steps = vec![long, SEND, Step::Pass(1_480)];
+    steps.extend((0..40).flat_map(|_| [SEND, Step::Pass(1)]));
+    steps
+}
+
+#[test]
+fn shadow_policies_change_no_known_case() {
+    let sent = |count| vec![SEND; count];
+    for (name, limit, shadow, places, steps) in [
+        ("jitter of Retry-After", OPEN, OF_CLIENT, 1, sent(2)),
+        ("X-RateLimit-Reason", OPEN, LOCAL, 1, vec![FAIL, SEND]),
+        ("a client's part of the queue", WAITS, OF_CLIENT, 2, sent(3)),
+        (
+            "full queue when the store fails and recovers",
+            WAITS,
+            LOCAL,
+            1,
+            vec![SEND, SEND, Step::Hold, FAIL, SEND],
+        ),
+        ("order of waiters", PERMIT, COSTLY, 99, arrivals_before_retry()),
+        ("closed beside local", LOCAL, CLOSED, 1, vec![FAIL, SEND, SEND]),
+        ("closed beside open", OPEN, CLOSED, 1, vec![FAIL, SEND, SEND]),
+        ("delay", OPEN, QUEUE, 1, vec![SEND, Step::Pass(10_000), SEND]),
+    ] {
+        let (limits, shadows) = (vec![limit], vec![(0, shadow)]);
+        let plan = Plan { limits, shadows, places, is_remote: true, steps };
+        let [with_shadows, without] = observations(&plan);
+        assert_eq!(with_shadows, without, "{name}");
+    }
+}

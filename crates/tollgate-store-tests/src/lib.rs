@@ -119,6 +119,7 @@ macro_rules! store_tests {
                 charges_to_same_quota_are_summed,
                 shadow_never_denies,
                 shadow_counts_only_admitted_requests,
+                shadow_changes_no_decision,
                 request_can_have_ten_policies,
                 conflicting_quotas_are_an_error,
                 dry_charges_change_nothing,

@@ -1,9 +1,16 @@
 //! Requests with several charges.
 
-use tollgate_core::{Charge, Cost, Decision, Key, Outcome, Store, StoreExt};
+use std::time::Duration;
 
-use super::{MODES, charge, decide, fresh_id, policy, remaining};
-use crate::Harness;
+use fastrand::Rng;
+use tollgate_core::algorithm::penalty::Terms;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, Kind, Micros, Outcome, Policy, Quota, Receipt, Store,
+    StoreExt, Verdict,
+};
+
+use super::{LONG, MODES, charge, decide, fresh_id, policy, remaining, settle};
+use crate::{Harness, seed};
 
 /// If any policy denies, no policy is charged, wherever the denying policy is in the list.
 pub async fn charges_are_all_or_none<H: Harness>(_: &H, store: &H::Store) {
@@ -86,6 +93,86 @@ pub async fn shadow_counts_only_admitted_requests<H: Harness>(_: &H, store: &H::
         decide(store, &charges).await;
     }
     assert_eq!(remaining(store, &shadow, &key).await, 8);
+}
+
+/// A shadow charge changes no decision on the request's other charges and on later requests, in any
+/// position and however it is settled. Two policies get the same requests, one of them beside shadow
+/// charges.
+pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Store) {
+    let is_exact = harness.advance(Micros::ZERO);
+    let mut rng = Rng::with_seed(seed());
+    // In real time, no unit is refilled and no block ends during the check.
+    let window = if is_exact { SHORT } else { LONG };
+    for (number, (kind, shadow)) in pairs(window).enumerate() {
+        let build = |name: &str, limit, kind| {
+            let is_permit = kind == Kind::Limit(Algorithm::ConcurrentRequests);
+            let window = if is_permit { window.min(LONGEST_PERMIT) } else { window };
+            let quota = Quota::new(limit, window);
+            Policy::new(format!("{number} {name}"), quota, kind)
+                .expect("the checks' policies build")
+        };
+        let shadow = build("shadow", 2, shadow);
+        let [alone, beside] = ["alone", "beside"].map(|name| {
+            [build(name, 5, kind), build(&format!("{name} banned"), 3, penalty(window, true))]
+        });
+        let key = Key::from("k");
+        for step in 0..10 {
+            harness.advance(Micros::new(rng.u64(0..700)));
+            let cost = Cost::new(rng.u64(0..=6));
+            let charges = |policies| {
+                let [policy, banned]: &[Policy; 2] = policies;
+                [Charge::new(policy, &key, cost), Charge::new(banned, &key, Cost::ONE)]
+            };
+            let alone = charges(&alone);
+            let mut mixed = charges(&beside).to_vec();
+            // A shadow charge may also share an enforced charge's quota.
+            for policy in [&shadow, &beside[0]].into_iter().take(rng.usize(0..=2)) {
+                let charge = Charge::new(policy, &key, Cost::new(rng.u64(0..=3)));
+                mixed.insert(rng.usize(0..=mixed.len()), charge.shadow());
+            }
+            let (expected, found) = (decide(store, &alone).await, decide(store, &mixed).await);
+            let enforced = mixed.iter().zip(found.decisions()).filter(|(it, _)| it.enforce);
+            for (expected, (charge, found)) in expected.decisions().iter().zip(enforced) {
+                let case = format!("{kind:?} beside {shadow}, step {step}: {charge:?}");
+                let shown = |it: &Decision| (it.denies(), it.remaining);
+                assert_eq!(shown(expected), shown(found), "{case}");
+                assert!(!is_exact || expected == found, "{case}: {expected:?} {found:?}");
+            }
+            assert_eq!(expected.is_admitted(), found.is_admitted(), "{kind:?} beside {shadow}");
+            // Without a clock that stands still, the two policies would differ by rounding.
+            let actual = rng.u64(0..=6);
+            for receipt in alone_and(&expected, &alone, &found, &mixed).filter(|_| is_exact) {
+                let is_shadow = receipt.policy.name() == shadow.name();
+                settle(store, &receipt, if is_shadow { rng.u64(0..=6) } else { actual }).await;
+            }
+        }
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(1);
+const LONGEST_PERMIT: Duration = Duration::from_secs(3_600);
+
+/// Every kind of policy, beside every kind of shadow policy.
+fn pairs(window: Duration) -> impl Iterator<Item = (Kind, Kind)> {
+    let limits = MODES.into_iter().chain([Algorithm::ConcurrentRequests]).map(Kind::Limit);
+    let shadows: Vec<_> =
+        limits.clone().chain([true, false].map(|denials| penalty(window, denials))).collect();
+    limits.flat_map(move |limit| shadows.clone().into_iter().map(move |shadow| (limit, shadow)))
+}
+
+fn penalty(window: Duration, counts_denials: bool) -> Kind {
+    let (block, max_block, forget_after) = (window.into(), window.into(), window.into());
+    Kind::Penalty(Terms { block, factor: 1, max_block, forget_after, counts_denials })
+}
+
+/// The receipts of both requests.
+fn alone_and<'a>(
+    expected: &'a Verdict,
+    alone: &'a [Charge<'_>],
+    found: &'a Verdict,
+    mixed: &'a [Charge<'_>],
+) -> impl Iterator<Item = Receipt> + 'a {
+    expected.receipts(alone, fresh_id).chain(found.receipts(mixed, fresh_id))
 }
 
 /// A request can have ten policies, each with its own key.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
-use tollgate_core::{Cost, Policy, Store, StoreError, Verdict};
+use tollgate_core::{Cost, Policy, Source, Store, StoreError, Verdict};
 
 use super::receipts::{receipts, settle};
 use super::row::Row;
@@ -91,6 +91,10 @@ impl<St: Store> Drop for CancelGuard<St> {
                         if let Ok(verdict) = reply.await
                             && verdict.is_admitted()
                         {
+                            // The local store has charged the request after it was dropped.
+                            let is_late = verdict.source() == Source::Local;
+                            let refunds: fn(&Policy) -> bool =
+                                if is_late { |_| true } else { refunds };
                             drop(Self::charged(&layer, &rows, verdict, refunds));
                         }
                     });

@@ -9,7 +9,7 @@ use tollgate::policy::{Cost, OnStoreError};
 use tollgate::store::{Charge, ManualClock, Micros, ReceiptId, Settlement, Source};
 use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer, Store, StoreExt};
 
-use tower::Layer;
+use tower::{Layer, ServiceExt};
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -300,6 +300,27 @@ async fn local_charges_are_settled_locally() {
     }
     assert_eq!(store.settled(), 2, "the remote store settled only its own charge");
     assert_eq!(left(&local, &policy.share(1, 2).unwrap()).await, 3);
+}
+
+/// The local store decides after the client has left, because the store failed only then.
+#[tokio::test]
+async fn departed_request_is_not_charged_locally() {
+    let (store, (_, local)) = (remote(), memory());
+    let fallback = store.clone().or_local(local.clone());
+    let rate = on("rate", 8, OnStoreError::Local);
+    let permits = Policy::concurrent_requests("permits", 6, Duration::from_secs(60)).unwrap();
+    let service = limited(&fallback, [&rate, &permits].map(|it| Limit::global(it.clone())));
+    store.hold();
+    store.fail(Fault::NotCharged);
+    let leaving = tokio::spawn(service.oneshot(get()));
+    settle_down().await;
+    leaving.abort();
+    settle_down().await;
+    store.release();
+    settle_down().await;
+    for (policy, share) in [(rate, 4), (permits, 3)] {
+        assert_eq!(left(&local, &policy.share(1, 2).unwrap()).await, share, "{policy}");
+    }
 }
 
 #[tokio::test]

@@ -388,6 +388,7 @@ const OPEN: Drawn = Drawn {
 const WAITS: Drawn =
     Drawn { on_exceeded: OnExceeded::Wait { max: Duration::from_secs(60) }, ..OPEN };
 const PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..WAITS };
+const SHADOW_PERMIT: Drawn = Drawn { kind: Kind::InFlight, ..OPEN };
 const OF_CLIENT: Drawn = Drawn { key: Keyed::Client, ..OPEN };
 const LOCAL: Drawn = Drawn { on_store_error: OnStoreError::Local, ..OPEN };
 const CLOSED: Drawn = Drawn { on_store_error: OnStoreError::Closed, ..OPEN };
@@ -422,6 +423,9 @@ fn shadow_policies_change_no_known_case() {
         ("order of waiters", PERMIT, COSTLY, 99, arrivals_before_retry()),
         ("closed beside local", LOCAL, CLOSED, 1, vec![FAIL, SEND, SEND]),
         ("closed beside open", OPEN, CLOSED, 1, vec![FAIL, SEND, SEND]),
+        ("a client that leaves while the store fails", LOCAL, SHADOW_PERMIT, 1, {
+            vec![Step::Hold, FAIL, SEND, Step::Leave(0), Step::Release, SEND]
+        }),
         ("delay", OPEN, QUEUE, 1, vec![SEND, Step::Pass(10_000), SEND]),
     ] {
         let (limits, shadows) = (vec![limit], vec![(0, shadow)]);

@@ -103,7 +103,7 @@ pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Stor
     let mut rng = Rng::with_seed(seed());
     // In real time, no unit is refilled and no block ends during the check.
     let window = if is_exact { SHORT } else { LONG };
-    for (number, (kind, shadow)) in pairs(window).enumerate() {
+    for (number, (kind, shadow)) in pairs(window, &mut rng).into_iter().enumerate() {
         let build = |name: &str, limit, kind| {
             let is_permit = kind == Kind::Limit(Algorithm::ConcurrentRequests);
             let window = if is_permit { window.min(LONGEST_PERMIT) } else { window };
@@ -134,9 +134,10 @@ pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Stor
             let enforced = mixed.iter().zip(found.decisions()).filter(|(it, _)| it.enforce);
             for (expected, (charge, found)) in expected.decisions().iter().zip(enforced) {
                 let case = format!("{kind:?} beside {shadow}, step {step}: {charge:?}");
-                let shown = |it: &Decision| (it.denies(), it.remaining);
-                assert_eq!(shown(expected), shown(found), "{case}");
-                assert!(!is_exact || expected == found, "{case}: {expected:?} {found:?}");
+                let units = |it: &Decision| (it.denies(), it.remaining);
+                assert_eq!(units(expected), units(found), "{case}");
+                let times = |it: &Decision| (it.retry_after(), it.delay(), it.reset_after);
+                assert!(!is_exact || times(expected) == times(found), "{case}: {found:?}");
             }
             assert_eq!(expected.is_admitted(), found.is_admitted(), "{kind:?} beside {shadow}");
             // Without a clock that stands still, the two policies would differ by rounding.
@@ -152,12 +153,13 @@ pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Stor
 const SHORT: Duration = Duration::from_millis(1);
 const LONGEST_PERMIT: Duration = Duration::from_secs(3_600);
 
-/// Every kind of policy, beside every kind of shadow policy.
-fn pairs(window: Duration) -> impl Iterator<Item = (Kind, Kind)> {
+/// Every kind of policy, each beside some kinds of shadow policies.
+fn pairs(window: Duration, rng: &mut Rng) -> Vec<(Kind, Kind)> {
     let limits = MODES.into_iter().chain([Algorithm::ConcurrentRequests]).map(Kind::Limit);
-    let shadows: Vec<_> =
-        limits.clone().chain([true, false].map(|denials| penalty(window, denials))).collect();
-    limits.flat_map(move |limit| shadows.clone().into_iter().map(move |shadow| (limit, shadow)))
+    let penalties = [true, false].map(|counts_denials| penalty(window, counts_denials));
+    let shadows: Vec<_> = limits.clone().chain(penalties).collect();
+    let mut any = || shadows[rng.usize(..shadows.len())];
+    limits.flat_map(|limit| [(); 3].map(|()| (limit, any()))).collect()
 }
 
 fn penalty(window: Duration, counts_denials: bool) -> Kind {

@@ -265,6 +265,24 @@ fn overflow_shadow_never_denies() {
     assert!(store.decide(&charges).into_inner().expect("decides").is_admitted());
 }
 
+#[test]
+fn dry_charges_use_no_overflow_units() {
+    let (store, _clock) = build(|store| store.max_keys(1));
+    let policy = per_minute(5);
+    charge(&store, &policy, &numbered(0), 1);
+    let (a, b) = (numbered(1), numbered(2));
+    let enforced = Charge::new(&policy, &a, Cost::new(2));
+    let dry = Charge::new(&policy, &b, Cost::new(4)).dry();
+    for (charges, left) in [([enforced, dry], 3), ([dry, enforced], 1)] {
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        assert!(verdict.is_admitted(), "{verdict:?}");
+        let foreseen = charges.iter().zip(verdict.decisions()).find(|(charge, _)| charge.dry);
+        let (_, foreseen) = foreseen.expect("a dry charge");
+        assert!(foreseen.denies() && foreseen.remaining == left, "{foreseen:?}");
+    }
+    assert_eq!(store.stats().overflowed, 2, "dry charges take no units");
+}
+
 proptest! {
     /// Forgetting keys changes no answer for a key that has an entry. A store with room for few
     /// keys agrees with a store that has room for all keys on those inserted first.

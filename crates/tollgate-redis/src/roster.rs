@@ -86,8 +86,7 @@ impl Process {
             if let Some(answer) = self.heartbeat().await {
                 count.store(counts.learn(answer, Instant::now()), Ordering::Relaxed);
             }
-            let pause = FOR_EACH * count.load(Ordering::Relaxed);
-            let pause = pause.clamp(HEARTBEAT, LONGEST);
+            let pause = pause(count.load(Ordering::Relaxed));
             // Processes that started together must not call together.
             sleep(pause * 9 / 10 + self.random.up_to(pause / 5)).await;
         }
@@ -116,6 +115,11 @@ impl Process {
     }
 }
 
+/// The average pause between two heartbeats of a process, if there are `count` processes.
+fn pause(count: u32) -> Duration {
+    (FOR_EACH * count).clamp(HEARTBEAT, LONGEST)
+}
+
 /// The largest answers in this period and in the period before.
 #[derive(Debug, Default)]
 struct Counts {
@@ -138,6 +142,15 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_processes_pause_for_longer() {
+        for (count, millis) in
+            [(0, 1_000), (333, 1_000), (334, 1_002), (1_333, 3_999), (1_334, 4_000), (9_999, 4_000)]
+        {
+            assert_eq!(pause(count), Duration::from_millis(millis), "{count} processes");
+        }
+    }
 
     #[test]
     fn smaller_counts_need_a_full_period() {

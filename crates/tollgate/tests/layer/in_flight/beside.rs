@@ -1,5 +1,6 @@
 //! Concurrency limits together with other features: queues, costs, headers, settling.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::Method;
@@ -39,6 +40,33 @@ async fn waiter_enters_when_a_permit_returns() {
     assert_eq!(denied.status(), 429);
     assert!(start.elapsed() > max - Duration::from_millis(100), "{:?}", start.elapsed());
     kept.abort();
+}
+
+/// Each layer has its own wait queue, like another process.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_two_processes_enter_one_by_one() {
+    let store = on_tokio_time();
+    let slow = Slow::default();
+    let wait = OnExceeded::Wait { max: Duration::from_secs(60) };
+    let process = || {
+        let limit = Limit::global(at_once(1)).on_exceeded(wait);
+        layer(&store, [limit]).layer(slow.service())
+    };
+    let processes = [process(), process()];
+    let mut requests = Vec::new();
+    for service in [0, 0, 1, 0, 1].map(|number| &processes[number]) {
+        requests.push(tokio::spawn(service.clone().oneshot(get())));
+        settle_down().await;
+    }
+    for finished in 0..=requests.len() {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(requests.iter().filter(|request| request.is_finished()).count(), finished);
+        slow.go.notify_one();
+    }
+    for request in requests {
+        assert_eq!(request.await.unwrap().unwrap().status(), 200);
+    }
+    assert_eq!(slow.most.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::policy::Cost;
+use tollgate::policy::{Cost, Strikes};
 use tollgate::{Costs, Limit, Policy, Store};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -123,4 +124,36 @@ async fn only_count_only_limits_refund() {
     let service = limited(&store, limits);
     assert_eq!(status(&service).await, 200);
     assert_eq!((left(&store, &logins()).await, left(&store, &all).await), (5, 9));
+}
+
+/// Two limits and a penalty of the same layer, each with its own condition.
+#[tokio::test]
+async fn each_limit_counts_its_own_responses() {
+    let (_, store) = memory();
+    let client = Limit::global(log("denied", 5)).cost(1);
+    let strikes = Strikes::of_failures(3, Duration::from_secs(60));
+    let locked = client.penalty("locked", strikes).unwrap();
+    let counted = |limit: Limit, statuses: &'static [u16]| {
+        limit.count_only(move |response| statuses.contains(&response.status.as_u16()))
+    };
+    let limits = [
+        counted(client, &[401]),
+        counted(Limit::global(log("broken", 7)).cost(2), &[500]),
+        counted(locked, &[401, 500]),
+    ];
+    let policies = limits.each_ref().map(|limit| limit.policy().clone());
+    let service = layer(&store, limits).layer(service_fn(|request: Request<()>| {
+        let mut response = Response::new(Full::<Bytes>::default());
+        *response.status_mut() = request.uri().path()[1..].parse().unwrap();
+        std::future::ready(Ok::<_, Infallible>(response))
+    }));
+    for (path, expected) in
+        [("/200", [5, 7, 3]), ("/401", [4, 7, 2]), ("/500", [4, 5, 1]), ("/200", [4, 5, 1])]
+    {
+        let answer = service.clone().oneshot(request(http::Method::GET, path)).await.unwrap();
+        assert_eq!(answer.status().as_str(), &path[1..]);
+        for (policy, expected) in policies.iter().zip(expected) {
+            assert_eq!(left(&store, policy).await, expected, "{policy} after {path}");
+        }
+    }
 }

@@ -158,6 +158,30 @@ async fn unsettled_reservation_lapses_to_estimate() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_limit_has_its_own_deadline() {
+    let daily = log("daily", 1_000);
+    let limits = || {
+        let short = Reserve::by_handler().lapse_after(Duration::from_secs(5));
+        let long = Reserve::by_handler().lapse_after(Duration::from_secs(10));
+        [estimated().reserve(short), Limit::global(daily.clone()).cost(200).reserve(long)]
+    };
+    for (after, expected) in [(4, [1_000, 1_000]), (7, [900, 1_000]), (11, [900, 800])] {
+        let store = on_tokio_time();
+        let kept = Arc::<Mutex<Option<Reservation>>>::default();
+        let keep = Arc::clone(&kept);
+        let service = with_reservation(&store, limits(), move |reservation| {
+            *keep.lock() = Some(reservation);
+        });
+        service.oneshot(get()).await.unwrap();
+        let reservation = kept.lock().take().unwrap();
+        advance(Duration::from_secs(after)).await;
+        reservation.settle(Cost::ZERO);
+        let left = [left(&store, &tokens()).await, left(&store, &daily).await];
+        assert_eq!(left, expected, "after {after} s");
+    }
+}
+
 #[tokio::test]
 async fn response_header_settles_actual_cost() {
     for (values, expected) in [

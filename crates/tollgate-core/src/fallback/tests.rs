@@ -279,8 +279,8 @@ impl Store for Capped {
     }
 }
 
-/// Returns whether the request passes, and the decisions of its enforced charges. A policy that
-/// fails open does not decide.
+/// Returns whether the request passes, and its enforced charges' decisions. A policy that fails open
+/// does not decide.
 fn outcome(store: Stub, charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
     let enforced = || charges.iter().filter(|charge| charge.enforce);
     match now(store.or_local(Capped).decide(charges)) {

@@ -96,12 +96,12 @@ pub async fn shadow_counts_only_admitted_requests<H: Harness>(_: &H, store: &H::
 }
 
 /// A shadow charge changes no decision on the request's other charges and on later requests, in any
-/// position and however it is settled. Two policies get the same requests, one of them beside shadow
-/// charges.
+/// position and with any settlement. Two policies get the same requests, and the second policy's
+/// requests also have shadow charges.
 pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Store) {
     let is_exact = harness.advance(Micros::ZERO);
     let mut rng = Rng::with_seed(seed());
-    // In real time, no unit is refilled and no block ends during the check.
+    // In real time, no unit is refilled and no block expires during the check.
     let window = if is_exact { SHORT } else { LONG };
     for (number, (kind, shadow)) in pairs(window, &mut rng).into_iter().enumerate() {
         let build = |name: &str, limit, kind| {
@@ -140,7 +140,7 @@ pub async fn shadow_changes_no_decision<H: Harness>(harness: &H, store: &H::Stor
                 assert!(!is_exact || times(expected) == times(found), "{case}: {found:?}");
             }
             assert_eq!(expected.is_admitted(), found.is_admitted(), "{kind:?} beside {shadow}");
-            // Without a clock that stands still, the two policies would differ by rounding.
+            // In real time, refunds to the two policies could differ by a unit.
             let actual = rng.u64(0..=6);
             for receipt in alone_and(&expected, &alone, &found, &mixed).filter(|_| is_exact) {
                 let is_shadow = receipt.policy.name() == shadow.name();

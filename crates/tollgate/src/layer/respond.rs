@@ -133,7 +133,7 @@ pub(super) fn finish<St: Store, B>(
     in_flight
 }
 
-/// Tells clients that the local store decided a policy with a share of its quota. Clients do not
+/// Adds the reason if the local store decided a policy with a share of its quota. Clients do not
 /// know shadow policies, and a policy that failed open has no reduced capacity.
 #[inline]
 fn add_reduced_capacity_reason<St>(layer: &LayerState<St>, headers: &mut HeaderMap, rows: &Rows) {

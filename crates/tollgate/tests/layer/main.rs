@@ -22,6 +22,7 @@ mod nesting;
 mod obeying;
 mod outages;
 mod penalties;
+mod processes;
 mod queue;
 mod readiness;
 #[cfg(feature = "jwt-rust-crypto")]

@@ -1,236 +1,30 @@
 //! A shadow policy changes no decision, no wait and no order, in any state of the store.
 
+mod plan;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate::headers::{self, HeaderOptions};
-use tollgate::key::{ClientIp, Header};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
-use tollgate::policy::{Cost, OnStoreError, Strikes};
+use tollgate::limit::OnExceeded;
+use tollgate::policy::OnStoreError;
 use tollgate::store::AnyStore;
-use tollgate::{Costs, Limit, Policy, Quota, StoreExt};
+use tollgate::{Limit, StoreExt};
 use tollgate_store_tests::is_long;
 use tower::{Layer, ServiceExt, service_fn};
 
+use self::plan::{COST, Drawn, Keyed, Kind, Plan, Settled, Step, TENANT, plan};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
-
-const WINDOW: Duration = Duration::from_secs(10);
-const COST: &str = "x-cost";
-const TENANT: &str = "x-tenant";
-
-/// Requests to a layer, and shadow policies that must not change their responses.
-#[derive(Clone, Debug)]
-struct Plan {
-    limits: Vec<Drawn>,
-    shadows: Vec<(usize, Drawn)>,
-    places: usize,
-    /// Whether the store can fail and delay its replies, otherwise it always replies immediately.
-    is_remote: bool,
-    steps: Vec<Step>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Drawn {
-    kind: Kind,
-    units: u64,
-    key: Keyed,
-    /// Each request costs 1, otherwise its own number of units.
-    is_flat: bool,
-    on_exceeded: OnExceeded,
-    on_store_error: OnStoreError,
-    shed: Option<OnStoreError>,
-    settled: Settled,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Log,
-    Bucket,
-    Queue,
-    InFlight,
-    Denials,
-    Failures,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Keyed {
-    Global,
-    Client,
-    Tenant,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Settled {
-    Never,
-    ByStatus,
-    ByHeader,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Send { client: u8, has_tenant: bool, cost: u64, status: u16, takes: u64 },
-    Pass(u64),
-    Fail(Option<Fault>),
-    Hold,
-    Release,
-    Leave(usize),
-}
-
-fn drawn() -> impl Strategy<Value = Drawn> {
-    use OnStoreError::{Closed, Local, Open};
-    let kind = prop::sample::select(vec![
-        Kind::Log,
-        Kind::Log,
-        Kind::Bucket,
-        Kind::Queue,
-        Kind::InFlight,
-        Kind::Denials,
-        Kind::Failures,
-    ]);
-    let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
-    let on_exceeded = prop_oneof![
-        2 => Just(OnExceeded::Reject),
-        3 => (1..60_u64).prop_map(|max| OnExceeded::Wait { max: Duration::from_secs(max) }),
-        1 => Just(OnExceeded::Annotate),
-    ];
-    let on_store_error = prop::sample::select(vec![Open, Closed, Local]);
-    let shed = prop::sample::select(vec![None, None, Some(Open), Some(Closed), Some(Local)]);
-    let settled = prop::sample::select(vec![Settled::Never, Settled::ByStatus, Settled::ByHeader]);
-    (kind, 1..4_u64, key, any::<bool>(), on_exceeded, on_store_error, shed, settled).prop_map(
-        |(kind, units, key, is_flat, on_exceeded, on_store_error, shed, settled)| Drawn {
-            kind,
-            units,
-            key,
-            is_flat,
-            on_exceeded,
-            on_store_error,
-            shed,
-            settled,
-        },
-    )
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let status = prop::sample::select(vec![200, 401]);
-    let takes = prop::sample::select(vec![0, 0, 1_500, 12_000]);
-    let fault = prop::sample::select(vec![
-        None,
-        Some(Fault::NotCharged),
-        Some(Fault::MaybeCharged),
-        Some(Fault::Overloaded),
-        Some(Fault::Invalid),
-    ]);
-    prop_oneof![
-        12 => (1..4_u8, any::<bool>(), 0..5_u64, status, takes).prop_map(
-            |(client, has_tenant, cost, status, takes)| {
-                Step::Send { client, has_tenant, cost, status, takes }
-            }
-        ),
-        4 => (1..12_000_u64).prop_map(Step::Pass),
-        2 => fault.prop_map(Step::Fail),
-        1 => Just(Step::Hold),
-        1 => Just(Step::Release),
-        1 => (0..40_usize).prop_map(Step::Leave),
-    ]
-}
-
-fn plan() -> impl Strategy<Value = Plan> {
-    let limits = prop::collection::vec(drawn(), 1..4);
-    let shadows = prop::collection::vec((0..4_usize, drawn()), 1..4);
-    let steps = prop::collection::vec(step(), 1..40);
-    (limits, shadows, 1..9_usize, any::<bool>(), steps).prop_map(
-        |(mut limits, mut shadows, places, is_remote, steps)| {
-            // A request with only shadow policies waits for the store's reply, too.
-            if let Keyed::Tenant = limits[0].key {
-                limits[0].key = Keyed::Client;
-            }
-            // A layer has at most one queue that delays requests.
-            let is_queue = |limit: &&mut Drawn| limit.kind == Kind::Queue;
-            for limit in limits.iter_mut().filter(is_queue).skip(1) {
-                limit.kind = Kind::Log;
-            }
-            // A penalty for denials cannot be in a layer with waiting requests.
-            let waits = limits.iter().any(Drawn::waits);
-            let all = limits.iter_mut().chain(shadows.iter_mut().map(|(_, limit)| limit));
-            for limit in all.filter(|limit| waits && limit.kind == Kind::Denials) {
-                limit.kind = Kind::Failures;
-            }
-            Plan { limits, shadows, places, is_remote, steps }
-        },
-    )
-}
-
-impl Drawn {
-    const fn is_penalty(&self) -> bool {
-        matches!(self.kind, Kind::Denials | Kind::Failures)
-    }
-
-    const fn waits(&self) -> bool {
-        matches!(self.on_exceeded, OnExceeded::Wait { .. }) && !self.is_penalty()
-    }
-
-    fn limit(&self, name: &str) -> Limit {
-        let limit = self.keyed(self.policy(name));
-        let limit = match self.kind {
-            Kind::Denials => return limit,
-            Kind::Failures => return limit.count_only(|response| response.status == 401),
-            Kind::InFlight => return limit.on_exceeded(self.on_exceeded),
-            Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
-        };
-        let limit = limit.on_exceeded(self.on_exceeded);
-        match self.settled {
-            Settled::Never => limit,
-            Settled::ByStatus => limit.count_only(|response| response.status == 401),
-            Settled::ByHeader => limit.reserve(Reserve::by_handler().or_by_header(headers::COST)),
-        }
-    }
-
-    fn policy(&self, name: &str) -> Policy {
-        let quota = Quota::new(self.units, WINDOW);
-        let policy = match self.kind {
-            Kind::Log => Policy::sliding_window_log(name, quota),
-            Kind::Bucket => Policy::token_bucket(name, quota),
-            Kind::Queue => Policy::leaky_bucket(name, quota),
-            Kind::InFlight => Policy::concurrent_requests(name, self.units, 60 * WINDOW),
-            Kind::Denials => {
-                Policy::penalty(name, Strikes::of_denials(self.units, WINDOW).block(WINDOW))
-            }
-            Kind::Failures => {
-                Policy::penalty(name, Strikes::of_failures(self.units, WINDOW).block(WINDOW))
-            }
-        };
-        let policy = policy.unwrap().with_on_store_error(self.on_store_error);
-        self.shed.into_iter().fold(policy, Policy::with_shed)
-    }
-
-    fn keyed(&self, policy: Policy) -> Limit {
-        match self.key {
-            Keyed::Global => Limit::global(policy),
-            Keyed::Client => Limit::new(policy, ClientIp::peer()),
-            Keyed::Tenant => {
-                let tenant = Header::trust_unverified(HeaderName::from_static(TENANT));
-                Limit::new(policy, tenant).on_missing_key(OnMissingKey::Deny)
-            }
-        }
-    }
-
-    fn costs(&self) -> Costs {
-        if self.is_flat {
-            return Costs::flat(Cost::ONE);
-        }
-        Costs::default().from_fn(|head| head.headers[COST].to_str().ok()?.parse::<u64>().ok())
-    }
-}
 
 impl Plan {
     fn limits(&self, with_shadows: bool) -> Vec<Limit> {

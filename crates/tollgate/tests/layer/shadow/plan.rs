@@ -1,0 +1,221 @@
+//! Random layers and requests, and the limits that they describe.
+
+use std::time::Duration;
+
+use http::HeaderName;
+use proptest::prelude::*;
+use tollgate::headers;
+use tollgate::key::{ClientIp, Header};
+use tollgate::limit::{OnExceeded, OnMissingKey, Reserve};
+use tollgate::policy::{Cost, OnStoreError, Strikes};
+use tollgate::{Costs, Limit, Policy, Quota};
+
+use crate::stage::Fault;
+
+const WINDOW: Duration = Duration::from_secs(10);
+pub(super) const COST: &str = "x-cost";
+pub(super) const TENANT: &str = "x-tenant";
+
+/// Requests to a layer, and shadow policies that must not change their responses.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) limits: Vec<Drawn>,
+    pub(super) shadows: Vec<(usize, Drawn)>,
+    pub(super) places: usize,
+    /// Whether the store can fail and delay its replies, otherwise it always replies immediately.
+    pub(super) is_remote: bool,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drawn {
+    pub(super) kind: Kind,
+    pub(super) units: u64,
+    pub(super) key: Keyed,
+    /// Each request costs 1, otherwise its own number of units.
+    pub(super) is_flat: bool,
+    pub(super) on_exceeded: OnExceeded,
+    pub(super) on_store_error: OnStoreError,
+    pub(super) shed: Option<OnStoreError>,
+    pub(super) settled: Settled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Log,
+    Bucket,
+    Queue,
+    InFlight,
+    Denials,
+    Failures,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Keyed {
+    Global,
+    Client,
+    Tenant,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Settled {
+    Never,
+    ByStatus,
+    ByHeader,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Send { client: u8, has_tenant: bool, cost: u64, status: u16, takes: u64 },
+    Pass(u64),
+    Fail(Option<Fault>),
+    Hold,
+    Release,
+    Leave(usize),
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    use OnStoreError::{Closed, Local, Open};
+    let kind = prop::sample::select(vec![
+        Kind::Log,
+        Kind::Log,
+        Kind::Bucket,
+        Kind::Queue,
+        Kind::InFlight,
+        Kind::Denials,
+        Kind::Failures,
+    ]);
+    let key = prop::sample::select(vec![Keyed::Global, Keyed::Client, Keyed::Tenant]);
+    let on_exceeded = prop_oneof![
+        2 => Just(OnExceeded::Reject),
+        3 => (1..60_u64).prop_map(|max| OnExceeded::Wait { max: Duration::from_secs(max) }),
+        1 => Just(OnExceeded::Annotate),
+    ];
+    let on_store_error = prop::sample::select(vec![Open, Closed, Local]);
+    let shed = prop::sample::select(vec![None, None, Some(Open), Some(Closed), Some(Local)]);
+    let settled = prop::sample::select(vec![Settled::Never, Settled::ByStatus, Settled::ByHeader]);
+    (kind, 1..4_u64, key, any::<bool>(), on_exceeded, on_store_error, shed, settled).prop_map(
+        |(kind, units, key, is_flat, on_exceeded, on_store_error, shed, settled)| Drawn {
+            kind,
+            units,
+            key,
+            is_flat,
+            on_exceeded,
+            on_store_error,
+            shed,
+            settled,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let status = prop::sample::select(vec![200, 401]);
+    let takes = prop::sample::select(vec![0, 0, 1_500, 12_000]);
+    let fault = prop::sample::select(vec![
+        None,
+        Some(Fault::NotCharged),
+        Some(Fault::MaybeCharged),
+        Some(Fault::Overloaded),
+        Some(Fault::Invalid),
+    ]);
+    prop_oneof![
+        12 => (1..4_u8, any::<bool>(), 0..5_u64, status, takes).prop_map(
+            |(client, has_tenant, cost, status, takes)| {
+                Step::Send { client, has_tenant, cost, status, takes }
+            }
+        ),
+        4 => (1..12_000_u64).prop_map(Step::Pass),
+        2 => fault.prop_map(Step::Fail),
+        1 => Just(Step::Hold),
+        1 => Just(Step::Release),
+        1 => (0..40_usize).prop_map(Step::Leave),
+    ]
+}
+
+pub(super) fn plan() -> impl Strategy<Value = Plan> {
+    let limits = prop::collection::vec(drawn(), 1..4);
+    let shadows = prop::collection::vec((0..4_usize, drawn()), 1..4);
+    let steps = prop::collection::vec(step(), 1..40);
+    (limits, shadows, 1..9_usize, any::<bool>(), steps).prop_map(
+        |(mut limits, mut shadows, places, is_remote, steps)| {
+            // A request with only shadow policies waits for the store's reply, too.
+            if let Keyed::Tenant = limits[0].key {
+                limits[0].key = Keyed::Client;
+            }
+            // A layer has at most one queue that delays requests.
+            let is_queue = |limit: &&mut Drawn| limit.kind == Kind::Queue;
+            for limit in limits.iter_mut().filter(is_queue).skip(1) {
+                limit.kind = Kind::Log;
+            }
+            // A penalty for denials cannot be in a layer with waiting requests.
+            let waits = limits.iter().any(Drawn::waits);
+            let all = limits.iter_mut().chain(shadows.iter_mut().map(|(_, limit)| limit));
+            for limit in all.filter(|limit| waits && limit.kind == Kind::Denials) {
+                limit.kind = Kind::Failures;
+            }
+            Plan { limits, shadows, places, is_remote, steps }
+        },
+    )
+}
+
+impl Drawn {
+    const fn is_penalty(&self) -> bool {
+        matches!(self.kind, Kind::Denials | Kind::Failures)
+    }
+
+    const fn waits(&self) -> bool {
+        matches!(self.on_exceeded, OnExceeded::Wait { .. }) && !self.is_penalty()
+    }
+
+    pub(super) fn limit(&self, name: &str) -> Limit {
+        let limit = self.keyed(self.policy(name));
+        let limit = match self.kind {
+            Kind::Denials => return limit,
+            Kind::Failures => return limit.count_only(|response| response.status == 401),
+            Kind::InFlight => return limit.on_exceeded(self.on_exceeded),
+            Kind::Log | Kind::Bucket | Kind::Queue => limit.costs(self.costs()),
+        };
+        let limit = limit.on_exceeded(self.on_exceeded);
+        match self.settled {
+            Settled::Never => limit,
+            Settled::ByStatus => limit.count_only(|response| response.status == 401),
+            Settled::ByHeader => limit.reserve(Reserve::by_handler().or_by_header(headers::COST)),
+        }
+    }
+
+    fn policy(&self, name: &str) -> Policy {
+        let quota = Quota::new(self.units, WINDOW);
+        let policy = match self.kind {
+            Kind::Log => Policy::sliding_window_log(name, quota),
+            Kind::Bucket => Policy::token_bucket(name, quota),
+            Kind::Queue => Policy::leaky_bucket(name, quota),
+            Kind::InFlight => Policy::concurrent_requests(name, self.units, 60 * WINDOW),
+            Kind::Denials => {
+                Policy::penalty(name, Strikes::of_denials(self.units, WINDOW).block(WINDOW))
+            }
+            Kind::Failures => {
+                Policy::penalty(name, Strikes::of_failures(self.units, WINDOW).block(WINDOW))
+            }
+        };
+        let policy = policy.unwrap().with_on_store_error(self.on_store_error);
+        self.shed.into_iter().fold(policy, Policy::with_shed)
+    }
+
+    fn keyed(&self, policy: Policy) -> Limit {
+        match self.key {
+            Keyed::Global => Limit::global(policy),
+            Keyed::Client => Limit::new(policy, ClientIp::peer()),
+            Keyed::Tenant => {
+                let tenant = Header::trust_unverified(HeaderName::from_static(TENANT));
+                Limit::new(policy, tenant).on_missing_key(OnMissingKey::Deny)
+            }
+        }
+    }
+
+    fn costs(&self) -> Costs {
+        if self.is_flat {
+            return Costs::flat(Cost::ONE);
+        }
+        Costs::default().from_fn(|head| head.headers[COST].to_str().ok()?.parse::<u64>().ok())
+    }
+}

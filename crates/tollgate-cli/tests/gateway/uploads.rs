@@ -108,6 +108,35 @@ async fn h2c_upload_receives_its_rejection() {
     assert_eq!(post(["python3", "-c", &python], &gateway, 20, "/nowhere"), expected);
 }
 
+/// curl 7.88 fails if an HTTP/2 stream is reset before it has sent the entire body.
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_upload_receives_its_rejection() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "routes:\n\
+         - {{name: api, path: /api/*, target: 'http://{}'}}\n\
+         - {{name: small, path: /small, target: {{url: 'http://{}', maxBodyBytes: 999999}}}}\n\
+         apis: [{{identifier: upload, path: /api/upload, limit: 1, window: 1h}}]\n",
+        upstream.address, upstream.address
+    );
+    let gateway = Gateway::start(&lines);
+    assert_eq!(Client::new(gateway.address).get("/api/upload").await.status, 200);
+    let file = gateway.file("body");
+    for size in [1_100_000, SIZE] {
+        std::fs::write(&file, "x".repeat(size)).unwrap();
+        for (path, status) in [("/api/upload", 429), ("/nowhere", 404), ("/small", 413)] {
+            let output = Command::new("curl")
+                .args(["-sS", "--http2-prior-knowledge", "-w", " %{http_code}", "--data-binary"])
+                .arg(format!("@{}", file.display()))
+                .arg(format!("http://{}{path}", gateway.address))
+                .output()
+                .unwrap();
+            let answer = String::from_utf8(output.stdout).unwrap();
+            assert!(answer.ends_with(&format!("}} {status}")), "{size} {path}: {answer:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn early_target_response_is_forwarded() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

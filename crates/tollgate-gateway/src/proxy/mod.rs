@@ -13,6 +13,7 @@ mod body;
 mod head;
 mod upstream;
 
+pub(crate) use self::body::discard::{LONGEST, MOST_BYTES, QUIET};
 pub(crate) use self::body::request_body::{ReadAhead, ReadBody};
 pub(crate) use self::body::upload::Received;
 pub use self::body::{error::BodyError, request_body::RequestBody, timed::Timed};

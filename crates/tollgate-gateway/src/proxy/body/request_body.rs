@@ -10,9 +10,11 @@ use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::discard::discard;
 use super::error::BodyError;
 use super::whole::Whole;
 use crate::flow::size_with;
@@ -22,6 +24,7 @@ use crate::flow::size_with;
 pub struct RequestBody {
     read: Bytes,
     rest: Option<Whole>,
+    is_http2: bool,
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -52,7 +55,19 @@ pub(crate) trait ReadBody: Sized + Send {
 
 impl RequestBody {
     pub(crate) fn of(version: Version, body: Incoming) -> Self {
-        Self { rest: Some(Whole::of(version, body)), ..Self::default() }
+        let rest = Some(Whole::of(version, body));
+        Self { read: Bytes::new(), rest, is_http2: version == Version::HTTP_2, _room: None }
+    }
+}
+
+/// Reads the rest of an HTTP/2 stream, which would be reset otherwise. In HTTP/1, the connection
+/// discards the rest before it closes.
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        let rest = self.rest.take().filter(|rest| self.is_http2 && !rest.is_end_stream());
+        if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
+            runtime.spawn(discard(rest));
+        }
     }
 }
 

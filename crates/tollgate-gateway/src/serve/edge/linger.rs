@@ -6,10 +6,11 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::proxy::{LONGEST, MOST_BYTES, QUIET};
 
 #[derive(Debug)]
 pub(crate) struct Lingering {
@@ -48,15 +49,10 @@ impl Lingering {
     }
 }
 
-/// How long a client that should read its answer may send no bytes.
-const QUIET: Duration = Duration::from_secs(5);
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// How much a client may still send. Many clients send everything before they read.
-const MOST_BYTES: usize = 64 << 20;
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::super::activity::{Activity, Watched};

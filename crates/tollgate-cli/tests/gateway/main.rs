@@ -17,6 +17,7 @@ mod files;
 mod first_run;
 mod forwarding;
 mod fronts;
+mod http1;
 mod http2;
 mod keys;
 mod leaving;

@@ -21,7 +21,7 @@ pub use self::head::connection::Connection;
 pub(crate) use self::head::entrance::path as admitted_path;
 pub use self::head::entrance::{Meaning, admit, check_method, is_host_and_port};
 pub use self::head::fault::Fault;
-pub(crate) use self::head::fields::MOST_FIELDS;
+pub(crate) use self::head::fields::{MOST_FIELDS, MOST_HEAD_BYTES};
 pub use self::head::forwarded::{TrustedProxies, Via};
 pub use self::upstream::body::Body;
 pub(crate) use self::upstream::body::Watch;

@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use http::header::{
-    CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
+    CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING,
 };
-use http::uri::{Authority, PathAndQuery};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Extensions, Method, Request, Uri, Version};
 use tollgate_config::path::{PathFault, PathRules, RequestPath};
 
 use super::fault::Fault;
-use super::fields::MOST_FIELDS;
+use super::fields::{MOST_FIELDS, MOST_HEAD_BYTES};
 use super::hop;
 
 /// Brings a request into the form that routes, limits and the upstream see.
@@ -25,6 +26,14 @@ use super::hop;
 /// a length and a `Transfer-Encoding`, hyper has dropped the length.
 pub fn admit<B>(request: &mut Request<B>, paths: PathRules) -> Result<Meaning, Fault> {
     check_method(request.method())?;
+    // hyper limits the size in HTTP/2.
+    if request.version() < Version::HTTP_2 && head_bytes(request) > MOST_HEAD_BYTES {
+        return Err(Fault::LongHead);
+    }
+    // With another scheme, an HTTP proxy is asked to speak another protocol to that host.
+    if request.uri().scheme().is_some_and(|it| ![Scheme::HTTP, Scheme::HTTPS].contains(it)) {
+        return Err(Fault::Scheme);
+    }
     let host = set_host(request)?;
     set_path(request, paths)?;
     let is_http11 = request.version() == Version::HTTP_11;
@@ -74,6 +83,16 @@ pub fn check_method(method: &Method) -> Result<(), Fault> {
         return Err(Fault::Trace);
     }
     Ok(())
+}
+
+/// The size of an HTTP/1 head without optional spaces.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let host = uri.authority().map_or(0, |it| "https://".len() + it.as_str().len());
+    let target = uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
+    let headers: usize = request.headers().iter().map(line).sum();
+    request.method().as_str().len() + host + target + " HTTP/1.1 ".len() + headers + 4
 }
 
 fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {

@@ -1,6 +1,7 @@
 //! Why the gateway answers a request instead of an upstream.
 
 use bytes::Bytes;
+use http::header::{ALLOW, HeaderValue};
 use http::{Response, StatusCode};
 use tollgate::denial::problem_response;
 use tollgate_config::path::PathFault;
@@ -16,6 +17,8 @@ pub enum Fault {
     Path(#[from] PathFault),
     #[error("the request must name exactly one valid host")]
     Host,
+    #[error("the request target must start with `http://`, `https://` or `/`")]
+    Scheme,
     #[error("the request has an invalid or ambiguous body length")]
     Framing,
     #[error("the only supported transfer coding is `chunked`")]
@@ -84,6 +87,7 @@ impl Fault {
         match self {
             Self::Path(_) => (StatusCode::BAD_REQUEST, "bad-path"),
             Self::Host => (StatusCode::BAD_REQUEST, "bad-host"),
+            Self::Scheme => (StatusCode::BAD_REQUEST, "bad-scheme"),
             Self::Framing => (StatusCode::BAD_REQUEST, "bad-framing"),
             Self::Coding => (StatusCode::NOT_IMPLEMENTED, "unknown-coding"),
             Self::Head => (StatusCode::BAD_REQUEST, "bad-head"),
@@ -117,7 +121,13 @@ impl Fault {
     pub fn response<B: From<Bytes>>(self) -> Response<B> {
         let mut response =
             problem_response(self.status(), Some(self.code()), &format!("{self}.")).map(B::from);
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(METHODS));
+        }
         response.extensions_mut().insert(self);
         response
     }
 }
+
+/// The methods that the gateway forwards, apart from extensions.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";

@@ -32,7 +32,7 @@ use super::listener_settings::ListenerSettings;
 use super::slots::Slot;
 use super::streams::Streams;
 use crate::flow::{Paced, Share};
-use crate::proxy::{Body, Connection, LongPause, MOST_FIELDS, Received};
+use crate::proxy::{Body, Connection, LongPause, MOST_FIELDS, MOST_HEAD_BYTES, Received};
 use crate::serve::fronts::{forward_auth, rate_limit_service};
 use crate::serve::gateway::Gateway;
 use crate::trace::Traced;
@@ -141,7 +141,7 @@ where
     if is_http1 {
         let mut builder = http1::Builder::new();
         // hyper's timeout would include the time between requests, which has a longer limit.
-        builder.header_read_timeout(None).max_buf_size(HEAD_BYTES);
+        builder.header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
         if front == Front::ForwardAuth {
             builder.max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
         }
@@ -255,11 +255,11 @@ impl Upload {
 fn builder(patience: Patience, front: Front) -> auto::Builder<Streams> {
     let (resets, head_bytes) = match front {
         Front::RateLimitService => (SHARED_RESETS, SHARED_HEAD_BYTES),
-        Front::Proxy | Front::ForwardAuth => (RESETS, HEAD_BYTES as u32),
+        Front::Proxy | Front::ForwardAuth => (RESETS, MOST_HEAD_BYTES as u32),
     };
     let streams = Streams { stall: patience.stall, share: Share::default() };
     let mut builder = auto::Builder::new(streams);
-    builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES);
+    builder.http1().header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
     if front == Front::ForwardAuth {
         builder.http1().max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
     }
@@ -304,10 +304,8 @@ impl Accepted {
 /// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const HEAD_BYTES: usize = 64 * 1024;
-
-/// The same for a check, which contains a request's head and its proxy's headers.
-const CHECK_BYTES: usize = 2 * HEAD_BYTES;
+/// The maximum size of a check, which contains a request's head and its proxy's headers.
+const CHECK_BYTES: usize = 2 * MOST_HEAD_BYTES;
 
 /// More than a request may have, so the gateway decides about a head with too many headers.
 const MOST_CHECK_FIELDS: usize = 2 * MOST_FIELDS;

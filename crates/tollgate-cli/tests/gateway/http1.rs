@@ -1,14 +1,95 @@
 //! HTTP/1 clients that close their side early, send large heads, or speak an old version.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 
-use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange};
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use tokio::sync::Semaphore;
+
+use crate::support::{Client, Gateway, PATIENCE, RawUpstream, Upstream, exchange, until};
+
+/// Sends these bytes and then closes the sending side.
+fn half_closing(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream
+}
 
 fn read(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// An upstream that responds to `/slow` once per permit.
+async fn slow_upstream(answers: &Arc<Semaphore>) -> Upstream {
+    let answers = Arc::clone(answers);
+    Upstream::answering_later(move |seen| {
+        let (answers, is_slow) = (Arc::clone(&answers), seen.uri.path() == "/slow");
+        async move {
+            if is_slow {
+                answers.acquire().await.unwrap().forget();
+            }
+            Response::new(Full::from("ok").boxed())
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closing_client_receives_its_response() {
+    let answers = Arc::new(Semaphore::new(0));
+    let upstream = slow_upstream(&answers).await;
+    let (gateway, client) = Gateway::with_client(&upstream.target());
+    for (index, request) in [
+        "GET /slow HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /slow HTTP/1.0\r\n\r\n",
+        "POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+        "POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET /slow HTTP/1.1\r\nHost: a\r\n\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let stream = half_closing(gateway.address, request);
+        upstream.until_seen(2 * index + 1).await;
+        // This gives the gateway time to notice the end of the client's bytes.
+        assert_eq!(client.get("/").await.status, 200);
+        let count = request.matches(" HTTP/1.").count();
+        answers.add_permits(count);
+        let answer = tokio::task::spawn_blocking(|| read(stream)).await.unwrap();
+        assert_eq!(answer.matches(" 200 OK\r\n").count(), count, "{request:?}: {answer}");
+        assert!(answer.ends_with("\r\n\r\nok"), "{request:?}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disconnected_client_is_given_up() {
+    let upstream = slow_upstream(&Arc::new(Semaphore::new(0))).await;
+    let lines = upstream.with("accessLog: {file: access.log, format: combined}\n");
+    let gateway = Gateway::start(&lines);
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    upstream.until_seen(1).await;
+    drop(stream);
+    until("the request is given up", async || {
+        std::fs::read_to_string(gateway.file("access.log")).is_ok_and(|log| log.contains(" 499 "))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closed_upload_is_incomplete() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell";
+    let answer = read(half_closing(gateway.address, head));
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("request-broken-off"), "{answer}");
 }
 
 /// Sends a head of this size in one piece, or in two.
@@ -40,6 +121,67 @@ async fn head_limit_does_not_depend_on_pieces() {
 }
 
 #[test]
+fn not_modified_keeps_its_length() {
+    let upstream =
+        RawUpstream::answering("HTTP/1.1 304 Not Modified\r\nContent-Length: 72\r\n\r\n");
+    let gateway = Gateway::start(&upstream.target());
+    let request =
+        |connection: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
+    let answer = exchange(gateway.address, &(request("keep-alive") + &request("close")));
+    assert_eq!(answer.matches("HTTP/1.1 304 Not Modified\r\n").count(), 2, "{answer}");
+    assert_eq!(answer.matches("content-length: 72\r\n").count(), 2, "{answer}");
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[test]
+fn invalid_length_of_not_modified_is_dropped() {
+    for lengths in ["x", "1, 2", "-1", "1\r\nContent-Length: 2"] {
+        let answer = format!("HTTP/1.1 304 Not Modified\r\nContent-Length: {lengths}\r\n\r\n");
+        let upstream = RawUpstream::answering(answer.leak());
+        let gateway = Gateway::start(&upstream.target());
+        let answer =
+            exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert!(!answer.to_ascii_lowercase().contains("content-length: 1\r\n"), "{answer}");
+        assert!(!answer.contains("HTTP/1.1 500"), "{lengths}: {answer}");
+    }
+}
+
+/// The lines of the response's `Connection` headers.
+fn connection(answer: &str) -> Vec<&str> {
+    answer.lines().filter_map(|line| line.strip_prefix("connection: ")).collect()
+}
+
+#[test]
+fn http10_response_announces_its_close() {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+    let upstream = RawUpstream::answering(chunked);
+    let gateway = Gateway::start(&upstream.with("maxBodyBytes: 10\n"));
+    let head = "/ HTTP/1.0\r\nConnection: keep-alive\r\n";
+    // Only the end of the connection shows the end of this body.
+    let answer = exchange(gateway.address, &format!("GET {head}\r\n"));
+    assert!(
+        answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("\r\n\r\nok"),
+        "{answer}"
+    );
+    assert_eq!(connection(&answer), Vec::<&str>::new(), "{answer}");
+    // The gateway does not read this body.
+    let answer = exchange(gateway.address, &format!("POST {head}Content-Length: 99999\r\n\r\n"));
+    assert!(answer.starts_with("HTTP/1.0 413 "), "{answer}");
+    assert_eq!(connection(&answer), ["close"], "{answer}");
+}
+
+#[test]
+fn http10_connection_can_be_kept() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let request = |more: &str| format!("GET / HTTP/1.0\r\n{more}\r\n");
+    let both = request("Connection: keep-alive\r\n") + &request("");
+    let answer = exchange(gateway.address, &both);
+    assert_eq!(answer.matches("HTTP/1.0 200 OK\r\n").count(), 2, "{answer}");
+    assert_eq!(connection(&answer), ["keep-alive"], "{answer}");
+}
+
+#[test]
 fn target_of_another_scheme_is_rejected() {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&upstream.target());
@@ -67,4 +209,17 @@ fn rejected_methods_list_the_allowed_methods() {
         let allow = answer.lines().find_map(|line| line.strip_prefix("allow: "));
         assert_eq!(allow, Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"), "{answer}");
     }
+}
+
+/// A client that waits for `100 Continue` sends no body if its request is denied.
+#[tokio::test(flavor = "multi_thread")]
+async fn denied_request_may_not_continue() {
+    let upstream = Upstream::new().await;
+    let (gateway, client) =
+        Gateway::with_client(&upstream.with("client: {limit: 1, window: 1h}\n"));
+    assert_eq!(client.get("/").await.status, 200);
+    let head =
+        "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n";
+    let answer = read(half_closing(gateway.address, head));
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
 }

@@ -132,6 +132,11 @@ impl RawUpstream {
     pub(crate) fn target(&self) -> String {
         format!("target: http://{}\n", self.address)
     }
+
+    /// The configuration for this target, with more lines.
+    pub(crate) fn with(&self, lines: &str) -> String {
+        self.target() + lines
+    }
 }
 
 fn serve(

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tollgate_config::plan::Front;
 
+use super::half_close::ReadAhead;
 use super::invalid_head;
 use super::linger::Lingering;
 use super::slots::Slot;
@@ -114,6 +115,14 @@ impl Activity {
         self.is_h2.load(Ordering::Relaxed)
     }
 
+    fn is_answering_http1(&self) -> bool {
+        self.is_working() && !self.is_h2()
+    }
+
+    fn last_moved(&self) -> Instant {
+        self.began + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
+    }
+
     fn now(&self) -> u64 {
         // Milliseconds in a `u64` last for 500 million years.
         self.began.elapsed().as_millis() as u64
@@ -187,6 +196,7 @@ pin_project! {
     pub(crate) struct LoggedBody<B> {
         #[pin]
         body: B,
+        hides_end: bool,
         working: Working,
         traced: Traced,
         logged: Option<Box<Entry>>,
@@ -200,7 +210,14 @@ impl<B> LoggedBody<B> {
         traced: Traced,
         logged: Option<Box<Entry>>,
     ) -> Self {
-        Self { body, working: working.answers(), traced, logged }
+        Self { body, hides_end: false, working: working.answers(), traced, logged }
+    }
+
+    /// Hides that there is no body. hyper removes the length from the head of a response without a
+    /// body, but for 304 this is the length of another response's body.
+    pub(crate) const fn hiding_end(mut self, hides_end: bool) -> Self {
+        self.hides_end = hides_end;
+        self
     }
 }
 
@@ -223,11 +240,11 @@ impl<B: http_body::Body> http_body::Body for LoggedBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.hides_end && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        if self.hides_end { SizeHint::default() } else { self.body.size_hint() }
     }
 }
 
@@ -235,6 +252,7 @@ impl<B: http_body::Body> http_body::Body for LoggedBody<B> {
 pub(crate) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
+    ahead: ReadAhead,
     lingering: Option<Lingering>,
     front: Front,
     /// Whether the last head is a check of nginx.
@@ -246,10 +264,11 @@ pub(crate) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    pub(crate) const fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
+    pub(crate) fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
         Self {
             stream,
             activity,
+            ahead: ReadAhead::default(),
             lingering: None,
             front: Front::Proxy,
             is_for_nginx: false,
@@ -291,19 +310,20 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let Self { stream, activity, ahead, front, is_for_nginx, .. } = self.get_mut();
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let read = ahead.poll_read(stream, cx, buffer);
         let bytes = &buffer.filled()[before..];
         if !bytes.is_empty() {
-            let begins = !self.activity.is_working() && !self.activity.is_in_head();
-            if begins && self.front == Front::ForwardAuth {
-                self.is_for_nginx = nginx::is_check(bytes);
+            let begins = !activity.is_working() && !activity.is_in_head();
+            if begins && *front == Front::ForwardAuth {
+                *is_for_nginx = nginx::is_check(bytes);
             }
-            self.activity.moved(true);
+            activity.moved(true);
         }
         read
     }
@@ -348,9 +368,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.stream.is_write_vectored()
     }
 
+    /// Also notices that the client is gone, because hyper flushes whenever its task runs, but reads
+    /// no further than the request's end while the gateway answers.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_instead(cx))?;
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let Self { stream, activity, ahead, .. } = self.get_mut();
+        ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+        if activity.is_answering_http1() {
+            ahead.check(stream, cx, activity.last_moved())?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

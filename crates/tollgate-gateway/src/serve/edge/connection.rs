@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::{Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -141,7 +141,7 @@ where
     if is_http1 {
         let mut builder = http1::Builder::new();
         // hyper's timeout would include the time between requests, which has a longer limit.
-        builder.header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
+        builder.header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES).half_close(true);
         if front == Front::ForwardAuth {
             builder.max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
         }
@@ -178,7 +178,8 @@ async fn answer<St: Inspect>(
     front: Front,
 ) -> Result<Response<LoggedBody<Paced<Body>>>, Infallible> {
     let (gateway, connection) = &*served;
-    let is_http1 = request.version() <= Version::HTTP_11;
+    let version = request.version();
+    let is_http1 = version <= Version::HTTP_11;
     let upload = Upload::of(&request);
     let received = upload.as_ref().map(|upload| upload.received.clone());
     // A request with a body is never upgraded.
@@ -223,7 +224,33 @@ async fn answer<St: Inspect>(
             tokio::spawn(end(upgrade));
         }
     }
-    Ok(response.map(|body| LoggedBody::new(Paced::response(body), working, traced, entry)))
+    if version == Version::HTTP_10 && closes(&response) {
+        // Otherwise hyper would announce that the connection stays open.
+        *response.version_mut() = version;
+    }
+    let hides_end = is_http1 && has_length_of_another(&response);
+    Ok(response.map(|body| {
+        LoggedBody::new(Paced::response(body), working, traced, entry).hiding_end(hides_end)
+    }))
+}
+
+/// Whether the connection closes after a response to HTTP/1.0, which may be its only end.
+fn closes(response: &Response<Body>) -> bool {
+    let (headers, body) = (response.headers(), response.body());
+    let has_length = body.is_end_stream() || body.size_hint().exact().is_some();
+    headers.contains_key(CONNECTION) || !has_length && !headers.contains_key(CONTENT_LENGTH)
+}
+
+/// Whether the response has a valid length, but never a body.
+fn has_length_of_another(response: &Response<Body>) -> bool {
+    let mut lengths = response.headers().get_all(CONTENT_LENGTH).iter();
+    let is_number = |length: &HeaderValue| {
+        let is_digits = length.as_bytes().iter().all(u8::is_ascii_digit);
+        is_digits && length.to_str().is_ok_and(|it| it.parse::<u64>().is_ok())
+    };
+    response.status() == StatusCode::NOT_MODIFIED
+        && lengths.next().is_some_and(is_number)
+        && lengths.next().is_none()
 }
 
 /// Shuts down a connection that hyper hands over after its last response. hyper does so if the
@@ -259,7 +286,7 @@ fn builder(patience: Patience, front: Front) -> auto::Builder<Streams> {
     };
     let streams = Streams { stall: patience.stall, share: Share::default() };
     let mut builder = auto::Builder::new(streams);
-    builder.http1().header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES);
+    builder.http1().header_read_timeout(None).max_buf_size(MOST_HEAD_BYTES).half_close(true);
     if front == Front::ForwardAuth {
         builder.http1().max_buf_size(CHECK_BYTES).max_headers(MOST_CHECK_FIELDS);
     }

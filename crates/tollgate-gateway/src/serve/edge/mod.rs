@@ -3,6 +3,7 @@
 pub(super) mod activity;
 pub(super) mod client_certificate;
 pub(super) mod connection;
+pub(super) mod half_close;
 pub(super) mod invalid_head;
 pub(super) mod lifetime;
 pub(super) mod linger;

@@ -126,16 +126,33 @@ proptest! {
         }
     }
 
+    /// In a window, at most two blocks of each thread have units that were not spent: a block that
+    /// expired, and the block that the thread holds.
     #[test]
-    fn unused_units_are_at_most_the_held_units(threads in prop::collection::vec(0..3_usize, 400)) {
+    fn unused_units_are_at_most_the_held_units(steps in steps(), threads in 1..=3_usize) {
         let policy = leased(Policy::sliding_window_log("hot", quota()).unwrap());
-        let held = 3 * policy.lease().unwrap().units(LIMIT);
-        let (_clock, store) = store();
+        let unused = 2 * threads as u64 * policy.lease().unwrap().units(LIMIT);
+        let (clock, store) = store();
         let workers: Vec<_> =
-            (0..3).map(|_| Worker::new(store.clone(), policy.clone())).collect();
-        let admitted = threads.into_iter().filter(|thread| workers[*thread].admits(1)).count();
-        let admitted = u64::try_from(admitted).unwrap();
-        prop_assert!((LIMIT - held..=LIMIT).contains(&admitted), "{admitted} units");
+            (0..threads).map(|_| Worker::new(store.clone(), policy.clone())).collect();
+        let mut window = VecDeque::<(Timestamp, u64)>::new();
+        for (thread, cost, pause) in steps {
+            clock.advance(Micros::new(pause));
+            let now = clock.now();
+            while window.front().is_some_and(|(at, _)| *at + WINDOW <= now) {
+                window.pop_front();
+            }
+            let admitted = window.iter().map(|(_, cost)| cost).sum::<u64>();
+            if workers[thread % threads].admits(cost) {
+                window.push_back((now, cost));
+            } else {
+                prop_assert!(admitted + cost + unused > LIMIT, "{admitted} units in a window");
+            }
+        }
+        // After a quiet window, another thread may use the entire limit.
+        clock.advance(WINDOW);
+        let other = Worker::new(store, policy);
+        prop_assert_eq!((0..2 * LIMIT).filter(|_| other.admits(1)).count() as u64, LIMIT);
     }
 }
 

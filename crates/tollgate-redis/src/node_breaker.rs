@@ -135,15 +135,67 @@ fn micros(span: Duration) -> Micros {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Debug;
+    use std::sync::Arc;
+
+    use tokio::time::advance;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
 
-    #[test]
-    fn flapping_breaker_limits_log_lines() {
-        let breaker = NodeBreaker::new(Duration::from_millis(50), true);
-        for _ in 0..10 {
-            breaker.log(None, "a change");
+    /// The number of omitted lines in each log line.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u64>>>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.is_event()
         }
-        let lines = breaker.lines.lock();
-        assert_eq!((lines.written, lines.left_out), (MOST_LINES, 10 - MOST_LINES));
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    impl Visit for Lines {
+        fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+
+        fn record_u64(&mut self, field: &Field, value: u64) {
+            if field.name() == "left_out" {
+                self.0.lock().push(value);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn flapping_server_logs_four_lines_a_minute() {
+        let lines = Lines::default();
+        let _logs = tracing::subscriber::set_default(lines.clone());
+        let breaker = NodeBreaker::new(Duration::from_millis(50), true);
+        // The breaker opens and closes, which are two changes.
+        let flap = || {
+            assert!((0..10).any(|_| breaker.learn(false)));
+            breaker.probed(Some(Duration::ZERO));
+            assert!(!breaker.is_open());
+        };
+        (0..5).for_each(|_| flap());
+        assert_eq!(*lines.0.lock(), [0; 4]);
+        advance(Duration::from_secs(59)).await;
+        flap();
+        assert_eq!(lines.0.lock().len(), 4);
+        advance(Duration::from_secs(1)).await;
+        flap();
+        assert_eq!(*lines.0.lock(), [0, 0, 0, 0, 8, 0]);
     }
 }

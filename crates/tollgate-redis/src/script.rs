@@ -21,6 +21,8 @@ pub(crate) const ROSTER_SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/ros
 
 #[cfg(test)]
 mod tests {
+    use tollgate_test_servers::Redis;
+
     use super::*;
 
     #[test]
@@ -36,9 +38,20 @@ mod tests {
         }
     }
 
+    /// With another digest, each call would fail with NOSCRIPT and send the entire text.
     #[test]
-    fn digest_is_lowercase_hex() {
-        assert_eq!(SHA1.len(), 40);
-        assert!(SHA1.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
+    fn redis_knows_each_script_by_its_digest() {
+        let redis = Redis::start();
+        let scripts =
+            [(TEXT, SHA1), (CROSS_SLOT_TEXT, CROSS_SLOT_SHA1), (ROSTER_TEXT, ROSTER_SHA1)];
+        for (text, sha1) in scripts {
+            let loaded = redis.cmd(&["SCRIPT", "LOAD", text]);
+            // Redis before version 7 has no flags of scripts.
+            if loaded.error().is_some_and(|error| error.contains("user_script:1")) {
+                assert_eq!(text, CROSS_SLOT_TEXT);
+                continue;
+            }
+            assert_eq!(loaded.text(), sha1);
+        }
     }
 }

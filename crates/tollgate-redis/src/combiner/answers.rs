@@ -127,12 +127,14 @@ impl Combiner {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::Timestamp;
+    use tollgate_core::{
+        Charge, Cost, Decision, Key, Micros, Outcome, Policy, Quota, Timestamp, Verdict,
+    };
 
     use super::*;
     use crate::RedisStore;
     use crate::names::Name;
-    use crate::ticket::Awaited;
+    use crate::ticket::{Awaited, OwnedCharge};
 
     /// A store and its server's node. The node believes that the server's clock is a minute ahead.
     fn known() -> (tokio::runtime::Runtime, RedisStore, Arc<Node>, Instant) {
@@ -172,11 +174,24 @@ mod tests {
     fn reset_answer_clears_deny_cache() {
         let (_runtime, store, node, start) = known();
         let combiner = &store.0.combiner;
+        let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
+        let charge = Charge::new(&policy, &Key::GLOBAL, Cost::ONE);
+        let charges = [OwnedCharge::new(Name::new(), &charge)].into_iter().collect();
         let epoch = combiner.deny_cache.epoch();
-        let reply = Reply { now: Timestamp::from_micros(60_000_000), rows: vec![Row::Reset] };
-        let sent = Sent { instant: start, moment: 0 };
-        combiner.distribute(&Batch::new(0), reply, &[request(start)], sent, &node);
-        assert!(combiner.deny_cache.epoch() > epoch);
+        let decide = Awaited::<Verdict>::new(Request::Decide(charges), 0, epoch, start);
+        let (now, wait) = (Timestamp::from_micros(60_000_000), Micros::new(60_000_000));
+        let outcome = Outcome::Deny { retry_after: wait };
+        let decision = Decision { outcome, ..Decision::undecided(1) };
+        let denial =
+            Row::Verdict(Verdict::single(false, now, decision), [wait].into_iter().collect());
+        let answer = |row, ticket: Arc<Ticket>| {
+            let sent = Sent { instant: start, moment: combiner.clock.now() };
+            let reply = Reply { now, rows: vec![row] };
+            combiner.distribute(&Batch::new(0), reply, &[ticket], sent, &node);
+            combiner.deny_cache.find(&[charge])
+        };
+        assert!(answer(denial, Arc::new(decide)).is_some());
+        assert!(answer(Row::Reset, request(start)).is_none());
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

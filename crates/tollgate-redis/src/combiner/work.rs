@@ -108,8 +108,12 @@ mod tests {
 
     fn charge(policy: &Policy, key: u32) -> Request {
         let state = key.to_be_bytes().as_slice().into();
-        let charge = OwnedCharge::new(state, &Charge::new(policy, &Key::GLOBAL, Cost::ONE));
+        let charge = OwnedCharge::new(state, &charge_of(policy));
         Request::Decide([charge].into_iter().collect())
+    }
+
+    fn charge_of(policy: &Policy) -> Charge<'_> {
+        Charge::new(policy, &Key::GLOBAL, Cost::ONE)
     }
 
     /// Returns the number of requests that fit into a call.
@@ -118,40 +122,78 @@ mod tests {
         requests.take_while(|request| work.admits(request, None)).count()
     }
 
+    fn bucket() -> Policy {
+        Policy::token_bucket("b", Quota::per_minute(9)).unwrap()
+    }
+
+    fn log() -> Policy {
+        Policy::sliding_window_log("l", Quota::per_minute(9)).unwrap()
+    }
+
+    /// How many requests with different keys fit on the plain and on the general path.
+    fn rooms() -> (usize, usize) {
+        let [plain, general] = [bucket(), log()];
+        let room_of = |policy: &Policy| room((0..10_000).map(|key| charge(policy, key)));
+        (room_of(&plain), room_of(&general))
+    }
+
+    /// A unit of work is a microsecond, and a call should take at most about a millisecond.
     #[test]
     fn call_work_is_limited() {
-        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
-        let log = Policy::sliding_window_log("l", Quota::per_minute(9)).unwrap();
-        assert_eq!(room((0..1_000).map(|key| charge(&bucket, key))), 200);
-        assert_eq!(room((0..1_000).map(|key| charge(&log, key))), 83);
-        // A single general request moves the entire call to the general path.
-        let mixed = (0..1_000).map(|key| charge(if key == 100 { &log } else { &bucket }, key));
-        assert_eq!(room(mixed), 100);
+        let (plain, general) = rooms();
+        assert!(50 < general && general < plain && plain < 1_000, "{general}, {plain}");
     }
 
     #[test]
-    fn separate_script_adds_work() {
-        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
-        let mut work = Work::default();
-        let fits = |&slot: &u16| work.admits(&charge(&bucket, slot.into()), Some(slot));
-        assert_eq!((0..1_000).take_while(fits).count(), 77);
+    fn single_general_request_moves_the_call_to_the_general_path() {
+        let ((plain, general), bucket, log) = (rooms(), bucket(), log());
+        for at in 0..plain {
+            let policy = |key: usize| if key == at { &log } else { &bucket };
+            let mixed = room((0..1_000).map(|key| charge(policy(key), key as u32)));
+            // A later general request does not fit any more.
+            assert_eq!(mixed, at.max(general), "the general request is number {at}");
+        }
+    }
+
+    #[test]
+    fn each_slot_adds_a_script() {
+        let ((plain, _), bucket) = (rooms(), bucket());
+        let room_in = |slots: u16| {
+            let mut work = Work::default();
+            let fits = |&key: &u16| work.admits(&charge(&bucket, key.into()), Some(key % slots));
+            (0..1_000).take_while(fits).count()
+        };
+        assert_eq!(room_in(1), plain);
+        assert!((plain - 5..plain).contains(&room_in(2)), "{}", room_in(2));
+        assert!(room_in(1_000) < plain / 2, "{}", room_in(1_000));
     }
 
     #[test]
     fn equal_requests_share_their_work() {
-        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
-        let requests = (0..10_000).map(|n| charge(&bucket, n % 200));
-        assert_eq!(room(requests), 10_000);
+        let ((plain, general), bucket, log) = (rooms(), bucket(), log());
+        let requests =
+            |policy, keys: usize| (0..10_000).map(move |n| charge(policy, (n % keys) as u32));
+        assert_eq!(room(requests(&bucket, plain)), 10_000);
+        // On the general path, the script decides each request.
+        let shared = room(requests(&log, 10));
+        assert!((2 * general..10_000).contains(&shared), "{shared}");
     }
 
     #[test]
     fn first_request_always_fits() {
-        let hour = Duration::from_secs(3_600);
-        let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
-        let log = Policy::new("l", Quota::new(100_000, hour), log).unwrap();
-        assert_eq!(room((0..9).map(|_| refund(&log))), 4);
-        let short = Policy::concurrent_requests("c", 100, hour).unwrap();
-        assert_eq!(room((0..99).map(|_| refund(&short))), 40);
+        let [long, short] = [100_000, 100].map(|limit| {
+            let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+            Policy::new("l", Quota::new(limit, Duration::from_secs(3_600)), log).unwrap()
+        });
+        let large = || {
+            let key =
+                |key: u16| OwnedCharge::new(key.to_be_bytes().as_slice().into(), &charge_of(&long));
+            Request::Decide((0..1_000).map(key).collect())
+        };
+        assert_eq!(room((0..9).map(|_| large())), 1);
+        let refunds = |policy| room((0..10_000).map(|_| refund(policy)));
+        assert!(1 < refunds(&long) && refunds(&long) < refunds(&short));
+        assert!(refunds(&short) < rooms().1);
     }
 
     fn refund(policy: &Policy) -> Request {

@@ -242,13 +242,29 @@ fn custom(name: &'static str) -> CustomCommand {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_test_servers::Redis;
+
     use super::*;
     use crate::failure::{Failure, Refusal};
 
     #[tokio::test]
     async fn call_errors_do_not_close_connection() {
-        let client = client(Config::default(), SETUP_TIMEOUT).expect("builds");
-        assert_eq!(client.connection_config().reconnect_errors, []);
+        let redis = Redis::start();
+        let config = Config::from_url(&redis.url()).expect("a URL");
+        let client = client(config, Duration::from_secs(10)).expect("builds");
+        client.init().await.expect("connects");
+        let call = async |name, arguments: &[&str]| {
+            let arguments = arguments.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+            client.custom::<FredValue, _>(custom(name), arguments).await
+        };
+        let connection = call("CLIENT", &["ID"]).await.expect("a number");
+        // fred always reconnects after CLUSTERDOWN, so `Failure` treats that error as a lost call.
+        for error in ["READONLY", "LOADING", "MASTERDOWN", "OOM"] {
+            let script = format!("return redis.error_reply('{error} it fails')");
+            let failed = call("EVAL", &[&script, "0"]).await.expect_err("the script's error");
+            assert!(failed.details().contains(error), "{failed}");
+            assert_eq!(call("CLIENT", &["ID"]).await.expect("a number"), connection, "{error}");
+        }
     }
 
     fn failure(kind: ErrorKind, details: &str) -> Failure {

@@ -63,7 +63,7 @@ impl Scene {
         let time = Arc::new(AtomicU64::new(START));
         let builder = || patient(&server.url()).time(Arc::clone(&time));
         let remembers = connected(builder().deny_cache(Duration::from_secs(60))).await;
-        let asks = connected(builder()).await;
+        let asks = connected(builder().deny_cache(Duration::ZERO)).await;
         Self { time, remembers, asks, _server: server }
     }
 
@@ -95,6 +95,7 @@ impl Scene {
             return answer;
         }
         let asked = self.asks.decide(charges).await.unwrap();
+        assert_eq!(asked.source(), Source::Store);
         let what = format!("{answer:?}\n{asked:?}\n{charges:?}");
         assert_eq!(answer.is_admitted(), asked.is_admitted(), "{what}");
         assert_eq!(answer.decided_at(), asked.decided_at(), "{what}");

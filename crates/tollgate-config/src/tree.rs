@@ -153,6 +153,14 @@ fn parse_any(
                     return None;
                 }
                 let at = error.marker().index();
+                if let Some(name) = unquoted_variable(text, at) {
+                    builder.problems.error(
+                        Place { span: at - 1..at + 1, path: path(&builder.frames) },
+                        "this is not valid YAML: a `${…}` without quotes, within braces or brackets",
+                        format!("write the entire value in quotes, such as \"${{{name}}}\""),
+                    );
+                    return None;
+                }
                 builder.problems.error(
                     Place { span: at..at + 1, path: path(&builder.frames) },
                     format!("this is not valid YAML: {}", error.info()),
@@ -190,6 +198,14 @@ fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
         start += line.chars().count();
     }
     None
+}
+
+/// The name of the variable that stopped the parser. Within braces and brackets, its brace starts a
+/// section.
+fn unquoted_variable(text: &str, at: usize) -> Option<String> {
+    let mut text = text.chars().skip(at.checked_sub(1)?);
+    let is_reference = (text.next(), text.next()) == (Some('$'), Some('{'));
+    is_reference.then(|| text.take_while(|it| *it == '_' || it.is_ascii_alphanumeric()).collect())
 }
 
 struct Frame {

@@ -126,8 +126,11 @@ fn check(routes: &[(Route, Location)], file: &FileContext<'_>) {
     }
 }
 
-/// A file without limits is usually a mistake.
+/// A file without limits is usually a mistake. An unknown key may be such a limit.
 fn warn_without_limits(limiter: &RateLimiter) {
+    if limiter.info.has_unknown || limiter.all_routes().any(|route| route.info.has_unknown) {
+        return;
+    }
     let has_limits = limiter.rate_limit_service.is_set()
         || limiter.client.is_set()
         || limiter.global.is_set()

@@ -2,10 +2,10 @@ use tollgate::policy::calendar::Unit;
 
 use super::super::{format, problem, spec, typed};
 use super::kinds::Units;
-use typed::{Time, Whole, section, words};
+use typed::{Time, section, words};
 
 /// 400 days, the longest window.
-type Seconds = Whole<1, { 400 * 86_400 }>;
+type Seconds = typed::Seconds<{ 400 * 86_400 }>;
 
 section! {
     /// The window of a quota, and its burst.

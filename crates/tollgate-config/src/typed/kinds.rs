@@ -54,10 +54,44 @@ fn whole(scalar: &Scalar, min: u64, max: u64) -> Result<u64, String> {
         _ if is_digits => format!("the maximum is {max}"),
         _ if text.parse::<i64>().is_ok_and(|number| number < 0) => format!("the minimum is {min}"),
         _ if text.contains(['_', ',']) => "write only digits, without separators".to_owned(),
-        _ if text.parse::<f64>().is_ok() => {
-            "round it, or choose a longer window with a whole number of units".to_owned()
-        }
-        _ => "write only digits".to_owned(),
+        _ => match text.parse::<f64>() {
+            // Such as `1e3` or `5.0`.
+            Ok(number) if number.fract() == 0.0 && number <= max as f64 => {
+                format!("write {number}")
+            }
+            Ok(_) => "round it, or choose a longer window with a whole number of units".to_owned(),
+            Err(_) => "write only digits".to_owned(),
+        },
+    })
+}
+
+/// Whole seconds, for which the key `window` is an alternative.
+pub(crate) struct Seconds<const MAX: u64>;
+
+impl<const MAX: u64> Kind for Seconds<MAX> {
+    type Value = u64;
+    const SHAPE: Shape = Shape::Whole { min: 1, max: MAX };
+
+    fn read(input: Input<'_>) -> Checked<u64> {
+        input.scalar(&Self::SHAPE, |scalar| {
+            whole(scalar, 1, MAX).map_err(|cure| as_window(&scalar.text, MAX).unwrap_or(cure))
+        })
+    }
+}
+
+/// The cure for seconds that are not whole or have a unit, such as `0.5` and `48h`.
+fn as_window(text: &str, most: u64) -> Option<String> {
+    let Ok(seconds) = text.parse::<f64>() else {
+        let seconds = humantime::parse_duration(text).ok()?.as_secs();
+        return Some(format!("write `window: {text}`, or the number of seconds: {seconds}"));
+    };
+    let micros = (seconds * 1_000_000.0).round();
+    if seconds.fract() == 0.0 || !(1.0..=most as f64 * 1_000_000.0).contains(&micros) {
+        return None;
+    }
+    Some(match micros as u64 {
+        micros if micros.is_multiple_of(1_000) => format!("write `window: {}ms`", micros / 1_000),
+        micros => format!("write `window: {micros}us`"),
     })
 }
 

@@ -210,3 +210,19 @@ fn log_sample_may_be_a_fraction() {
         assert_eq!(plan.access_log.map(|log| log.sample), Some(expected), "{sample}");
     }
 }
+
+#[test]
+fn samples_are_described_as_shares() {
+    for (sample, share) in [("", "all"), (", sample: 1", "all"), (", sample: 0.07", "7% of the")] {
+        let plan = with(&format!(
+            "  accessLog: {{file: a.log{sample}}}\n  tracing: {{endpoint: 'http://a:4318'{sample}}}"
+        ));
+        let words = tollgate_config::check::in_words(&plan);
+        for text in [
+            format!("requests from {share} clients are logged to a.log\n"),
+            format!(": {share} traces that start here\n"),
+        ] {
+            assert!(words.contains(&text), "{text}: {words}");
+        }
+    }
+}

@@ -2,10 +2,11 @@
 //!
 //! A thread per file reads the lines, so reading and deciding use different cores.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
@@ -100,6 +101,8 @@ pub struct Records {
 struct Stream {
     name: Box<str>,
     batches: Receiver<Result<Read, ReadError>>,
+    /// The thread that reads. `None` after its end.
+    thread: Option<JoinHandle<()>>,
     pending: PendingRecords,
     late: Late,
     headers: Arc<[Box<str>]>,
@@ -176,6 +179,15 @@ impl Records {
         Ok(Some(record))
     }
 
+    /// Stops reading, and waits for the end of the threads that read. A thread may wait for its
+    /// input, for example for more lines from a pipe.
+    pub fn close(self) {
+        for mut file in self.files {
+            drop(file.batches);
+            join(&mut file.thread);
+        }
+    }
+
     /// Returns how many lines could not be read.
     pub const fn unreadable(&self) -> u64 {
         self.unreadable
@@ -227,6 +239,8 @@ impl Records {
         let backwards =
             |(line, back): (u64, Micros)| ReadError::Backwards { name, line, back: back.into() };
         let Ok(read) = file.batches.recv() else {
+            // A thread that panicked has not read the entire file.
+            join(&mut file.thread);
             file.is_over = true;
             let odd = file.pending.end().map_err(backwards)?;
             self.leave_out(number, odd)?;
@@ -295,7 +309,7 @@ impl Stream {
         let (sender, batches) = sync_channel(4);
         let name: Box<str> = input.name().into();
         let format = options.format.clone();
-        thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let mut blocks = Blocks::new(input);
             let (mut line, mut reader) = (1, None);
             loop {
@@ -328,6 +342,7 @@ impl Stream {
         Self {
             name,
             batches,
+            thread: Some(thread),
             pending: PendingRecords::default(),
             late: Late::default(),
             headers: [].into(),
@@ -353,6 +368,13 @@ impl Stream {
         }
         let (format, reason) = (self.format.clone(), reason.clone());
         Err(ReadError::OtherFormat { name, lines, format, line, reason })
+    }
+}
+
+/// Waits for a thread, and continues its panic.
+fn join(thread: &mut Option<JoinHandle<()>>) {
+    if let Some(Err(panic)) = thread.take().map(JoinHandle::join) {
+        resume_unwind(panic);
     }
 }
 

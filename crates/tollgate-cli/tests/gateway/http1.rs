@@ -67,6 +67,16 @@ async fn half_closing_client_receives_its_response() {
     }
 }
 
+#[test]
+fn half_closing_health_check_is_answered() {
+    let gateway = Gateway::start(&RawUpstream::new().target());
+    // The end of the client's bytes may arrive before or after the gateway reads the request.
+    for _ in 0..50 {
+        let answer = read(half_closing(gateway.admin, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_client_is_given_up() {
     let upstream = slow_upstream(&Arc::new(Semaphore::new(0))).await;
@@ -92,7 +102,7 @@ async fn half_closed_upload_is_incomplete() {
     assert!(answer.contains("request-broken-off"), "{answer}");
 }
 
-/// Sends a head of this size in one piece, or in two.
+/// Sends a head with this size, in a single piece or in two pieces.
 async fn send_head(gateway: &Gateway, client: &Client, size: usize, is_whole: bool) -> String {
     let (start, end) = ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: ", "\r\n\r\n");
     let head = format!("{start}{}{end}", "a".repeat(size - start.len() - end.len()));

@@ -176,8 +176,8 @@ fn framing_headers_are_rewritten() {
     assert!(upstream.requests().len() > 20, "{}", upstream.requests().len());
 }
 
-/// A line of a head may end with a bare line feed, as RFC 9112, nginx and Go allow. Servers disagree
-/// about such lines, so the service must never receive any.
+/// Header lines may end with a bare line feed, which RFC 9112, nginx and Go allow too. Servers
+/// disagree about such lines, so the service must never receive any.
 #[test]
 fn bare_line_feeds_are_not_forwarded() {
     let setup = Setup::start();

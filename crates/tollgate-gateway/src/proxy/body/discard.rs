@@ -1,7 +1,7 @@
-//! Reads the rest of a request body that no upstream needs.
+//! Discards the rest of a request body after an early response.
 //!
-//! Many clients send everything before they read, and a closed connection or a reset stream would
-//! discard the response. So the gateway reads on for a while.
+//! Many clients send everything before they read, and lose the response if their connection closes
+//! or their stream is reset before that. So the gateway reads and discards the rest for a while.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 /// How much a client may still send.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
 
-/// Reads the rest of a body from an HTTP/2 stream, which is reset when this returns.
+/// Discards the rest of an HTTP/2 body. The stream is reset when this returns.
 pub(super) async fn discard(mut body: Whole) {
     let until = Instant::now() + LONGEST;
     let mut left = MOST_BYTES;

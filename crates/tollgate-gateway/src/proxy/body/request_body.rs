@@ -60,8 +60,8 @@ impl RequestBody {
     }
 }
 
-/// Reads the rest of an HTTP/2 stream, which would be reset otherwise. In HTTP/1, the connection
-/// discards the rest before it closes.
+/// Discards the rest of an HTTP/2 body, because h2 would otherwise reset the stream. An HTTP/1
+/// connection discards the rest before it closes.
 impl Drop for RequestBody {
     fn drop(&mut self) {
         let rest = self.rest.take().filter(|rest| self.is_http2 && !rest.is_end_stream());

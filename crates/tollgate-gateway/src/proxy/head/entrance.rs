@@ -30,7 +30,7 @@ pub fn admit<B>(request: &mut Request<B>, paths: PathRules) -> Result<Meaning, F
     if request.version() < Version::HTTP_2 && head_bytes(request) > MOST_HEAD_BYTES {
         return Err(Fault::LongHead);
     }
-    // With another scheme, an HTTP proxy is asked to speak another protocol to that host.
+    // A target such as `ftp://host/file` asks a proxy to use another protocol for that host.
     if request.uri().scheme().is_some_and(|it| ![Scheme::HTTP, Scheme::HTTPS].contains(it)) {
         return Err(Fault::Scheme);
     }

@@ -159,7 +159,7 @@ mod tests {
         let authority: Authority = listener.local_addr().unwrap().to_string().parse().unwrap();
         let connectors = Connectors::new(false, system()).unwrap();
         for (protocol, unacknowledged) in
-            [(Protocol::Http1, None), (Protocol::Http2, Some(UNACKNOWLEDGED))]
+            [(Protocol::Http1, None), (Protocol::Http2, Some(Duration::from_secs(30)))]
         {
             let settings = Connections::of(Duration::from_secs(60));
             let connector =

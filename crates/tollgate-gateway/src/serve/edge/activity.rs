@@ -213,8 +213,8 @@ impl<B> LoggedBody<B> {
         Self { body, hides_end: false, working: working.answers(), traced, logged }
     }
 
-    /// Hides that there is no body. hyper removes the length from the head of a response without a
-    /// body, but for 304 this is the length of another response's body.
+    /// Hides that there is no body, so hyper does not remove `Content-Length`. In a 304, this header
+    /// describes the body that a 200 would have.
     pub(crate) const fn hiding_end(mut self, hides_end: bool) -> Self {
         self.hides_end = hides_end;
         self
@@ -368,8 +368,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.stream.is_write_vectored()
     }
 
-    /// Also notices that the client is gone, because hyper flushes whenever its task runs, but reads
-    /// no further than the request's end while the gateway answers.
+    /// Also detects disconnected clients. hyper does not read beyond the request while the gateway
+    /// answers, but it flushes whenever its task runs.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_instead(cx))?;
         let Self { stream, activity, ahead, .. } = self.get_mut();

@@ -234,14 +234,15 @@ async fn answer<St: Inspect>(
     }))
 }
 
-/// Whether the connection closes after a response to HTTP/1.0, which may be its only end.
+/// Whether the connection closes after a response to HTTP/1.0. Without a length, only the close
+/// shows the end of the body.
 fn closes(response: &Response<Body>) -> bool {
     let (headers, body) = (response.headers(), response.body());
     let has_length = body.is_end_stream() || body.size_hint().exact().is_some();
     headers.contains_key(CONNECTION) || !has_length && !headers.contains_key(CONTENT_LENGTH)
 }
 
-/// Whether the response has a valid length, but never a body.
+/// Whether `Content-Length` describes the body of another response.
 fn has_length_of_another(response: &Response<Body>) -> bool {
     let mut lengths = response.headers().get_all(CONTENT_LENGTH).iter();
     let is_number = |length: &HeaderValue| {

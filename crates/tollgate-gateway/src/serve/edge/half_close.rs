@@ -1,8 +1,8 @@
 //! Lets a client close its sending side after its request, and still read the response.
 //!
-//! The gateway receives the same signal from such a client as from a client that is gone: the end
-//! of its bytes. So it continues to answer for a while, and as long as the client's system accepts
-//! bytes of the response. A system resets the connection if its client is gone.
+//! The gateway cannot distinguish such a client from a disconnected client: it receives the end of
+//! the client's bytes from both. Only when it sends bytes does a disconnected client's system reset
+//! the connection. So the gateway continues as long as it can send bytes, and for a while without.
 
 use std::io;
 use std::pin::Pin;
@@ -15,15 +15,15 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Looks for the end of the client's bytes while the gateway answers.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    /// A byte that is already read, because a stream shows its end only to a reader.
+    /// A byte that is already read, because only reading shows whether the stream has ended.
     byte: Option<u8>,
-    /// Fires when the client may be gone.
+    /// Set after the client's last byte. Fires when the client has probably disconnected.
     ended: Option<Pin<Box<Sleep>>>,
 }
 
 impl ReadAhead {
     /// # Errors
-    /// The client is gone.
+    /// The client has probably disconnected.
     pub(crate) fn check<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -75,7 +75,7 @@ impl ReadAhead {
     }
 }
 
-/// How long a client without further bytes may take no bytes of its response.
+/// How long the gateway waits for bytes that it can send to a half-closed client.
 const QUIET: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

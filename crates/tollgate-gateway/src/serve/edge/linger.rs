@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lingering_is_bounded() {
-        for (pause, expected) in [(60, QUIET), (4, LONGEST)] {
+        for (pause, expected) in [(60, 5), (4, 30)] {
             let (mut client, mut ours) = pair(true);
             let started = Instant::now();
             let closed = tokio::spawn(async move { ours.shutdown().await });
@@ -106,7 +106,7 @@ mod tests {
                 }
             });
             closed.await.unwrap().unwrap();
-            assert_eq!(started.elapsed(), expected);
+            assert_eq!(started.elapsed(), Duration::from_secs(expected));
             sending.await.unwrap();
         }
         let (mut client, mut ours) = pair(true);
@@ -116,6 +116,6 @@ mod tests {
             sent += 1 << 16;
         }
         closed.await.unwrap().unwrap();
-        assert!((MOST_BYTES..MOST_BYTES + (1 << 18)).contains(&sent), "{sent}");
+        assert!((64 << 20..(64 << 20) + (1 << 18)).contains(&sent), "{sent}");
     }
 }

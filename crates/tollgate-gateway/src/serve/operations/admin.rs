@@ -87,6 +87,9 @@ where
         .header_read_timeout(PATIENCE)
         // A small buffer, because unread answers waste memory.
         .max_buf_size(MOST_UNSENT)
+        // A client may close its sending side after the request. If it is gone, writing to it fails,
+        // and all answers are short or send something every few seconds.
+        .half_close(true)
         .serve_connection(TokioIo::new(pin!(stream)), service_fn(answered))
         .await
 }

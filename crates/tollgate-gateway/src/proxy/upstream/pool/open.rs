@@ -172,7 +172,7 @@ const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 
 /// The gateway sends a PING if requests wait and the server has sent no response for this time. By
 /// default, gRPC servers close connections with more frequent PINGs.
-pub(super) const PING: Duration = Duration::from_secs(5 * 60);
+const PING: Duration = Duration::from_secs(5 * 60);
 
 /// The time limit for the answer to a PING.
-pub(super) const PONG: Duration = Duration::from_secs(20);
+const PONG: Duration = Duration::from_secs(20);

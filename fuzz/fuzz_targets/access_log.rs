@@ -9,9 +9,13 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tollgate_replay::log::{Input, Options, Records};
 
-const FORMATS: [&str; 8] = [
+const FORMATS: [&str; 12] = [
     "auto",
     "common",
+    "haproxy",
+    "aws-alb",
+    "envoy-text",
+    "w3c",
     "caddy",
     "traefik",
     "envoy",

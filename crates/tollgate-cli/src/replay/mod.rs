@@ -109,6 +109,7 @@ fn as_json(replayed: &mut Replayed, top: usize) -> Value {
         serde_json::to_value(report).unwrap_or_default()
     };
     let mut object = report(&mut replayed.report);
+    object["formats"] = json!(replayed.formats);
     object["lines"] = json!(replayed.lines);
     object["unreadable"] = json!(replayed.unreadable);
     object["unreadable_lines"] = json!(replayed.shown);

@@ -211,7 +211,11 @@ impl Recorded {
     }
 
     fn note_proxy(&mut self, subject: Option<&Subject>, record: &Record<'_>) {
-        let is_forwarded = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("x-forwarded-for");
+        // Envoy logs the header after it has appended its peer.
+        let is_forwarded = |(name, value): &(&str, &str)| {
+            name.eq_ignore_ascii_case("x-forwarded-for")
+                && value.trim().parse().ok() != record.address
+        };
         if let Some(Subject { kind: SubjectKind::Ip, key }) = subject
             && record.headers.iter().any(is_forwarded)
             && let Ok(Some(peer)) = self.peer.subject(&RequestHead::of(&self.request))

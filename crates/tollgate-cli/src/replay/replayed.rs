@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::store::{StoreError, Timestamp};
 use tollgate_config::plan::{Plan, Whose};
-use tollgate_replay::log::{Format, Input, Options, ReadError, Record, Records};
+use tollgate_replay::log::{FileFormat, Format, Input, Options, ReadError, Record, Records, Zone};
 use tollgate_replay::{Answer, Bounds, Report};
 
 use super::differences::Differences;
@@ -22,10 +22,13 @@ pub struct LogArgs {
     /// Several logs are replayed as one, in chronological order.
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The line format: auto, common, combined, vhost_combined, caddy, traefik, envoy,
-    /// nginx-json, json:time=ts,method=verb,target=url,… or a log_format of nginx
+    /// The line format: auto detects the default formats of servers. Otherwise the name of a
+    /// format, json:time=ts,method=verb,target=url,… or a log_format of nginx
     #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
     pub lines: Format,
+    /// The time zone of times that name none, such as Europe/Berlin or +09:00
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub time_zone: Zone,
     /// How far lines may be out of order
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub reorder: Duration,
@@ -42,6 +45,7 @@ impl LogArgs {
     fn options(&self, shown: usize) -> Options {
         Options {
             format: self.lines.clone(),
+            zone: self.time_zone.clone(),
             reorder: self.reorder,
             strict: self.strict,
             shown,
@@ -93,6 +97,7 @@ pub enum ReplayError {
 
 pub(crate) struct Replayed {
     pub(crate) report: Report,
+    pub(crate) formats: Vec<FileFormat>,
     pub(crate) lines: u64,
     pub(crate) late: u64,
     pub(crate) unreadable: u64,
@@ -156,6 +161,7 @@ pub(crate) fn replay(
     let shown = shown.map(|it| format!("line {} of {}: {}", it.line, it.file, it.reason));
     Ok(Replayed {
         report,
+        formats: records.formats(),
         lines: records.progress().lines,
         late: records.late().lines,
         unreadable: records.unreadable(),

@@ -85,6 +85,7 @@ fn learn(args: &SuggestArgs) -> Result<Learned, ReplayError> {
     }
     Ok(Learned {
         suggestion,
+        formats: records.formats(),
         unreadable: records.unreadable(),
         not_limited,
         not_forwarded: recorded.not_forwarded,

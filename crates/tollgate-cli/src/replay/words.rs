@@ -1,8 +1,10 @@
 //! The report for a terminal.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use tollgate_config::check::Count;
+use tollgate_replay::log::{FileFormat, Visible};
 use tollgate_replay::{Counts, Minute, Report, Totals};
 
 use super::recorded::ASSUMPTIONS;
@@ -15,13 +17,16 @@ pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
 }
 
 fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
-    let Replayed { report, lines, late, unreadable, shown, without_client, not_forwarded, other } =
+    let Replayed { report, lines, late, unreadable, shown, without_client, not_forwarded, .. } =
         replayed;
     write!(out, "{}", Count(*lines, "line"))?;
     if let (Some(first), Some(last)) = (report.first, report.last) {
         write!(out, ", from {first} to {last}")?;
     }
     writeln!(out)?;
+    for format in formats_in_words(&replayed.formats) {
+        writeln!(out, "{format}")?;
+    }
     if *unreadable > 0 {
         writeln!(out, "{unreadable} cannot be read:")?;
         for line in shown {
@@ -45,7 +50,7 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
         )?;
     }
     write_report(out, report, top)?;
-    if let Some((other, differences)) = other {
+    if let Some((other, differences)) = &replayed.other {
         writeln!(out, "\nThe second file:")?;
         write_report(out, other, top)?;
         let [one, two] = differences.only;
@@ -63,6 +68,22 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
         writeln!(out, "  {assumption}")?;
     }
     Ok(())
+}
+
+/// How the files were read, together for files that were read in the same way.
+pub(super) fn formats_in_words(formats: &[FileFormat]) -> Vec<String> {
+    let mut files = BTreeMap::<String, Vec<String>>::new();
+    for format in formats {
+        let file = Visible(&format.file).to_string();
+        files.entry(format.to_string()).or_default().push(file);
+    }
+    let in_words = |(format, files): (&String, &Vec<String>)| match files.as_slice() {
+        [first, _, _, _, ..] => {
+            format!("read {first} and {} as {format}", Count(files.len() as u64 - 1, "more file"))
+        }
+        _ => format!("read {} as {format}", files.join(", ")),
+    };
+    files.iter().map(in_words).collect()
 }
 
 fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {

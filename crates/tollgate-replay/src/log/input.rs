@@ -90,7 +90,8 @@ pub enum ReadError {
     },
     /// A user-defined field does not occur in any line.
     #[error(
-        "no line of {names} has the field `{path}`; correct its name in --log, or leave it out"
+        "no line of {names} has the field `{path}` with a readable value; correct its name in --log, or \
+         leave it out"
     )]
     NeverSeen {
         /// The files.

@@ -1,334 +1,236 @@
 //! Logs with a JSON object on each line.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use memchr::memmem;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use tollgate_core::{Micros, Timestamp};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::mapping::{Field, Mapping, Node};
-use super::record::{Batch, Fields, Reason, Span, shown};
-use super::text::{AN_ADDRESS, peer, request};
-use super::time;
+use super::FormatError;
+use super::field::Field;
+use super::reading::{Found, Range, Reading};
+use super::record::{Reason, Span};
+
+/// The path of each field in a JSON object. A path joins the names of nested objects with dots.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mapping {
+    names: Vec<Name>,
+    /// Each set must have at least one name in every line.
+    required: Vec<u64>,
+}
+
+/// A field's place in the objects.
+#[derive(Clone, Debug)]
+struct Name {
+    field: Field,
+    /// The field's name in `--log json:`.
+    name: Box<str>,
+    path: Box<str>,
+    /// The name's bit in the set of names in a line. Names beyond the 64th have no bit.
+    bit: u64,
+}
 
 impl Mapping {
-    /// Reads a line in the batch.
+    /// Assigns paths to fields, and adds the names of the headers.
+    pub(super) fn new<'a>(
+        names: impl IntoIterator<Item = (&'a str, &'a str)>,
+        headers: &mut Vec<Box<str>>,
+    ) -> Result<Self, FormatError> {
+        let mut mapping = Self::default();
+        for (place, (name, path)) in names.into_iter().enumerate() {
+            let bit = u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place));
+            mapping.names.push(Name {
+                field: Field::of_name(name, headers)?,
+                name: name.into(),
+                path: path.into(),
+                bit: bit.unwrap_or(0),
+            });
+        }
+        let bits = |set: &[Field]| {
+            let names = mapping.names.iter().filter(|name| set.contains(&name.field));
+            names.fold(0, |all, name| all | name.bit)
+        };
+        let [time, address] = [Field::Time, Field::Address].map(|field| bits(&[field]));
+        let [method, target] = [Field::Method, Field::Target].map(|it| bits(&[Field::Request, it]));
+        if time == 0 {
+            return Err(FormatError::NoTime);
+        }
+        if target == 0 {
+            return Err(FormatError::NoRequest);
+        }
+        if method == 0 {
+            return Err(FormatError::NoMethod);
+        }
+        // Each line needs an address if the log has addresses.
+        mapping.required =
+            [time, address, method, target].into_iter().filter(|it| *it != 0).collect();
+        Ok(mapping)
+    }
+
+    /// Reads a line, and adds the names in it to `seen`.
     pub(super) fn read(
         &self,
-        batch: &mut Batch,
-        (start, end): (usize, usize),
-        number: u64,
-        strings: &mut Vec<u8>,
-    ) -> Result<Fields, Reason> {
-        let (line, base) = (&batch.text[start..end], batch.text.len());
-        let (fields, seen) = match self.object(line, number, base, strings) {
+        reading: &mut Reading<'_>,
+        (start, end): Range,
+        seen: &mut u64,
+    ) -> Result<(), Reason> {
+        // The object borrows from the line, and the values are appended to the text.
+        let line = reading.text[start..end].to_vec();
+        let lossy;
+        let (object, is_utf8) = match object(&line) {
             // nginx copies invalid UTF-8 from requests, which JSON does not allow.
-            Err(Reason::Json(_)) if std::str::from_utf8(line).is_err() => {
-                let line = String::from_utf8_lossy(line);
-                let (fields, seen) = self.object(line.as_bytes(), number, base, strings)?;
-                // Like in a text log, a target with invalid UTF-8 is not valid HTTP.
-                let is_odd = |target: &[u8]| memmem::find(target, "\u{fffd}".as_bytes()).is_some();
-                let target = fields.target.from(base).bytes(strings);
-                let method = if target.is_some_and(is_odd) { Span::EMPTY } else { fields.method };
-                (Fields { method, ..fields }, seen)
+            Err(_) if std::str::from_utf8(&line).is_err() => {
+                lossy = String::from_utf8_lossy(&line);
+                (object(lossy.as_bytes())?, false)
             }
-            fields => fields?,
+            object => (object?, true),
         };
-        batch.seen |= seen;
-        batch.text.extend_from_slice(strings);
-        Ok(fields)
-    }
-
-    /// Reads an object and returns its fields, and which named fields it has. The strings are added
-    /// to `strings`, which will start at `base` in the batch.
-    fn object(
-        &self,
-        line: &[u8],
-        number: u64,
-        base: usize,
-        strings: &mut Vec<u8>,
-    ) -> Result<(Fields, u64), Reason> {
-        strings.clear();
-        let fields = Fields::new(number);
-        let mut reading = Reading {
-            fields,
-            base,
-            strings,
-            seen: 0,
-            has_time: false,
-            has_address: false,
-            wrong: None,
-        };
-        let mut json = serde_json::Deserializer::from_slice(line);
-        let read = Object { node: &self.root, reading: &mut reading }.deserialize(&mut json);
-        let Reading { fields, seen, wrong, .. } = reading;
-        read.and_then(|()| json.end()).map_err(|error| Reason::Json(cut(&error.to_string())))?;
-        match (wrong, self.missing(seen)) {
-            (Some(wrong), _) => Err(wrong),
-            (None, Some(path)) => Err(Reason::Missing(path.into())),
-            (None, None) => Ok((fields, seen)),
+        let found = self.fields(reading, &object)?;
+        *seen |= found;
+        reading.recognised += found.count_ones();
+        if let Some(set) = self.required.iter().find(|set| *set & found == 0) {
+            let missing = self.names.iter().find(|name| name.bit & set != 0);
+            return Err(Reason::Missing(missing.map(|name| name.path.clone()).unwrap_or_default()));
         }
-    }
-}
-
-/// Truncates an error, which may repeat a string from the line.
-fn cut(error: &str) -> Box<str> {
-    const LONGEST: usize = 120;
-    match error.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &error[..end]).into(),
-        None => error.into(),
-    }
-}
-
-/// The fields read so far from a line.
-struct Reading<'s> {
-    fields: Fields,
-    /// Where the strings will be in the batch.
-    base: usize,
-    strings: &'s mut Vec<u8>,
-    /// The named fields in the line; see [`Mapping::names`].
-    seen: u64,
-    has_time: bool,
-    has_address: bool,
-    wrong: Option<Reason>,
-}
-
-impl Reading<'_> {
-    /// Records that the line has this field. A time or address only counts with a value.
-    const fn note(&mut self, node: &Node) {
-        let is_there = match node.field {
-            Some(Field::Time) => self.has_time,
-            Some(Field::Address) => self.has_address,
-            _ => true,
-        };
-        if is_there {
-            self.seen |= node.bit;
-        }
-    }
-
-    fn text(&mut self, field: Field, text: &str) {
-        let bytes = text.as_bytes();
-        let is_needed = matches!(field, Field::Time | Field::Address);
-        if matches!(bytes, b"" | b"-") && !is_needed {
-            return;
-        }
-        match field {
-            Field::Time => {
-                let at = time::rfc3339(bytes).or_else(|| time::clf(bytes));
-                self.time(at.or_else(|| time::epoch(bytes)), text);
-            }
-            Field::Address => match peer(bytes) {
-                Some(address) => (self.fields.address, self.has_address) = (address, true),
-                None => self.refuse(field, text),
-            },
-            Field::User => self.fields.user = self.keep(bytes),
-            Field::Tier => self.fields.tier = self.keep(bytes),
-            Field::Model => self.fields.model = self.keep(bytes),
-            Field::Method => self.fields.method = self.keep(bytes),
-            Field::Target => self.fields.target = self.keep(bytes),
-            Field::Host => self.fields.host = self.keep(bytes),
-            Field::Header(number) => {
-                let span = self.keep(bytes);
-                self.fields.headers.push((number, span));
-            }
-            Field::Request => {
-                let start = self.base + self.strings.len();
-                self.keep(bytes);
-                (self.fields.method, self.fields.target) = request(bytes, start);
-            }
-            // nginx writes every value as a string.
-            Field::Status | Field::Bytes | Field::Duration(_) | Field::Tokens(_) => {
-                match text.parse::<f64>() {
-                    Ok(number) => self.number(field, number),
-                    Err(_) => self.refuse(field, text),
-                }
-            }
-        }
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "floats saturate, and negative numbers are rejected"
-    )]
-    fn number(&mut self, field: Field, number: f64) {
-        if number.is_nan() || number < 0.0 {
-            return self.refuse(field, &number.to_string());
-        }
-        match field {
-            Field::Time => self.time(time::epoch(format!("{number:.6}").as_bytes()), "a number"),
-            Field::Status if number <= 999.0 => self.fields.status = number as u16,
-            Field::Bytes => self.fields.bytes = number as u64,
-            Field::Tokens(kind) => {
-                let tokens = self.fields.tokens.get_or_insert_default();
-                tokens[usize::from(kind)] = number as u64;
-            }
-            Field::Duration(thousandths) => {
-                let micros = number * f64::from(thousandths) / 1e3;
-                self.fields.duration = Some(Micros::new(micros as u64));
-            }
-            field => self.refuse(field, &number.to_string()),
-        }
-    }
-
-    fn time(&mut self, at: Option<Timestamp>, text: &str) {
-        match at {
-            Some(at) => (self.fields.at, self.has_time) = (at, true),
-            None => self.refuse(Field::Time, text),
-        }
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Span {
-        let start = self.base + self.strings.len();
-        self.strings.extend_from_slice(bytes);
-        Span::new(start, start + bytes.len())
-    }
-
-    fn refuse(&mut self, field: Field, found: &str) {
-        let (name, expected) = match field {
-            Field::Time => ("time", "RFC 3339 or seconds since 1970"),
-            Field::Address => ("address", AN_ADDRESS),
-            Field::Status => ("status", "a number up to 999"),
-            Field::Bytes => ("bytes", "a number"),
-            Field::Duration(_) => ("duration", "a number"),
-            Field::Tokens(_) => ("tokens", "a number"),
-            _ => ("field", "a string"),
-        };
-        let found = shown(found.as_bytes());
-        let wrong = || Reason::Field { field: name.into(), found, expected };
-        self.wrong.get_or_insert_with(wrong);
-    }
-}
-
-/// The object on a line.
-struct Object<'a, 's> {
-    node: &'a Node,
-    reading: &'a mut Reading<'s>,
-}
-
-impl<'de> DeserializeSeed<'de> for Object<'_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Object<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(child) = map.next_key_seed(Name(self.node))? {
-            match child {
-                Some(node) => {
-                    map.next_value_seed(Value { node, reading: self.reading })?;
-                    self.reading.note(node);
-                }
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
+        // Like in a text log, a target with invalid UTF-8 is not valid HTTP.
+        let target = reading.fields.target.bytes(reading.text).unwrap_or_default();
+        if !is_utf8 && memmem::find(target, "\u{fffd}".as_bytes()).is_some() {
+            reading.fields.method = Span::EMPTY;
         }
         Ok(())
     }
-}
 
-/// A name in an object, which determines how to read the value.
-struct Name<'a>(&'a Node);
+    /// The fields with these bits, with their paths.
+    pub(super) fn fields_in(&self, seen: u64) -> Vec<Box<str>> {
+        let seen = self.names.iter().filter(|name| name.bit & seen != 0);
+        seen.map(|Name { name, path, .. }| format!("{name}={path}").into()).collect()
+    }
 
-impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
-    type Value = Option<&'a Node>;
+    /// The path of the first field that has a bit, but not one of these.
+    pub(super) fn never_in(&self, seen: u64) -> Option<&str> {
+        let never = self.names.iter().find(|name| name.bit != 0 && name.bit & seen == 0);
+        never.map(|name| &*name.path)
+    }
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
+    /// Reads the fields of an object, and returns the names that it has.
+    fn fields(&self, reading: &mut Reading<'_>, object: &Json<'_>) -> Result<u64, Reason> {
+        let mut found = 0;
+        for name in &self.names {
+            let Some(value) = name.find(object) else { continue };
+            let is_there = if let Json::Text(text) = value {
+                let start = reading.text.len();
+                reading.text.extend_from_slice(text.as_bytes());
+                let range = (start, reading.text.len());
+                reading.set(name.field, &name.path, range)? != Found::Odd
+                    || name.field == Field::Request
+            } else {
+                // A time or address only counts with a value, and others are absent.
+                !matches!(name.field, Field::Time | Field::Address)
+            };
+            if is_there {
+                found |= name.bit;
+            }
+        }
+        Ok(found)
     }
 }
 
-impl<'a> Visitor<'_> for Name<'a> {
-    type Value = Option<&'a Node>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-        let found = self.0.children.iter().find(|(other, _)| **other == *name);
-        Ok(found.map(|(_, node)| node))
+impl Name {
+    fn find<'a>(&self, object: &'a Json<'_>) -> Option<&'a Json<'a>> {
+        // A dotted name may be a single name or a path.
+        let by_path = || self.path.split('.').try_fold(object, Json::get);
+        object.get(&self.path).or_else(|| self.path.contains('.').then(by_path)?)
     }
 }
 
-/// A value that is needed, or that contains a needed value.
-struct Value<'a, 's> {
-    node: &'a Node,
-    reading: &'a mut Reading<'s>,
+/// A JSON value that borrows from its line.
+enum Json<'a> {
+    /// A string or number. Of a list, such as a header's values, the first value counts.
+    Text(Cow<'a, str>),
+    Object(Vec<(Self, Self)>),
+    Other,
 }
 
-impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
+impl Json<'_> {
+    /// The last member with this name.
+    fn get(&self, name: &str) -> Option<&Self> {
+        let Self::Object(members) = self else { return None };
+        let is_it = |key: &Self| matches!(key, Self::Text(key) if key == name);
+        members.iter().rfind(|(key, _)| is_it(key)).map(|(_, value)| value)
     }
 }
 
-impl<'de> Visitor<'de> for Value<'_, '_> {
-    type Value = ();
+/// Parses an object.
+fn object(line: &[u8]) -> Result<Json<'_>, Reason> {
+    // A list would count as its first value.
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Err(Reason::Json("expected `{`".into()));
+    }
+    serde_json::from_slice(line).map_err(|error| {
+        // The error may repeat a string from the line.
+        const LONGEST: usize = 120;
+        let error = error.to_string();
+        Reason::Json(match error.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &error[..end]).into(),
+            None => error.into(),
+        })
+    })
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        if let Some(field) = self.node.field {
-            self.reading.text(field, text);
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(text.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(text.to_owned().into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Text(number.to_string().into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Text(number.to_string().into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json<'de>, E> {
+        Ok(Json::Text(number.to_string().into()))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json<'de>, A::Error> {
+        let first = values.next_element()?.unwrap_or(Json::Other);
+        while values.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(first)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
         }
-        Ok(())
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
-        if let Some(field) = self.node.field {
-            self.reading.number(field, number);
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "no field of a log is as large")]
-    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
-        match self.node.field {
-            // Nanoseconds since 1970 have more digits than a float.
-            Some(Field::Time) => {
-                self.reading.time(time::epoch(number.to_string().as_bytes()), "a number");
-                Ok(())
-            }
-            _ => self.visit_f64(number as f64),
-        }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "no field of a log is as large")]
-    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
-        self.visit_f64(number as f64)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    /// Reads the first of a header's values.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
-        let Self { node, reading } = self;
-        if values.next_element_seed(Value { node, reading })?.is_some() {
-            while values.next_element::<IgnoredAny>()?.is_some() {}
-        }
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        Object { node: self.node, reading: self.reading }.visit_map(map)
+        Ok(Json::Object(members))
     }
 }

@@ -7,80 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
 
 use super::input::{Blocks, Input, ReadError};
+use super::lines::LineReader;
 use super::pending::{Entry, Odd, PendingRecords};
 use super::record::{Batch, Reason, Record};
-use super::{Format, LineReader};
-
-/// The settings for reading logs.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The line format.
-    pub format: Format,
-    /// How far lines may be out of order. A line that is further behind is replayed late, at the
-    /// time of the previous line. A line that is more than an hour behind is skipped, and many such
-    /// lines abort the run.
-    pub reorder: Duration,
-    /// The maximum number of lines per file that wait for sorting.
-    pub max_held: usize,
-    /// Whether an unreadable line aborts the run.
-    pub strict: bool,
-    /// How many unreadable lines to store for the report.
-    pub shown: usize,
-    /// Whether the reasons may quote parts of the unreadable lines.
-    pub excerpts: bool,
-    /// Lines with a later time are skipped because their time must be wrong.
-    pub not_after: Timestamp,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            format: Format::AUTO,
-            reorder: Duration::from_secs(60),
-            max_held: 250_000,
-            strict: false,
-            shown: 10,
-            excerpts: true,
-            not_after: Timestamp::from_micros(u64::MAX),
-        }
-    }
-}
-
-/// An unreadable log line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// The name of the file with the line.
-    pub file: Box<str>,
-    /// The line number in the file, from 1.
-    pub line: u64,
-    /// Why the line cannot be read.
-    pub reason: Reason,
-}
-
-/// Lines that were further out of order than [`Options::reorder`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Late {
-    /// The number of lines.
-    pub lines: u64,
-    /// The largest delay.
-    pub most: Micros,
-}
-
-/// The progress of reading logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Lines that were returned or are unreadable.
-    pub lines: u64,
-    /// Bytes read from the files, before decompression.
-    pub read: u64,
-    /// The total size of the files, if known.
-    pub size: Option<u64>,
-}
+use super::{FileFormat, Late, Options, Progress, Shape, Syntax, Unreadable};
 
 /// The records from several logs in chronological order.
 pub struct Records {
@@ -106,9 +40,12 @@ struct Stream {
     pending: PendingRecords,
     late: Late,
     headers: Arc<[Box<str>]>,
-    format: Box<str>,
-    /// The named fields that have occurred; see `Mapping::names`.
+    shape: Option<Arc<Shape>>,
+    /// The JSON fields that have occurred; see `Mapping::names`.
     seen: u64,
+    /// The columns that have occurred.
+    columns: Vec<Box<str>>,
+    used_zone: bool,
     /// The number of lines, until a line can be read.
     in_vain: Option<u64>,
     first_reason: Option<(u64, Reason)>,
@@ -118,7 +55,7 @@ struct Stream {
 struct Read {
     batch: Batch,
     headers: Arc<[Box<str>]>,
-    format: Arc<str>,
+    shape: Arc<Shape>,
 }
 
 impl Records {
@@ -206,6 +143,21 @@ impl Records {
         })
     }
 
+    /// Returns how the files that have been read so far are read.
+    pub fn formats(&self) -> Vec<FileFormat> {
+        let zone = || self.options.zone.to_string().into();
+        let format = |file: &Stream| {
+            let shape = file.shape.as_ref()?;
+            let fields = match &shape.syntax {
+                Syntax::Json(mapping) => mapping.fields_in(file.seen),
+                _ => file.columns.clone(),
+            };
+            let (format, zone) = (shape.title, file.used_zone.then(zone));
+            Some(FileFormat { file: file.name.clone(), format, fields, zone })
+        };
+        self.files.iter().filter_map(format).collect()
+    }
+
     /// Returns the progress of reading.
     pub fn progress(&self) -> Progress {
         let read = self.read.iter().map(|read| read.load(Ordering::Relaxed)).sum();
@@ -246,10 +198,15 @@ impl Records {
             self.leave_out(number, odd)?;
             return self.files[number].check(true);
         };
-        let Read { mut batch, headers, format } = read?;
-        file.headers = headers;
-        file.format = (*format).into();
+        let Read { mut batch, headers, shape } = read?;
+        (file.headers, file.shape) = (headers, Some(shape));
         file.seen |= batch.seen;
+        file.used_zone = batch.used_zone;
+        for column in std::mem::take(&mut batch.columns).into_iter().flatten() {
+            if !file.columns.contains(&column) {
+                file.columns.push(column);
+            }
+        }
         let (lines, records) = (batch.lines, batch.records.len());
         let unreadable = std::mem::take(&mut batch.unreadable);
         let odd = file.pending.add(batch, self.options.not_after).map_err(backwards)?;
@@ -291,8 +248,13 @@ impl Records {
 
     /// Checks that each user-defined field occurs in some line.
     fn check_names(&self) -> Result<(), ReadError> {
+        let Some(Shape { is_own: true, syntax: Syntax::Json(mapping), .. }) =
+            self.options.format.0.as_deref()
+        else {
+            return Ok(());
+        };
         let seen = self.files.iter().fold(0, |seen, file| seen | file.seen);
-        let Some(path) = self.options.format.never_seen(seen) else { return Ok(()) };
+        let Some(path) = mapping.never_in(seen) else { return Ok(()) };
         let names: Vec<_> = self.files.iter().map(|file| &*file.name).collect();
         Err(ReadError::NeverSeen { names: names.join(", ").into(), path: path.into() })
     }
@@ -308,7 +270,7 @@ impl Stream {
     fn start(input: Input, options: &Options) -> Self {
         let (sender, batches) = sync_channel(4);
         let name: Box<str> = input.name().into();
-        let format = options.format.clone();
+        let (format, zone) = (options.format.clone(), options.zone.clone());
         let thread = thread::spawn(move || {
             let mut blocks = Blocks::new(input);
             let (mut line, mut reader) = (1, None);
@@ -321,20 +283,17 @@ impl Stream {
                         return;
                     }
                 };
-                let (reader, headers, shown) = reader.get_or_insert_with(|| {
+                let reader = reader.get_or_insert_with(|| {
                     if text.starts_with(BYTE_ORDER_MARK) {
                         text.drain(..BYTE_ORDER_MARK.len());
                     }
-                    let format = format.for_lines(&text);
-                    let headers: Arc<[Box<str>]> = format.headers().into();
-                    let shown: Arc<str> = format.to_string().into();
-                    (LineReader::new(format), headers, shown)
+                    LineReader::new(format.for_lines(&text), zone.clone())
                 });
                 let mut batch = Batch { text, ..Batch::default() };
                 reader.read(&mut batch, line);
                 line += batch.lines;
-                let (headers, format) = (Arc::clone(headers), Arc::clone(shown));
-                if sender.send(Ok(Read { batch, headers, format })).is_err() {
+                let (headers, shape) = (Arc::clone(&reader.headers), Arc::clone(&reader.shape));
+                if sender.send(Ok(Read { batch, headers, shape })).is_err() {
                     return;
                 }
             }
@@ -346,8 +305,10 @@ impl Stream {
             pending: PendingRecords::default(),
             late: Late::default(),
             headers: [].into(),
+            shape: None,
             seen: 0,
-            format: "a log".into(),
+            columns: Vec::new(),
+            used_zone: false,
             in_vain: Some(0),
             first_reason: None,
             is_over: false,
@@ -366,7 +327,8 @@ impl Stream {
         if *reason == Reason::Future {
             return Err(ReadError::Future { name, line });
         }
-        let (format, reason) = (self.format.clone(), reason.clone());
+        let format = self.shape.as_ref().map_or("a log", |shape| shape.title).into();
+        let reason = reason.clone();
         Err(ReadError::OtherFormat { name, lines, format, line, reason })
     }
 }

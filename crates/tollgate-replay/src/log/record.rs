@@ -75,11 +75,8 @@ impl Span {
         text.get(self.start as usize..self.end as usize)
     }
 
-    /// The same range, relative to `base`.
-    #[expect(clippy::cast_possible_truncation, reason = "a batch is smaller than 4 GiB")]
-    pub(super) const fn from(self, base: usize) -> Self {
-        let base = base as u32;
-        Self { start: self.start.saturating_sub(base), end: self.end.saturating_sub(base) }
+    pub(super) const fn range(self) -> (usize, usize) {
+        (self.start as usize, self.end as usize)
     }
 
     fn of(self, text: &[u8]) -> Option<&str> {
@@ -177,8 +174,14 @@ pub(super) struct Batch {
     pub(super) records: Vec<Fields>,
     pub(super) unreadable: Vec<(u64, Reason)>,
     pub(super) lines: u64,
-    /// A bit for each named field that occurs in these lines; see `Mapping::names`.
+    /// A bit for each JSON field that occurs in these lines; see `Mapping::names`.
     pub(super) seen: u64,
+    /// The columns that `#Fields` names in these lines.
+    pub(super) columns: Vec<Vec<Box<str>>>,
+    /// How many values show that the format is right.
+    pub(super) recognised: u32,
+    /// Whether a time so far has no zone.
+    pub(super) used_zone: bool,
 }
 
 /// Why a log line cannot be read.

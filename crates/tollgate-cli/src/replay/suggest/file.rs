@@ -3,9 +3,11 @@
 use std::fmt::{self, Write as _};
 
 use tollgate_config::check::Count;
+use tollgate_replay::log::FileFormat;
 use tollgate_replay::suggest::{Fit, Level, Suggestion};
 
 use super::super::replayed::Replayed;
+use super::super::words::formats_in_words;
 use super::options::{Shape, SuggestArgs};
 
 /// The variable that contains the key for users' tokens.
@@ -14,6 +16,7 @@ pub(super) const SECRET: &str = "JWT_SECRET";
 /// The result of reading the log.
 pub(super) struct Learned {
     pub(super) suggestion: Suggestion,
+    pub(super) formats: Vec<FileFormat>,
     pub(super) unreadable: u64,
     /// Lines that charge no limit.
     pub(super) not_limited: u64,
@@ -62,6 +65,9 @@ pub(super) fn write(out: &mut String, args: &SuggestArgs, learned: &Learned) -> 
         Count(*busiest_second, "request"),
         Count(*busiest_minute, "request")
     )?;
+    for format in formats_in_words(&learned.formats) {
+        writeln!(out, "# It {format}.")?;
+    }
     writeln!(out, "#\n# What this file does not know:")?;
     for unknown in unknown(args, learned) {
         writeln!(out, "# - {unknown}")?;

@@ -117,6 +117,72 @@ fn nginx_logs_are_readable() {
     }
 }
 
+/// Each sample is read without a hint, and the report names its format.
+#[test]
+fn default_logs_of_servers_are_read() {
+    let samples = root().join("crates/tollgate-replay/src/log/tests/samples");
+    let folder = Folder::new("");
+    folder.write("limits.yaml", &super::LIMITS.replace("limit: 2", "limit: 1"));
+    let mut formats = Vec::new();
+    for file in fs::read_dir(samples).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "log") {
+            continue;
+        }
+        fs::copy(&path, folder.0.path().join("access.log")).unwrap();
+        let report = folder.json(&[]);
+        let [format] = report["formats"].as_array().unwrap().as_slice() else {
+            panic!("{report}");
+        };
+        let output = folder.tollgate(&["replay", "limits.yaml", "access.log"]);
+        let words = String::from_utf8(output.stdout).unwrap();
+        let title = format["format"].as_str().unwrap();
+        assert!(words.contains(&format!("\nread access.log as {title}")), "{words}");
+        if let Some(zone) = format["zone"].as_str() {
+            assert!(words.contains(&format!("times without a zone are in {zone}\n")), "{words}");
+        }
+        // Two requests of a client: the limit of one denies the second.
+        assert!(report["clients_denied"].as_u64().unwrap() >= 1, "{path:?}: {report}");
+        formats.push(title.to_owned());
+    }
+    formats.sort();
+    formats.dedup();
+    assert_eq!(formats.len(), 9, "{formats:?}");
+}
+
+#[test]
+fn time_zone_applies_to_times_without_one() {
+    let folder = Folder::new("");
+    let line =
+        "198.51.100.21:5 [03/Feb/2026:10:00:01.250] a a/b 0/0/0/0/1 200 1 - - ---- 1/1/0/0/0 0/0";
+    folder.write("access.log", &format!("{line} \"GET / HTTP/1.1\"\n"));
+    for (zone, first) in [("UTC", "10:00:01.25Z"), ("Asia/Seoul", "01:00:01.25Z")] {
+        let report = folder.json(&["--time-zone", zone]);
+        assert_eq!(report["first"], format!("2026-02-03T{first}"));
+        assert_eq!(report["formats"][0]["zone"], zone);
+    }
+    let output = folder.tollgate(&["suggest", "access.log", "--time-zone", "+09:00"]);
+    let file = String::from_utf8(output.stdout).unwrap();
+    let read =
+        "# It read access.log as an HTTP log of HAProxy, times without a zone are in +09:00.\n";
+    assert!(file.contains(read), "{file}");
+}
+
+/// Envoy appends its peer to the header before it logs the header.
+#[test]
+fn peer_in_its_own_header_is_no_proxy() {
+    let folder = Folder::new("");
+    let line = |forwarded: &str| {
+        format!(
+            "{{\"start_time\": \"2026-02-03T10:00:01Z\", \"method\": \"GET\", \"path\": \"/\", \
+             \"downstream_remote_address\": \"198.51.100.21:5\", \
+             \"x-forwarded-for\": \"{forwarded}\"}}\n"
+        )
+    };
+    folder.write("access.log", &(line("198.51.100.21") + &line("203.0.113.7")));
+    assert_eq!(folder.json(&[])["not_forwarded"], 1);
+}
+
 #[test]
 fn documented_formats_are_valid() {
     let text = fs::read_to_string(root().join("docs/replay.md")).unwrap();
@@ -128,7 +194,7 @@ fn documented_formats_are_valid() {
         .map(|format| format.trim_matches('\''))
         .filter(|format| !format.is_empty() && !format.starts_with(" ("))
         .collect();
-    assert!(formats.len() >= 10, "{formats:?}");
+    assert!(formats.len() >= 18, "{formats:?}");
     let folder = Folder::new(&log());
     for format in formats {
         let output = folder.tollgate(&["replay", "limits.yaml", "access.log", "--log", format]);

@@ -387,7 +387,7 @@ fn bad_input_exits_with_2_and_writes_no_report() {
         ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,method=m,target=u,user=who"],
-            "no line of own.log has the field `who`; correct its name in --log",
+            "no line of own.log has the field `who` with a readable value; correct its name in --log",
         ),
         (
             &["limits.yaml", "own.log", "--log", "json:time=t,target=u"],

@@ -1,3 +1,5 @@
+mod samples;
+
 use std::io::{self, Cursor, Read, Write as _};
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -21,10 +23,12 @@ fn with(format: &str) -> Options {
     Options { format: format.parse().unwrap(), ..Options::default() }
 }
 
-/// A description of the only record in a text.
+/// A description of the first record in a text.
 fn one(text: &str, format: &str) -> String {
-    let mut records = records(text, &with(format));
-    let record = records.next().unwrap().unwrap();
+    described(&records(text, &with(format)).next().unwrap().unwrap())
+}
+
+fn described(record: &Record<'_>) -> String {
     let said = format!(
         "{} {:?} {:?} {} {} {:?} {} {} {:?} {:?}",
         record.at.as_micros(),
@@ -127,8 +131,6 @@ fn invalid_requests_have_no_method() {
 fn errors_name_the_field_and_expectation() {
     for (from, to, expected) in [
         ("10/Oct", "10/Okt", "its time_local is `10/Okt/2000:13:55:36 -0700`, which is not a time"),
-        (" 200 ", " 2x0 ", "its status is `2x0`, which is not a status"),
-        ("2326", "23,26", "its body_bytes_sent is `23,26`"),
         ("- ann [", "- ann (", "after remote_user it has no ` [`"),
         ("HTTP/1.1\"", "HTTP/1.1", "after request it has no `\" `"),
     ] {
@@ -142,12 +144,15 @@ fn errors_name_the_field_and_expectation() {
     assert!(reason("{\"ts\":1", "caddy").contains("it is not a JSON object: EOF"));
     assert!(reason("{}", "caddy").contains("it has no field `ts`"));
     assert!(reason("{\"ts\":true}", "caddy").contains("it has no field `ts`"));
-    assert!(reason("{\"ts\":1,\"status\":\"no\"}", "caddy").contains("its status is `no`"));
+    let said = reason("# a comment\n1 2", "w3c");
+    assert!(said.contains("no line that starts with `#Fields:`"), "{said}");
+    assert!(reason("{\"ts\":1}", "auto").contains("cannot be read as a JSON log of Caddy"));
+    assert!(reason("{\"a\":1}", "auto").contains("cannot be read as a JSON log of"));
 }
 
 #[test]
 fn lines_need_a_client_address() {
-    for client in ["crawl-66.example.com", "-", "\"203.0.113.7", "Nov 24 11:00:00 web nginx:"] {
+    for client in ["crawl-66.example.com", "-", "\"203.0.113.7"] {
         let line = LINE.replace("203.0.113.7", client);
         let said = reason(&line, "auto");
         assert!(said.contains("which is not the address of a client"), "{client}: {said}");
@@ -171,7 +176,7 @@ fn json_lines_need_an_address_and_a_method() {
     assert!(one(line, names).contains("GET / "));
     for (from, to, expected) in [
         ("\"ip\"", "\"IP\"", "it has no field `a.ip`"),
-        ("203.0.113.7", "host.example", "its address is `host.example`"),
+        ("203.0.113.7", "host.example", "its a.ip is `host.example`"),
         ("\"203.0.113.7\"", "null", "it has no field `a.ip`"),
         ("\"m\"", "\"verb\"", "it has no field `m`"),
         ("\"u\"", "\"url\"", "it has no field `u`"),
@@ -179,6 +184,12 @@ fn json_lines_need_an_address_and_a_method() {
     ] {
         let said = reason(&line.replace(from, to), names);
         assert!(said.contains(expected), "{from}: {said}");
+    }
+    // A field may be absent in all lines, but a field without a readable value has a wrong name.
+    let status = format!("{names},status=s");
+    for (value, is_wrong) in [("-1", false), ("null", false), ("\"-\"", false), ("\"ok\"", true)] {
+        let line = line.replace("\"t\"", &format!("\"s\":{value},\"t\""));
+        assert_eq!(reason(&line, &status).contains("has the field `s` with"), is_wrong, "{value}");
     }
     // A null method means that the request was not valid HTTP.
     assert!(one(&line.replace("\"GET\"", "null"), names).contains("203.0.113.7\")  / "));
@@ -430,14 +441,25 @@ proptest! {
     }
 }
 
-const FORMATS: [&str; 5] = [
+const FORMATS: [&str; 10] = [
     "auto",
     "caddy",
+    "haproxy",
+    "aws-alb",
+    "envoy-text",
+    "w3c",
+    "#Fields: date time cs-method cs-uri-stem cs-uri-query time-taken cs(A)",
     "nginx-json",
     "$remote_addr \"$request\" [$time_local] \"$http_cookie\"",
     "json:time=t,method=m,target=u,seconds=d",
 ];
-const TOKENS: [&str; 20] = [
+const TOKENS: [&str; 26] = [
+    "#Fields: date time cs-method cs-uri-stem cs-uri-query\n",
+    "#Date: 2000-10-10",
+    "2000-10-10",
+    "13:55:36",
+    "<1>Oct  1 1:1 a b: ",
+    "#2",
     "\n",
     " ",
     "\"",

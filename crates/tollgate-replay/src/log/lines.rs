@@ -1,0 +1,118 @@
+//! Reads the lines of a batch, and finds a file's format.
+
+use std::sync::Arc;
+
+use super::columns::Columns;
+use super::known::{KNOWN, Known};
+use super::reading::{Range, Reading};
+use super::record::{Batch, Fields, Reason};
+use super::time::Times;
+use super::{Format, Shape, Syntax, Zone, syslog};
+
+/// How many lines are tried to find a file's format.
+const FIRST_LINES: usize = 64;
+
+impl Format {
+    /// Returns this format, or for `auto` the format that reads the most of the first lines.
+    pub(super) fn for_lines(&self, text: &[u8]) -> Arc<Shape> {
+        if let Some(shape) = &self.0 {
+            return Arc::clone(shape);
+        }
+        let end = memchr::memchr_iter(b'\n', text).nth(FIRST_LINES).unwrap_or(text.len());
+        let text = &text[..end];
+        let is_object = text.trim_ascii_start().starts_with(b"{");
+        let mut best: Option<((usize, u32, bool), Arc<Shape>)> = None;
+        for shape in Known::all() {
+            let mut batch = Batch { text: text.to_vec(), ..Batch::default() };
+            LineReader::new(Arc::clone(&shape), Zone::default()).read(&mut batch, 1);
+            // If no line can be read, the format with the most recognised values has the most
+            // helpful error.
+            let is_json = matches!(shape.syntax, Syntax::Json(_));
+            let score = (batch.records.len(), batch.recognised, is_json == is_object);
+            if best.as_ref().is_none_or(|(other, _)| score > *other) {
+                best = Some((score, shape));
+            }
+        }
+        best.map_or_else(|| Arc::new(KNOWN[0].shape()), |(_, shape)| shape)
+    }
+}
+
+/// Reads a batch's lines.
+pub(super) struct LineReader {
+    pub(super) shape: Arc<Shape>,
+    /// The columns of the next line, if the lines have columns.
+    columns: Columns,
+    /// The names of the headers. `#Fields` may add further names.
+    pub(super) headers: Arc<[Box<str>]>,
+    times: Times,
+}
+
+impl LineReader {
+    pub(super) fn new(shape: Arc<Shape>, zone: Zone) -> Self {
+        let columns = match &shape.syntax {
+            Syntax::Columns(columns) => columns.clone(),
+            _ => Columns::default(),
+        };
+        let headers = shape.headers.as_slice().into();
+        Self { shape, columns, headers, times: Times::new(zone) }
+    }
+
+    /// Reads all lines in a batch's text. `first` is the number of the first line.
+    pub(super) fn read(&mut self, batch: &mut Batch, first: u64) {
+        let end = batch.text.len();
+        let (mut start, mut number) = (0, first);
+        while start < end {
+            let length = memchr::memchr(b'\n', &batch.text[start..end]).unwrap_or(end - start);
+            let line = (start, start + length);
+            self.read_line(batch, line, number);
+            (start, number) = (start + length + 1, number + 1);
+        }
+        batch.lines = number - first;
+        batch.used_zone = self.times.used_zone;
+    }
+
+    fn read_line(&mut self, batch: &mut Batch, (mut start, mut end): Range, number: u64) {
+        if batch.text[start..end].ends_with(b"\r") {
+            end -= 1;
+        }
+        let line = &batch.text[start..end];
+        match &self.shape.syntax {
+            Syntax::Columns(_) if line.starts_with(b"#") => {
+                let mut headers = self.headers.to_vec();
+                if self.columns.directive(line, &mut headers) {
+                    self.headers = headers.into();
+                    batch.columns.push(self.columns.names());
+                }
+                return;
+            }
+            // A user's `log_format` describes the entire line.
+            Syntax::Text(_) if self.shape.is_own => {}
+            _ => start += syslog::prefix(line),
+        }
+        let before = batch.text.len();
+        match self.fields(batch, (start, end), number) {
+            Ok(fields) => batch.records.push(fields),
+            Err(reason) => {
+                batch.text.truncate(before);
+                batch.unreadable.push((number, reason));
+            }
+        }
+    }
+
+    fn fields(&mut self, batch: &mut Batch, line: Range, number: u64) -> Result<Fields, Reason> {
+        let Self { shape, columns, times, .. } = self;
+        let escapes = match &shape.syntax {
+            Syntax::Columns(_) => Columns::escapes(&batch.text[line.0..line.1]),
+            _ => shape.escapes,
+        };
+        let mut reading = Reading::new(number, &mut batch.text, times, escapes);
+        let read = match &shape.syntax {
+            Syntax::Text(template) => template.read(&mut reading, line),
+            Syntax::Columns(_) => columns.read(&mut reading, line),
+            Syntax::Json(mapping) => mapping.read(&mut reading, line, &mut batch.seen),
+        };
+        batch.recognised += reading.recognised;
+        read?;
+        reading.finish(shape.clock, &columns.date)
+    }
+}

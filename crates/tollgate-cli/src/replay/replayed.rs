@@ -22,8 +22,8 @@ pub struct LogArgs {
     /// Several logs are replayed as one, in chronological order.
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The line format: auto detects the default formats of servers. Otherwise the name of a
-    /// format, json:time=ts,method=verb,target=url,… or a log_format of nginx
+    /// The line format: a name such as haproxy, json:time=ts,method=verb,target=url,… or a
+    /// log_format of nginx; auto detects each file's format
     #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
     pub lines: Format,
     /// The time zone of times that name none, such as Europe/Berlin or +09:00

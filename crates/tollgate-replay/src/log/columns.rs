@@ -85,8 +85,8 @@ impl Columns {
     }
 }
 
-/// The first value of a line, and the length up to the separator. The specification quotes values
-/// with spaces.
+/// The range of the line's first value, and the length up to the separator. The specification
+/// quotes values with spaces.
 fn value(rest: &[u8]) -> (Range, usize) {
     if rest.first() == Some(&b'"')
         && let Some(quote) = memchr(b'"', &rest[1..])

@@ -39,8 +39,8 @@ const SECONDS: Field = Field::Duration(1_000_000_000);
 const MILLISECONDS: Field = Field::Duration(1_000_000);
 
 impl Field {
-    /// The field of a variable in an nginx `log_format`. Names with `:`, which nginx does not have,
-    /// are for the formats of other servers.
+    /// Finds the field for a variable in an nginx `log_format`. Names with `:` do not exist in nginx
+    /// and are for other servers' formats.
     pub(super) fn of_variable(
         name: &str,
         headers: &mut Vec<Box<str>>,
@@ -67,7 +67,7 @@ impl Field {
         })
     }
 
-    /// The field of a name in `--log json:`.
+    /// Finds the field for a name in `--log json:`.
     pub(super) fn of_name(name: &str, headers: &mut Vec<Box<str>>) -> Result<Self, FormatError> {
         Ok(match name {
             "time" | "end" => Self::Time,
@@ -95,7 +95,7 @@ impl Field {
         })
     }
 
-    /// The field of one of the columns in a W3C log.
+    /// Finds the field for a W3C log's column.
     pub(super) fn of_column(name: &str, all: &[&str], headers: &mut Vec<Box<str>>) -> Self {
         let has = |other| all.contains(&other);
         let of_header = name.strip_prefix("cs(").and_then(|name| name.strip_suffix(')'));
@@ -126,7 +126,7 @@ impl Field {
         }
     }
 
-    /// Whether only a valid value can be read, so that it shows that the format is right.
+    /// Whether a readable value shows that the format is right.
     pub(super) const fn is_checked(self) -> bool {
         matches!(
             self,
@@ -143,7 +143,7 @@ impl Field {
     }
 }
 
-/// The number of a header, which is added to the names if necessary.
+/// Finds a header's number, and adds its name if necessary.
 fn header(name: &str, headers: &mut Vec<Box<str>>) -> Result<u8, FormatError> {
     let known = headers.iter().position(|other| other.eq_ignore_ascii_case(name));
     let number = u8::try_from(known.unwrap_or(headers.len())).map_err(|_| FormatError::Headers)?;

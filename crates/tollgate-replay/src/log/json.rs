@@ -112,7 +112,7 @@ impl Mapping {
         never.map(|name| &*name.path)
     }
 
-    /// Reads the fields of an object, and returns the names that it has.
+    /// Reads an object's fields, and returns the names that it has.
     fn fields(&self, reading: &mut Reading<'_>, object: &Json<'_>) -> Result<u64, Reason> {
         let mut found = 0;
         for name in &self.names {
@@ -124,7 +124,7 @@ impl Mapping {
                 reading.set(name.field, &name.path, range)? != Found::Odd
                     || name.field == Field::Request
             } else {
-                // A time or address only counts with a value, and others are absent.
+                // Only a time or an address needs a value.
                 !matches!(name.field, Field::Time | Field::Address)
             };
             if is_there {
@@ -145,7 +145,7 @@ impl Name {
 
 /// A JSON value that borrows from its line.
 enum Json<'a> {
-    /// A string or number. Of a list, such as a header's values, the first value counts.
+    /// A string or number. A list, such as a header's values, counts as its first value.
     Text(Cow<'a, str>),
     Object(Vec<(Self, Self)>),
     Other,

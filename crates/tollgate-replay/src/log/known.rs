@@ -19,7 +19,7 @@ pub(super) struct Known {
 }
 
 enum Lines {
-    /// The start of each line, as an nginx `log_format`. Servers append various fields.
+    /// An nginx `log_format` for the start of each line. Servers append various fields.
     Text(&'static str, Escapes),
     Columns,
     /// The fields, and their paths in a JSON object.

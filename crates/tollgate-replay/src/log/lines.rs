@@ -1,4 +1,4 @@
-//! Reads the lines of a batch, and finds a file's format.
+//! Reads a batch's lines, and finds a file's format.
 
 use std::sync::Arc;
 

@@ -8,20 +8,20 @@
 //! | `text.rs` | lines that follow a template: common, combined, `log_format` |
 //! | `columns.rs` | lines with the columns that `#Fields` names: IIS, CloudFront |
 //! | `json.rs` | lines that are JSON objects |
-//! | `reading.rs` | the values of a line's fields |
+//! | `reading.rs` | values, the same for each format |
 //! | `syslog.rs` | the text that syslog writes before a line |
 //! | `time.rs` | times |
-//! | `lines.rs` | the lines of a batch, and a file's format |
+//! | `lines.rs` | a batch's lines, and a file's format |
 //! | `input.rs` | files, compressed or not, in blocks of complete lines |
 //! | `pending.rs` | lines that wait for earlier lines |
 //! | `visible.rs` | safe output of client-supplied text |
 //! | `order.rs` | lines from several files in chronological order |
-//! | `options.rs` | the settings, and what is known after reading |
+//! | `options.rs` | the settings, and the results beside the records |
 //!
 //! # Times
 //!
-//! * A record has the time at which its request arrived. nginx, Caddy, IIS and others log the time
-//!   at which the response was complete, so the duration is subtracted if the log contains it.
+//! * A record has the time at which its request arrived. nginx, Caddy and IIS, for example, log the
+//!   time at which the response was complete, so the duration is subtracted if the log contains it.
 //! * If the log only has whole seconds, all requests in a second arrive at its start, in line
 //!   order.
 //! * A time without a zone is in [`Options::zone`].
@@ -94,7 +94,7 @@ enum Clock {
 }
 
 impl Format {
-    /// Detects the format from each file's first lines: the default format of a known server.
+    /// Detects a known server's default format from each file's first lines.
     pub const AUTO: Self = Self(None);
 
     /// Parses an nginx `log_format` such as `$remote_addr [$time_local] "$request" $status`.
@@ -150,8 +150,8 @@ impl Format {
     }
 }
 
-/// Parses `auto`, the name of a known format, `json:` with field names, a `#Fields:` line, or an
-/// nginx `log_format`.
+/// Parses `auto`, a known format's name, `json:` with field names, a `#Fields:` line, or an nginx
+/// `log_format`.
 impl FromStr for Format {
     type Err = FormatError;
 

@@ -1,4 +1,4 @@
-//! The settings for reading logs, and what is known after reading.
+//! The settings for reading logs, and the results beside the records.
 
 use std::fmt;
 use std::time::Duration;
@@ -84,7 +84,7 @@ pub struct FileFormat {
     pub file: Box<str>,
     /// The format, such as "a W3C log".
     pub format: &'static str,
-    /// The columns of a W3C log, or the fields with their paths in JSON objects.
+    /// A W3C log's columns, or the fields with their paths in JSON objects.
     pub fields: Vec<Box<str>>,
     /// The zone for times that name none, if there are such times.
     pub zone: Option<Box<str>>,

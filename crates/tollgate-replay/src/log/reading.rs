@@ -1,4 +1,4 @@
-//! Reads the values of a line's fields, for lines of every syntax.
+//! Reads a line's values. All formats share these rules.
 //!
 //! A line needs a time, a request and, if the format has addresses, an address. Other values that
 //! cannot be read are absent.
@@ -28,7 +28,7 @@ pub(super) enum Escapes {
     Percent,
 }
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Value,

@@ -1,4 +1,4 @@
-//! The start of a line that a program has sent to syslog.
+//! The prefix that syslog adds to a line.
 
 use memchr::memchr;
 
@@ -36,7 +36,7 @@ impl<'a> Rest<'a> {
         Some(word)
     }
 
-    /// RFC 3164: the time, the host, and the program's name, which ends with a colon.
+    /// RFC 3164: the time, the host and the program's name with a colon.
     fn after_tag(&mut self) -> Option<()> {
         if self.starts_with_month() {
             self.word()?;

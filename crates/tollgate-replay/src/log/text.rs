@@ -27,7 +27,7 @@ struct Part {
 }
 
 impl Template {
-    /// Compiles an nginx `log_format`, and adds the names of its headers.
+    /// Compiles an nginx `log_format`, and adds its header names.
     pub(super) fn new(
         template: &str,
         is_open: bool,

@@ -102,7 +102,7 @@ enum Parsed {
     Local(DateTime),
 }
 
-/// `10/Oct/2000:13:55:36 -0700`, with or without a fraction of a second and a zone.
+/// `10/Oct/2000:13:55:36 -0700`, also with a fraction or without a zone.
 fn clf(text: &[u8]) -> Option<Parsed> {
     if memchr::memchr(b' ', text).is_some() {
         let parsed = strtime::parse("%d/%b/%Y:%H:%M:%S%.f %z", text).ok()?;

@@ -141,7 +141,7 @@ fn default_logs_of_servers_are_read() {
         if let Some(zone) = format["zone"].as_str() {
             assert!(words.contains(&format!("times without a zone are in {zone}\n")), "{words}");
         }
-        // Two requests of a client: the limit of one denies the second.
+        // Each sample has a client with two requests, and the limit is 1.
         assert!(report["clients_denied"].as_u64().unwrap() >= 1, "{path:?}: {report}");
         formats.push(title.to_owned());
     }

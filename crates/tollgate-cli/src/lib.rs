@@ -197,11 +197,11 @@ impl Cli {
             Command::Check { config, strict, without_files } => {
                 let source = Source::read(config).map_err(|error| wrong(&error))?;
                 if config::is_rate_limits(&source) {
-                    let (domain, report) = config::read_rate_limits(&source);
+                    let (domains, report) = config::read_rate_limits(&source);
                     tell(&source, &report);
-                    let domain = domain.filter(|_| !strict || report.warnings() == 0);
-                    let domain = domain.ok_or_else(|| ExitCode::from(WRONG))?;
-                    return Ok(check::rate_limits_in_words(&domain));
+                    let domains = domains.filter(|_| !strict || report.warnings() == 0);
+                    let domains = domains.ok_or_else(|| ExitCode::from(WRONG))?;
+                    return Ok(domains.iter().map(check::rate_limits_in_words).collect());
                 }
                 let plan = plan(&source, Checks { strict: *strict, files: !without_files })?;
                 Ok(check::in_words(&plan))

@@ -100,6 +100,11 @@ impl Problems {
         self.0.borrow().problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
+    /// Removes all problems, to report them elsewhere.
+    pub(super) fn take(&self) -> Vec<Problem> {
+        self.0.take().problems
+    }
+
     pub(super) fn report(&self, source: &Source) -> Report {
         let Found { problems: mut found, secrets, left_out, .. } = self.0.take();
         found.sort_by_key(order);

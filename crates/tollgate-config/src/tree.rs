@@ -57,26 +57,23 @@ impl Node {
         Self { span: 0..0, value: Value::Map(Vec::new()), size: 1 }
     }
 
-    /// A copy without keys that contain null or an empty list.
-    pub(super) fn without_empty(self: &Rc<Self>) -> Rc<Self> {
-        let is_empty = |node: &Self| match &node.value {
-            Value::List(nodes) => nodes.is_empty(),
-            _ => node.is_null(),
-        };
-        let value = match &self.value {
-            Value::Scalar(_) => return Rc::clone(self),
-            Value::List(nodes) => Value::List(nodes.iter().map(Self::without_empty).collect()),
-            Value::Map(entries) => {
-                let there = entries.iter().filter(|entry| !is_empty(&entry.node));
-                let entry = |Entry { key, key_span, node }: &Entry| Entry {
-                    key: key.clone(),
-                    key_span: key_span.clone(),
-                    node: node.without_empty(),
-                };
-                Value::Map(there.map(entry).collect())
-            }
-        };
+    /// A copy with another value.
+    pub(super) fn with_value(&self, value: Value) -> Rc<Self> {
         Rc::new(Self { span: self.span.clone(), value, size: self.size })
+    }
+
+    /// The value of a key, if this is a section with this key.
+    pub(super) fn get(&self, key: &str) -> Option<&Rc<Self>> {
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+    }
+
+    /// The text of a single value.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar(scalar) => Some(&scalar.text),
+            Value::List(_) | Value::Map(_) => None,
+        }
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -100,7 +97,7 @@ impl Scalar {
 
 /// Parses a text and reports its problems. Without a tree, no further checks are possible.
 pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
-    let root = parse_any(text, env, false, problems)?;
+    let root = parse_documents(text, Some(env), Documents::Only, problems)?.pop();
     if root.is_none() {
         problems.error(
             Place::START,
@@ -111,28 +108,47 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
     root
 }
 
-/// Reads the first document, and warns about further documents. Returns `Some(None)` for an empty
-/// text.
-pub(super) fn parse_first(
-    text: &str,
-    env: Env<'_>,
-    problems: &Problems,
-) -> Option<Option<Rc<Node>>> {
-    parse_any(text, env, true, problems)
+/// Reads the first document, and warns about further documents. Variables remain as they are.
+/// Returns `Some(None)` for an empty text.
+pub(super) fn parse_first(text: &str, problems: &Problems) -> Option<Option<Rc<Node>>> {
+    Some(parse_documents(text, None, Documents::First, problems)?.pop())
 }
 
-fn parse_any(
+/// Reads all documents. Variables remain as they are.
+pub(super) fn parse_all(text: &str, problems: &Problems) -> Option<Vec<Rc<Node>>> {
+    parse_documents(text, None, Documents::All, problems)
+}
+
+/// Which documents of a text are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Documents {
+    /// A second document is an error.
+    Only,
+    First,
+    All,
+}
+
+fn parse_documents(
     text: &str,
-    env: Env<'_>,
-    is_first_enough: bool,
+    env: Option<Env<'_>>,
+    documents: Documents,
     problems: &Problems,
-) -> Option<Option<Rc<Node>>> {
+) -> Option<Vec<Rc<Node>>> {
     let mut builder =
         Builder { frames: Vec::new(), anchors: HashMap::new(), root: None, env, problems };
+    let mut read = Vec::new();
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         match event {
-            Ok((Event::DocumentStart(_), span)) if is_first_enough && builder.root.is_some() => {
+            Ok((Event::DocumentStart(_), _))
+                if documents == Documents::All && builder.root.is_some() =>
+            {
+                read.extend(builder.root.take());
+                builder.anchors.clear();
+            }
+            Ok((Event::DocumentStart(_), span))
+                if documents == Documents::First && builder.root.is_some() =>
+            {
                 let span = span.start.index()..span.end.index();
                 problems.warn(
                     Place { span, path: String::new() },
@@ -178,7 +194,8 @@ fn parse_any(
             }
         }
     }
-    Some(builder.root)
+    read.extend(builder.root);
+    Some(read)
 }
 
 /// The tab that stopped the parser, if it is in a line's indentation. The parser reports the value
@@ -229,7 +246,8 @@ struct Builder<'a> {
     frames: Vec<Frame>,
     anchors: HashMap<usize, Rc<Node>>,
     root: Option<Rc<Node>>,
-    env: Env<'a>,
+    /// `None` if variables remain as they are.
+    env: Option<Env<'a>>,
     problems: &'a Problems,
 }
 
@@ -362,7 +380,7 @@ impl Builder<'_> {
         if user(&text).is_some() {
             self.problems.hide(at.clone());
         }
-        match env::expand(&text, self.env) {
+        match self.env.map_or(Ok(None), |env| env::expand(&text, env)) {
             Ok(Some(expanded)) => {
                 Scalar { text: expanded, plain: true, written: Some(text), broken: false }
             }

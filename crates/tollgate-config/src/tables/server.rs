@@ -29,8 +29,8 @@ section! {
     RateLimitService = "rateLimitService" {
         /// Where Envoy connects. Every client that can connect may call the service.
         default listen: OneOrMore<Short<format::Address, Listen>> = "127.0.0.1:8083",
-        /// Files with domains and descriptors in the format of envoyproxy/ratelimit. The gateway
-        /// reloads changed files.
+        /// Files with domains and descriptors in the format of envoyproxy/ratelimit, also within
+        /// ConfigMaps of Kubernetes. The gateway reloads changed files.
         required config: OneOrMore<format::File>,
         /// Whether several files may contain descriptors of the same domain. A descriptor still
         /// must not be in two files.

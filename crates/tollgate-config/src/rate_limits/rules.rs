@@ -1,135 +1,33 @@
-//! Rules in the format of envoyproxy/ratelimit.
+//! Rules in a text in the format of envoyproxy/ratelimit.
 
-use std::collections::hash_map::Entry as Slot;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use tollgate::policy::{Algorithm, Refill, Resolution};
 
-use super::place::Place;
-use super::problem::{Checked, Problem, Problems, Report, Reported, Severity};
-use super::source::Source;
-use super::typed::{
+use super::yaml;
+use crate::place::Place;
+use crate::plan::{Allowed, Descriptor, RateLimitDomain, Rule, Unit};
+use crate::problem::{Checked, Problems, Reported};
+use crate::tree::Node;
+use crate::typed::{
     AnySection, Flag, Input, Item, Kind as _, List, Setting, Whole, section, texts, words,
 };
-use super::{format, problem, spec, tree, typed};
-use crate::files::{self, FileError};
-use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
+use crate::{format, problem, spec, tree, typed};
 
-/// Whether a text contains such rules, and not a gateway configuration.
-pub fn is_rate_limits(source: &Source) -> bool {
-    let root = tree::parse_first(&source.text, &as_written, &Problems::default()).flatten();
-    root.is_some_and(|root| match &root.value {
-        tree::Value::Map(entries) => {
-            let has = |key| entries.iter().any(|entry| entry.key == key);
-            has("domain") || (has("descriptors") && !has("rateLimiter"))
-        }
-        _ => false,
-    })
+/// Whether a document contains such rules.
+pub(super) fn is_rules(root: &Node) -> bool {
+    let has = |key| root.get(key).is_some();
+    has("domain") || has("descriptors") && !has("rateLimiter")
 }
 
-/// Reads the rules in one file, or reports all its problems.
-pub fn read_rate_limits(source: &Source) -> (Option<RateLimitDomain>, Report) {
-    let problems = Rc::new(Problems::default());
-    let domain = domain(source, &problems).ok().filter(|_| !problems.has_errors());
-    (domain, problems.report(source))
-}
-
-/// Reads the rules in several files.
-///
-/// # Errors
-/// A file cannot be read or is invalid, or two files contain the same domain or, if it merges
-/// domains, the same descriptor.
-pub fn read_rate_limit_files(
-    files: &[PathBuf],
-    merges_domains: bool,
-) -> Result<RateLimitDomains, Vec<FileError>> {
-    let (mut read, mut errors) = (Vec::new(), Vec::new());
-    for file in files {
-        match read_rate_limit_file(file) {
-            Ok(domain) => {
-                errors.extend(conflict(&read, file, &domain, merges_domains));
-                read.push((file, domain));
-            }
-            Err(error) => errors.push(error),
-        }
-    }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    let mut all = RateLimitDomains::new();
-    for (_, domain) in read {
-        match all.entry(domain.name.clone()) {
-            Slot::Occupied(mut merged) => merged.get_mut().descriptors.extend(domain.descriptors),
-            Slot::Vacant(slot) => drop(slot.insert(domain)),
-        }
-    }
-    Ok(all)
-}
-
-fn read_rate_limit_file(file: &Path) -> Result<RateLimitDomain, FileError> {
-    let source = Source::new(file.display().to_string(), files::text(file)?);
-    let (domain, report) = read_rate_limits(&source);
-    domain.ok_or_else(|| first_error(&report, &source, file))
-}
-
-/// Like envoyproxy/ratelimit, merges only the lists of a domain, and not descriptors in them.
-fn conflict(
-    read: &[(&PathBuf, RateLimitDomain)],
-    file: &Path,
-    domain: &RateLimitDomain,
-    merges_domains: bool,
-) -> Option<FileError> {
-    let name = domain.name.escape_debug();
-    let (what, cure) =
-        read.iter().filter(|(_, it)| it.name == domain.name).find_map(|(first, it)| {
-            let first = first.display();
-            if !merges_domains {
-                let what = format!("the domain `{name}` is also in {first}");
-                return Some((what, "write it into one file, or set `mergeDomains: true`"));
-            }
-            let twice = domain
-                .descriptors
-                .iter()
-                .find(|new| it.descriptors.iter().any(|old| old.is_like(new)))?;
-            let what =
-                format!("the descriptor `{twice}` of the domain `{name}` is also in {first}");
-            Some((what, "remove one of the two"))
-        })?;
-    Some(FileError { file: file.to_owned(), what, cure: cure.to_owned() })
-}
-
-/// The first error in a rules file, and a command that shows all errors.
-fn first_error(report: &Report, source: &Source, file: &Path) -> FileError {
-    let mut errors = report.problems().iter().filter(|it| it.severity == Severity::Error);
-    let Some(Problem { place, what, cure, .. }) = errors.next() else {
-        let (what, cure) = ("it is not valid".to_owned(), "correct it".to_owned());
-        return FileError { file: file.to_owned(), what, cure };
-    };
-    let before = source.text.chars().take(place.span.start);
-    let line = before.filter(|letter| *letter == '\n').count() + 1;
-    let mut what = format!("line {line}: {what}");
-    let others = errors.count();
-    if others > 0 {
-        let all = format!("`tollgate check {}` shows all", file.display());
-        what = format!("{what} (and {others} more: {all})");
-    }
-    FileError { file: file.to_owned(), what, cure: cure.clone() }
-}
-
-/// envoyproxy/ratelimit does not replace variables.
-fn as_written(name: &str) -> Option<String> {
-    Some(format!("${{{name}}}"))
-}
-
-fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
-    let root = tree::parse_first(&source.text, &as_written, problems).ok_or(Reported)?;
+/// Reads the rules in a text.
+pub(super) fn domain(text: &str, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
+    let root = tree::parse_first(text, problems).ok_or(Reported)?;
     let Some(root) = root else {
         let cure = "write `domain: …` and `descriptors: […]`";
         return Err(problems.error(Place::START, "the file is empty", cure));
     };
-    // envoyproxy/ratelimit ignores a key without a value.
-    let root = root.without_empty();
+    let root = yaml::as_go_reads(&root, problems);
     let root = Domain::read(Input::root(&root, problems))?;
     let name = root.domain.value()?;
     let descriptors = all(root.descriptors.items()?, &name);

@@ -1,0 +1,123 @@
+//! Rules in ConfigMaps of Kubernetes, which contain them as texts.
+
+use std::rc::Rc;
+
+use super::rules::{domain, is_rules};
+use crate::place::{Place, Span};
+use crate::plan::RateLimitDomain;
+use crate::problem::{Checked, Problem, Problems, Reported, Severity};
+use crate::tree::{self, Entry, Node, Value};
+
+/// Whether this is an object of Kubernetes.
+pub(super) fn is_object(root: &Node) -> bool {
+    root.get("apiVersion").is_some() && root.get("kind").is_some()
+}
+
+/// A text with rules in a ConfigMap.
+pub(super) struct Text {
+    key: String,
+    /// The text's characters in the file.
+    span: Span,
+    rules: String,
+    /// Where each line starts in the file, unless the file contains the text in quotes or folded.
+    lines: Option<Vec<usize>>,
+}
+
+/// The rules in a file's ConfigMaps. `None` if the file contains no objects of Kubernetes.
+pub(super) fn rules(file: &str, problems: &Problems) -> Option<Checked<Vec<Text>>> {
+    let first = tree::parse_first(file, &Problems::default()).flatten()?;
+    if !is_object(&first) {
+        return None;
+    }
+    let Some(objects) = tree::parse_all(file, problems) else { return Some(Err(Reported)) };
+    let mut texts = Vec::new();
+    objects.iter().for_each(|object| add_texts(object, file, &mut texts));
+    if texts.is_empty() {
+        let what = "no ConfigMap in this file has rules in `data`";
+        let cure = "write a key such as `config.yaml: |` with `domain: …` and `descriptors: […]`";
+        return Some(Err(problems.error(Place::START, what, cure)));
+    }
+    Some(Ok(texts))
+}
+
+fn add_texts(object: &Node, file: &str, texts: &mut Vec<Text>) {
+    let entries = |key| match object.get(key).map(|node| &node.value) {
+        Some(Value::Map(entries)) => entries.as_slice(),
+        _ => &[],
+    };
+    match object.get("kind").and_then(|kind| kind.text()) {
+        Some("ConfigMap") => texts.extend(entries("data").iter().filter_map(|it| text(it, file))),
+        Some(kind) if kind.ends_with("List") => {
+            if let Some(Value::List(items)) = object.get("items").map(|items| &items.value) {
+                items.iter().for_each(|item| add_texts(item, file, texts));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A value of `data`, if it contains rules. A ConfigMap may also contain other files.
+fn text(entry: &Entry, file: &str) -> Option<Text> {
+    let rules = entry.node.text()?;
+    let has_rules = match tree::parse_first(rules, &Problems::default()) {
+        Some(root) => root.is_some_and(|root| is_rules(&root)),
+        // These rules are not valid YAML.
+        None => rules.lines().any(|line| line.starts_with("descriptors:")),
+    };
+    has_rules.then(|| Text {
+        key: entry.key.clone(),
+        span: entry.node.span.clone(),
+        rules: rules.to_owned(),
+        lines: lines(file, entry.node.span.start, rules),
+    })
+}
+
+/// Where a text's lines start in the file, if they are in a literal block that starts at `from`.
+fn lines(file: &str, from: usize, text: &str) -> Option<Vec<usize>> {
+    let mut at = 0;
+    let mut lines = Vec::new();
+    let mut expected = text.lines();
+    for line in file.split_inclusive('\n') {
+        let length = line.chars().count();
+        let content = line.trim_end_matches(['\n', '\r']);
+        if at + length > from {
+            let Some(expected) = expected.next() else { break };
+            content.ends_with(expected).then_some(())?;
+            lines.push(at + content.chars().count() - expected.chars().count());
+        }
+        at += length;
+    }
+    expected.next().is_none().then_some(lines)
+}
+
+impl Text {
+    /// Reads the rules, and reports their problems at their places in the file.
+    pub(super) fn read(&self, problems: &Problems) -> Checked<RateLimitDomain> {
+        let own = Rc::new(Problems::default());
+        let domain = domain(&self.rules, &own);
+        for Problem { severity, place, what, cure } in own.take() {
+            let (line, column) = self.position(place.span.start);
+            let start = self.lines.as_ref().and_then(|lines| lines.get(line));
+            let length = place.span.len();
+            let (span, what) = match start {
+                Some(start) => (start + column..start + column + length, what),
+                None => (self.span.clone(), format!("line {} of `{}`: {what}", line + 1, self.key)),
+            };
+            let place = Place { span, ..place };
+            match severity {
+                Severity::Error => drop(problems.error(place, what, cure)),
+                Severity::Warning => problems.warn(place, what, cure),
+            }
+        }
+        domain
+    }
+
+    /// The line and column of a character.
+    fn position(&self, character: usize) -> (usize, usize) {
+        let before = self.rules.chars().take(character);
+        before.fold((0, 0), |(line, column), character| match character {
+            '\n' => (line + 1, 0),
+            _ => (line, column + 1),
+        })
+    }
+}

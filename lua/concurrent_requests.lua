@@ -25,10 +25,11 @@ local function owe(rule, state, units, now)
   return units
 end
 
--- Restarts a permit of `units` after its old units were refunded, and returns its new start.
+-- Restarts a permit of `units` after its old units were refunded, and returns its new start. Its
+-- request is in flight, so it counts even beyond the limit.
 local function renew(rule, state, units, now)
-  local _, seen = log.refresh(rule, state, now)
-  owe(rule, state, units, now)
+  local seen = log.prune(rule, state, now)
+  log.insert(rule, state, seen, units)
   return seen
 end
 

@@ -150,12 +150,18 @@ local function version_of(entry, rule)
   end
 end
 
--- The version from which a new version starts: the oldest that counts the same charges and is not
--- fresh.
+-- The version from which a new version starts: of those that count the same charges and are not
+-- fresh, the one that counts units for longest. It stays the same while time passes, and so do the
+-- waits that the new version tells.
 local function source_of(entry, rule)
+  local source, latest
   for _, version in ipairs(entry.versions) do
-    if counts_with(version.rule, rule) and not is_fresh(version) then return version end
+    if counts_with(version.rule, rule) and not is_fresh(version) then
+      local fresh_at = version.rule.algorithm.fresh_at(version.rule, version.state)
+      if not source or fresh_at > latest then source, latest = version, fresh_at end
+    end
   end
+  return source
 end
 
 -- A version's state, continued under `rule`.
@@ -247,7 +253,9 @@ local function count_elsewhere(entry, rule, units)
       if is_counted then
         counted = true
       else
-        version.since = later(version.since, next_instant)
+        local counts_from = algorithm.counts_from(version.state)
+        version.since =
+          later(version.since, later(next_instant, after(pack('>I7', counts_from))))
       end
     end
   end

@@ -15,7 +15,8 @@ local function refundable(rule, charged, units, refunded, now)
   units = min(units, charged.cost) * rule.unit
   local drained = since(now, charged.charged_at) * rule.rate
   -- The level was reported as a time, rounded up to a microsecond.
-  local level = since(since(charged.resets_at, now), 1) * rule.rate
+  local left = since(charged.resets_at, now)
+  local level = left == 0 and 0 or (left - 1) * rule.rate + 1
   level = refunded < charged.refunded and 0 or since(level, refunded - charged.refunded)
   return max(since(units, drained), min(level, units))
 end

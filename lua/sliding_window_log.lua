@@ -361,8 +361,12 @@ local function take(state, at, units)
 end
 
 local function give_back(rule, state, charged, units, now)
+  -- A refund does not move the time of the last charge.
+  local last_seen = state.last_seen
   prune(rule, state, now)
-  return take(state, round_up(rule, charged.charged_at), units)
+  units = take(state, round_up(rule, charged.charged_at), units)
+  state.last_seen = last_seen
+  return units
 end
 
 -- The units that can be charged until the debt reaches the limit, in a pruned state.

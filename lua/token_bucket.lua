@@ -73,7 +73,8 @@ local function give_back(rule, state, charged, units, now)
     return floor(scaled / rule.unit)
   end
   units = charged.charged_at < at and 0 or min(units, charged.cost, missing)
-  state.missing, state.at = missing - units, at
+  -- Without a refund, the interval's start is not stored: it is the time of the last charge.
+  if units > 0 then state.missing, state.at = missing - units, at end
   return units
 end
 

@@ -337,11 +337,6 @@ impl State {
 }
 
 impl View<'_> {
-    /// The later of the clock and the last instant seen.
-    pub(super) const fn seen(&self) -> Timestamp {
-        self.seen
-    }
-
     /// The newest entry's timestamp.
     fn newest(&self) -> Timestamp {
         self.state.entries.back().map_or(Timestamp::EPOCH, |last| last.at)

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::{Charged, NeverPending, Outcome};
+use crate::{NeverPending, Outcome};
 use crate::{Quota, StoreExt, Timestamp};
 
 /// Gives the same answer to every call.

@@ -125,10 +125,8 @@ impl Pair {
         let returned = self.corrected.give_back(charged, units, now);
         prop_assert!(returned <= units);
         self.settled = true;
-        // A log drops what has expired. Other algorithms correct their past without reading the
-        // clock.
-        let algorithm = plan.trace.policy.algorithm().expect("a limit");
-        if matches!(algorithm, Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests) {
+        // Only a concurrency limit remembers the time of a refund.
+        if plan.trace.policy.is_concurrency() {
             self.seen = now.max(self.seen);
         }
         self.equal = match exactness {

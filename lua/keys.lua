@@ -204,13 +204,21 @@ local changes = false
 -- the version identifies charges from `since` on.
 local function keep(entry, rule, state)
   changes, entry.changed = true, true
-  local version = version_of(entry, rule)
+  local version, source, since = version_of(entry, rule), source_of(entry, rule), this_instant
   if version then
     -- Permits retain their dates under another rule.
     version.rule, version.state = rule, state
+    -- Redis may have deleted fresh states, so the other versions must make no difference.
+    if not source then
+      for i = #entry.versions, 1, -1 do
+        local other = entry.versions[i]
+        if other ~= version and counts_with(other.rule, rule) then
+          table.remove(entry.versions, i)
+        end
+      end
+    end
     return version
   end
-  local source, since = source_of(entry, rule), this_instant
   if source then
     local counts_from = source.rule.algorithm.counts_from(source.state)
     since = later(after(source.since), later(since, after(pack('>I7', counts_from))))

@@ -223,6 +223,12 @@ impl Entry {
 
     /// Returns the version for `policy`, added if necessary.
     fn add(&mut self, policy: &Policy, now: Timestamp) -> usize {
+        if self.source(now).is_none() {
+            // The key may have been swept, so the other versions must make no difference.
+            let own = self.own(policy).map(|index| self.versions.swap_remove(index));
+            self.versions.clear();
+            self.versions.extend(own);
+        }
         if let Some(own) = self.own(policy) {
             return own;
         }
@@ -231,9 +237,6 @@ impl Entry {
         // A charge at the same instant as an earlier charge cannot be told apart.
         let after = |from: &Version| now.max(from.since + NEXT).max(from.counts_from() + NEXT);
         let since = self.source(now).map_or(now, after);
-        if self.source(now).is_none() {
-            self.versions.clear();
-        }
         if self.versions.len() == MAX_VERSIONS {
             self.versions.remove(0);
         }

@@ -66,6 +66,13 @@ impl Stored {
     fn version_mut(&mut self, any: &AnyRule, now: Timestamp, was_reset: bool) -> usize {
         let next = Micros::new(1);
         let state = with_rule!(any, rule => rule.wrap(self.read(rule, any, now)));
+        if self.source(any, now).is_none() {
+            // A store may have forgotten the other versions, which therefore make no difference.
+            let own = self.version(any).map(|index| self.versions[index].rule.clone());
+            self.versions.retain(|version| {
+                !version.rule.counts_with(any) || Some(&version.rule) == own.as_ref()
+            });
+        }
         if let Some(index) = self.version(any) {
             // Permits retain their dates under another rule.
             let version = &mut self.versions[index];
@@ -77,9 +84,6 @@ impl Stored {
             None if was_reset => now + next,
             None => now,
         };
-        if self.source(any, now).is_none() {
-            self.versions.retain(|version| !version.rule.counts_with(any));
-        }
         let counting = self.versions.iter().filter(|version| version.rule.counts_with(any));
         if counting.count() == MAX_VERSIONS {
             let oldest = self.versions.iter().position(|version| version.rule.counts_with(any));

@@ -36,7 +36,7 @@ fn equal_requests_share_a_run() {
         args[0],
         [[0, 0, 0, 0, 0, 0, 0, 7].as_slice(), &[0, 0, 0, 0, 0, 1, 2], &[1]].concat()
     );
-    assert_eq!(args[1], [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
+    assert_eq!(args[1], [2, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
     assert_eq!(args[2], [1, 0, 3, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(args.len(), 3);
     assert_eq!(batch.args(Some(Timestamp::from_micros(42)))[3], b"42");
@@ -205,5 +205,6 @@ fn settlement_encodes_direction_and_units() {
         let operations = requests(&batch);
         assert_eq!(operations[..9], [kind, 0, 1, 0, 1, 0, 0, 0, 2]);
         assert_eq!([operations[15], operations[22], operations[29]], [units, 5, 3]);
+        assert_eq!([operations[36], operations[43], operations[50]], [4, 6, 7]);
     }
 }

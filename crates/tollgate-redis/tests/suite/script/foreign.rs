@@ -17,23 +17,23 @@ fn foreign(client: &mut ScriptClient) -> Vec<(String, Fault)> {
         all.push((command.split(' ').nth(1).expect("a key").to_owned(), Fault::WrongType));
     }
     // Valid headers for a fixed window counter and a log: 9 units per 1000 µs.
-    let fixed = [1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
-    let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
-    let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
-    bucket.extend([0x1f; 21]);
+    let fixed = [2, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
+    let log = [2, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
+    let mut bucket = [2, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
+    bucket.extend([0x1f; 28]);
     // One unit per second: the largest countable capacity, and one unit more.
-    let front = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
-    let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 21]].concat();
+    let front = [2, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
+    let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 28]].concat();
     let (largest, beyond) = (of((1 << 52) / 1_000_000), of((1 << 52) / 1_000_000 + 1));
     client.run(&[b"SET", b"largest", &largest]);
     let mut log_of_nothing = [&log[..], &[0; 43]].concat();
     log_of_nothing[23] = 2;
-    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
+    let zero_window = [&[2, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
     let strings: [(&str, Vec<u8>); 11] = [
         ("garbage", b"some other program's value".to_vec()),
         ("number", b"17".to_vec()),
-        ("next version", [&[2], &fixed[1..], &[0; 20]].concat()),
-        ("no such code", [&[1, 10], &fixed[2..], &[0; 20]].concat()),
+        ("next version", [&[3], &fixed[1..], &[0; 20]].concat()),
+        ("no such code", [&[2, 14], &fixed[2..], &[0; 20]].concat()),
         ("half", fixed.to_vec()),
         ("no state", [&fixed[..], &[0; 7]].concat()),
         ("too long", [&fixed[..], &[0; 21]].concat()),

@@ -143,7 +143,7 @@ impl Cluster {
             *self.charges.lock().entry(key.clone()).or_default() += 1;
             // Admitted: this charge is allowed, and 8 units remain.
             reply.extend([2, 1, 0, 0, 0, 0, 8]);
-            reply.extend([0; 21]);
+            reply.extend([0; 28]);
         }
         Value::Bytes(reply.into())
     }

@@ -13,7 +13,6 @@ use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{AnyRule, Key, Policy, Timestamp};
 
 use crate::table::Table;
-use crate::versions::Version;
 
 /// Generates the enum of tables and its methods from a single list of variants.
 macro_rules! any_table {
@@ -43,13 +42,12 @@ macro_rules! any_table {
                 with_table!(self, table => table.bytes())
             }
 
-            /// Removes a key and returns its state.
-            pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<Version> {
+            /// Removes a key. Returns its state and the instant of its first receipt.
+            pub(crate) fn take(&mut self, hash: u64, key: &Key) -> Option<(AnyState, Timestamp)> {
                 match self {
                     $(Self::$rule(table) => {
                         let (state, since) = table.take(hash, key)?;
-                        let policy = table.policy.clone();
-                        Some(Version { policy, state: AnyState::$rule(state), since })
+                        Some((AnyState::$rule(state), since))
                     })*
                 }
             }

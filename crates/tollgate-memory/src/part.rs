@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, Kind, with_table};
-use crate::versions::{Change, Entry, Versions, heap_bytes};
+use crate::versions::{Change, Entry, Version, Versions, heap_bytes};
 
 /// One table per policy, because each algorithm has its own state type. If a policy's quota
 /// changes, each version has a table. A key that is charged under another version while its state
@@ -166,7 +166,7 @@ impl Part {
             Place::Moved { from } => self.tables[from].take(hash, key),
             _ => None,
         };
-        let since = old.map_or(now, |old| old.since);
+        let since = old.map_or(now, |(_, since)| since);
         if let Some(table) = R::table_mut(&mut self.tables[table]) {
             table.insert(hash, key.clone(), (state, since), now, &self.hasher);
         }
@@ -183,8 +183,9 @@ impl Part {
     ) -> Option<u64> {
         let EntryKey { policy, key, hash, .. } = entry_key;
         if let Place::Moved { from } = place
-            && let Some(old) = self.tables[from].take(hash, key)
+            && let Some((state, since)) = self.tables[from].take(hash, key)
         {
+            let old = Version { policy: self.tables[from].policy().clone(), state, since };
             self.versions.insert(hash, key.clone(), old, &self.hasher);
         }
         self.versions.change(hash, key, policy, change, now)

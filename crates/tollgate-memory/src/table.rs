@@ -4,9 +4,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Cost, Decision, Key, Policy, Timestamp};
-
-use crate::versions::NEXT;
+use tollgate_core::{Cost, Decision, Key, Micros, Policy, Timestamp};
 
 /// The keys for a policy in a shard, each stored next to its state, so a decision touches a single
 /// cache line in addition to the table's control bytes.
@@ -29,6 +27,9 @@ struct Entry<S> {
     /// key was new then, or has been reset since.
     since: Timestamp,
 }
+
+/// The smallest step in time.
+pub(crate) const NEXT: Micros = Micros::new(1);
 
 /// How many buckets each insertion checks for removal. With four, the entire table has been checked
 /// before a quarter of it is new.

@@ -9,6 +9,7 @@ use tollgate_core::algorithm::{Rule, converted};
 use tollgate_core::{Charged, Cost, Key, Micros, Policy, Timestamp, with_rule};
 
 use crate::any_table::{AnyState, Kind};
+use crate::table::NEXT;
 
 /// Keys with a state for each version of their quota, which changed while the key had units that
 /// counted: by a reload, a tier, or another build of the service beside this build.
@@ -51,9 +52,6 @@ pub(crate) enum Change {
 
 /// The maximum number of versions per key. Another version replaces the oldest.
 const MAX_VERSIONS: usize = 4;
-
-/// The smallest step in time.
-pub(crate) const NEXT: Micros = Micros::new(1);
 
 impl Change {
     /// Changes the state under the version that the change names. Returns the number of units

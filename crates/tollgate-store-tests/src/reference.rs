@@ -346,7 +346,7 @@ impl Reference {
             let units = self.change(rule, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        let units = self.give_back(any, slot, now, charged, cost - actual);
+        let units = self.give_back(any, &slot, now, charged, cost - actual);
         Settlement::Returned { units }
     }
 
@@ -549,12 +549,12 @@ impl Reference {
     fn give_back(
         &mut self,
         any: &AnyRule,
-        slot: Slot,
+        slot: &Slot,
         now: Timestamp,
         charged: Charged,
         units: u64,
     ) -> u64 {
-        let mut stored = self.stored(&slot, now);
+        let mut stored = self.stored(slot, now);
         if stored.is_fresh(now) {
             return 0;
         }
@@ -575,7 +575,7 @@ impl Reference {
                 refunded = if is_own { returned } else { refunded };
             });
         }
-        if let Some(known) = self.keys.get_mut(&slot) {
+        if let Some(known) = self.keys.get_mut(slot) {
             *known = stored;
         }
         refunded

@@ -37,7 +37,7 @@ local function give_back(op)
       changes, entry.changed = true, true
       local charged = version == own and op or elsewhere
       local units = rule.algorithm.give_back(rule, state, charged, op.units, now)
-      if version == own then refunded = units end
+      refunded = max(refunded, units)
       if refunds.restart(state) then version.since = next_instant end
     end
   end

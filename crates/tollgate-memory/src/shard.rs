@@ -144,9 +144,8 @@ impl Shard {
         }
     }
 
-    /// Whether the receipt's charge can be told apart from other charges. Charges to a rate limit
-    /// can only be found in their own version. Permits retain their expiry in a new version and in
-    /// an overflow entry, and permits with the same expiry are interchangeable.
+    /// Whether the receipt's charge can be told apart from other charges. In an overflow entry only
+    /// permits can, because permits with the same expiry are interchangeable.
     pub(crate) fn identifies(&self, seat: &Seat<'_>, receipt: &Receipt) -> bool {
         let charged_at = receipt.charged.charged_at;
         let in_flight = receipt.policy.is_concurrency();
@@ -154,7 +153,7 @@ impl Shard {
         match seat.place {
             _ if seat.shared && !in_flight => false,
             Place::Here => part.identifies(seat.entry_key.table, seat.entry_key, charged_at),
-            Place::Moved { from } => in_flight && part.identifies(from, seat.entry_key, charged_at),
+            Place::Moved { from } => part.identifies(from, seat.entry_key, charged_at),
             // Each version decides for itself.
             Place::Versions => true,
             Place::New => false,

@@ -193,8 +193,8 @@ impl Entry {
     }
 
     /// Changes the state under `policy`, and counts the change under the other versions. A refund
-    /// only corrects versions that can identify the charge. Returns the units refunded or charged
-    /// under `policy`, and for a debt, the largest number charged under any version.
+    /// only corrects versions that can identify the charge. Returns the largest number of units
+    /// refunded or charged under any version.
     fn change(&mut self, policy: &Policy, change: Change, now: Timestamp) -> u64 {
         let own = match change {
             Change::GiveBack(..) => self.own(policy),
@@ -207,7 +207,8 @@ impl Entry {
                 _ if !version.identifies(change) => {}
                 _ if is_own => changed = changed.max(version.change(change, now)),
                 Change::GiveBack(charged, units) => {
-                    version.change(Change::GiveBack(charged.elsewhere(), units), now);
+                    let elsewhere = Change::GiveBack(charged.elsewhere(), units);
+                    changed = changed.max(version.change(elsewhere, now));
                 }
                 Change::Charge(cost) => {
                     version.count(cost.get(), now);

@@ -544,8 +544,8 @@ impl Reference {
         charged
     }
 
-    /// Refunds units under each version that can identify the charge. Returns the units refunded
-    /// under `any`.
+    /// Refunds units under each version that can identify the charge. Returns the largest number
+    /// refunded under any version.
     fn give_back(
         &mut self,
         any: &AnyRule,
@@ -572,7 +572,7 @@ impl Reference {
                     version.since = now + Micros::new(1);
                 }
                 version.state = rule.wrap(state);
-                refunded = if is_own { returned } else { refunded };
+                refunded = refunded.max(returned);
             });
         }
         if let Some(known) = self.keys.get_mut(slot) {

@@ -160,8 +160,8 @@ fn check_reports_missing_otlp_support() {
     assert!(!words.contains("hunter2") && !told.contains("hunter2"), "{words}{told}");
     if cfg!(feature = "otlp") {
         assert_eq!(output.status.code(), Some(0), "{told}");
-        let line = "spans of `shop` are sent to https://collector.example:4318/v1/traces: 0.1 of \
-                    traces that start here\n";
+        let line = "spans of `shop` are sent to https://collector.example:4318/v1/traces: 10% of \
+                    the traces that start here\n";
         assert!(words.contains(line), "{words}");
     } else {
         assert_eq!(output.status.code(), Some(2));

@@ -100,6 +100,11 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
+    /// Whether a version has charged a key.
+    pub(super) fn was_charged(&self, policy: usize, key: usize) -> bool {
+        self.receipts.values().any(|made| made.policy == policy && made.key == key)
+    }
+
     const fn event(&self, what: What) -> Event {
         Event { at: self.now, what }
     }

@@ -280,7 +280,7 @@ fn terminal_escapes_of_clients_are_shown() {
     let folder = Folder::new("");
     folder.write("limits.yaml", &LISTED.replace("limit: 9", "limit: 1"));
     folder.write("other.yaml", LISTED);
-    let line = |user: &str| json!({ "t": 1, "m": "GET", "u": "/\u{1b}]0;x\u{7}", "user": user });
+    let line = |user: &str| json!({ "t": 1, "m": "GET", "u": "/%1b]0;x%07", "user": user });
     let log: String = ["ann", "bob\u{9b}2J\u{1b}[31m", "bob\u{9b}2J\u{1b}[31m"]
         .into_iter()
         .fold(String::new(), |log, user| format!("{log}{}\n", line(user)));

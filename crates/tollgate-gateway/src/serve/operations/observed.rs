@@ -16,7 +16,7 @@ use tollgate::key::SubjectFormat;
 use tollgate::observe::{Inspect, Metric};
 use tollgate_admin::{Admin, AdminBuilder};
 
-use super::{access_log, admin};
+use super::{access_log, admin, summary};
 use crate::metric;
 use crate::proxy::TUNNELS;
 use crate::serve::app::App;
@@ -41,7 +41,7 @@ pub(crate) fn count() -> Result<PrometheusHandle, String> {
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
     metric::all().for_each(Metric::describe);
     // A counter that starts at zero shows its first event as a change.
-    for counter in [slots::FULL, slots::REFUSED, access_log::DROPPED] {
+    for counter in [slots::FULL, slots::REFUSED, access_log::DROPPED, summary::INVALID_HEADS] {
         counter!(counter).increment(0);
     }
     for gauge in [slots::CONNECTIONS, TUNNELS] {

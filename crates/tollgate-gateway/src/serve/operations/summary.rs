@@ -36,6 +36,8 @@ struct Told {
     denials: HashMap<String, Denials>,
 }
 
+pub(crate) const INVALID_HEADS: &str = "tollgate_gateway_invalid_heads_total";
+
 impl Summary {
     pub(crate) fn new(observer: Observer, failures: Failures) -> Self {
         let told = Told { at: Instant::now(), denials: HashMap::new() };
@@ -70,7 +72,7 @@ impl Summary {
     }
 
     pub(crate) fn invalid_head(&self, client: IpAddr, reason: &hyper::Error) {
-        counter!("tollgate_gateway_invalid_heads_total").increment(1);
+        counter!(INVALID_HEADS).increment(1);
         let mut heads = self.invalid_heads.lock();
         *heads = (heads.0 + 1, format!("{reason} from {}", client.to_canonical()));
     }

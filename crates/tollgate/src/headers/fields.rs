@@ -7,7 +7,7 @@ use super::by_policy::Names;
 use super::digits::{self, Line};
 use super::intern::interned;
 use super::names::{RATELIMIT, RATELIMIT_POLICY};
-use super::pace::{MICROS, Pace, gcd};
+use super::pace::{MICROS, Pace, gcd, narrow};
 
 /// A policy, its decision, and the request cost that it decided. Callers omit shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision, Cost);
@@ -241,10 +241,6 @@ pub(super) fn quoted(name: &str) -> Line {
     }
     line.push(b"\"");
     line
-}
-
-pub(super) fn narrow(number: u128) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 const SOON: Micros = Micros::new(1_000_000);

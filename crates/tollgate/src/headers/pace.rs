@@ -2,8 +2,6 @@
 
 use tollgate_core::{Algorithm, AnyRule, Cost, Decision, LeakyMode, Micros, Policy, Refill};
 
-use super::fields::narrow;
-
 /// The rate at which a policy grants units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -170,3 +168,7 @@ pub(super) fn gcd(a: u128, b: u128) -> u128 {
 }
 
 pub(super) const MICROS: u128 = 1_000_000;
+
+pub(super) fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

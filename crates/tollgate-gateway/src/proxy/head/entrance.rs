@@ -18,8 +18,9 @@ use super::hop;
 /// Brings a request into the form that routes, limits and the upstream see.
 ///
 /// Afterwards the URI is a normalized path with the client's query, or `*` for a server-wide
-/// OPTIONS. If the upstream sees another spelling, it is an [`OriginalPath`] extension. There is exactly one `Host`, which is a valid authority and the host that the client
-/// requested. Only an HTTP/1.0 request may have no `Host`.
+/// OPTIONS. If the upstream sees another spelling, it is an `OriginalPath` extension. There is
+/// exactly one `Host`, which is a valid authority and the host that the client requested. Only an
+/// HTTP/1.0 request may have no `Host`.
 ///
 /// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
 /// `Transfer-Encoding` without `chunked` at the end, line feeds in a header. If a message has both

@@ -558,11 +558,12 @@ impl Reference {
         if stored.is_fresh(now) {
             return 0;
         }
-        let (own, mut refunded) = (stored.version(any), 0);
+        let (own, mut refunded, mut is_known) = (stored.version(any), 0, false);
         for (index, version) in stored.versions.iter_mut().enumerate() {
             if !version.rule.counts_with(any) || charged.charged_at < version.since {
                 continue;
             }
+            is_known = true;
             let is_own = own == Some(index);
             let charged = if is_own { charged } else { charged.elsewhere() };
             with_rule!(version.rule.clone(), rule => {
@@ -575,8 +576,8 @@ impl Reference {
                 refunded = refunded.max(returned);
             });
         }
-        if let Some(known) = self.keys.get_mut(slot) {
-            *known = stored;
+        if is_known {
+            self.keys.insert(slot.clone(), stored);
         }
         refunded
     }

@@ -66,6 +66,7 @@ pub mod access;
 pub mod body;
 mod cost;
 pub mod denial;
+pub(crate) mod drive;
 mod grpc;
 mod head;
 pub mod headers;

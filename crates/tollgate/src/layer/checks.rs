@@ -23,7 +23,7 @@ pub(super) fn check(
     }
     check_local(limits, store)?;
     check_tiers(limits, options.tiers.is_some())?;
-    for limit in limits.iter().filter(|limit| limit.enforce) {
+    for limit in limits.iter().filter(|limit| limit.is_enforced()) {
         let costs = limit.costs.as_ref().unwrap_or(&options.costs);
         check_costs(limit, costs)?;
         if !costs.is_flat() {
@@ -55,7 +55,7 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
         if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
-        if limit.enforce
+        if limit.is_enforced()
             && limit.policy.queues()
             && let Some(first) = queue.replace(name())
         {
@@ -68,7 +68,7 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
 /// Two policies with the same header names would overwrite each other's numbers.
 fn check_header_names(limits: &[Limit]) -> Result<(), LayerError> {
     let mut shown: Vec<&str> = Vec::new();
-    for limit in limits.iter().filter(|limit| !limit.shadow && !limit.hides_headers) {
+    for limit in limits.iter().filter(|limit| !limit.is_shadow() && !limit.hides_headers) {
         let name = limit.policy.name();
         let own = headers::names_of(name);
         if let Some(other) = shown.iter().find(|other| headers::names_of(other) == own) {
@@ -98,7 +98,7 @@ fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     if limit.settling.reserve.is_some() || !(denials || failures) {
         return Err(LayerError::NoFailures(name()));
     }
-    let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
+    let waiting = limits.iter().find(|limit| limit.mode.max_wait().is_some());
     match waiting.filter(|_| denials) {
         Some(waiting) => {
             Err(LayerError::PenaltyBesideWaiting(name(), waiting.policy.name().to_owned()))
@@ -299,5 +299,5 @@ impl fmt::Display for CostAboveCapacity {
 
 impl LayerError {
     /// The maximum number of limits in a layer.
-    pub const MAX_LIMITS: usize = 64;
+    pub const MAX_LIMITS: usize = tollgate_engine::Limits::MAX;
 }

@@ -18,7 +18,8 @@ pub(crate) enum Progress<St: Store, X> {
 }
 
 impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
-    /// Decides a request. It waits in the queue only if it has an arrival, for at most `patience`.
+    /// Decides a request. It waits in the queue only if it has an arrival. All its waits together
+    /// take at most `patience`, except for the store.
     #[inline]
     pub(crate) fn decide(
         self: &Arc<Self>,
@@ -32,10 +33,10 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         }
         let reply = match self.ask(Question::Charge, &decided.charges).now() {
             Ok(reply) => reply,
-            Err(reply) => return self.wait_for(decided, timer, reply),
+            Err(reply) => return self.wait_for(decided, timer, reply, patience),
         };
         let conclusion = decided.charges.conclude(&self.limits, reply);
-        self.end(decided, &timer, conclusion)
+        self.end(decided, &timer, conclusion, patience)
     }
 
     /// Decides a request that may wait in the queue.
@@ -52,11 +53,13 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         // The request's clock starts when it first waits.
         let conclusion = match self.advance(&mut request, step, || Timestamp::EPOCH) {
             Ok(conclusion) => conclusion,
-            Err(next) => return Progress::Wait(waiting::for_step(self, request, timer, next)),
+            Err(next) => {
+                return Progress::Wait(waiting::for_step(self, request, timer, next, patience));
+            }
         };
         timer.has_waited = request.has_queued();
         decided.charges = request.take_charges();
-        self.end(decided, &timer, conclusion)
+        self.end(decided, &timer, conclusion, patience)
     }
 
     #[inline]
@@ -65,9 +68,11 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         decided: &mut Decided,
         timer: &DecisionTimer,
         conclusion: Conclusion,
+        patience: Micros,
     ) -> Progress<St, X> {
         match self.conclude(decided, timer, conclusion) {
             Ok(Micros::ZERO) => Progress::Pass,
+            Ok(delay) if delay > patience => Progress::Reject(waiting::abandon(self, decided)),
             Ok(delay) => Progress::Wait(waiting::for_turn(self, decided, delay)),
             Err(rejection) => Progress::Reject(rejection),
         }
@@ -80,10 +85,11 @@ impl<St: Store, X: Send + Sync + 'static> Driver<St, X> {
         decided: &mut Decided,
         timer: DecisionTimer,
         reply: St::Future<Verdict>,
+        patience: Micros,
     ) -> Progress<St, X> {
         let charges = mem::take(&mut decided.charges);
         // The first step is the question that was already asked.
         let (request, _) = Request::start(&self.limits, charges, None);
-        Progress::Wait(waiting::for_step(self, request, timer, Next::Reply(reply)))
+        Progress::Wait(waiting::for_step(self, request, timer, Next::Reply(reply), patience))
     }
 }

@@ -44,6 +44,13 @@ impl Open {
         self.charges().settle(self.age(), actual)
     }
 
+    /// Returns the receipts of estimates that are not settled yet.
+    pub(crate) fn receipts(&self) -> Vec<Receipt> {
+        let charges = self.charges();
+        let open = charges.iter().filter(|it| it.is_estimate() && it.actual().is_none());
+        open.map(|charge| charge.receipt().clone()).collect()
+    }
+
     pub(crate) fn charges(&self) -> MutexGuard<'_, OpenCharges> {
         self.charges.lock()
     }

@@ -27,13 +27,19 @@ pub(super) fn for_step<St: Store, X: Send + Sync + 'static>(
     request: Request,
     mut timer: DecisionTimer,
     next: Next<St::Future<Verdict>>,
+    patience: Micros,
 ) -> Waiting<St, X> {
     let mut asked = Asked { driver: Arc::clone(driver), request, next: Some(next) };
     Box::pin(async move {
-        let conclusion = asked.wait().await;
+        let started = Instant::now();
+        let conclusion = asked.wait(started).await;
         timer.has_waited = asked.request.has_queued();
         let mut decided = Decided { charges: asked.request.take_charges(), follow_up: None };
         match asked.driver.conclude(&mut decided, &timer, conclusion) {
+            Ok(delay) if delay.get() > patience.get().saturating_sub(elapsed(started)) => {
+                let rejection = abandon(&asked.driver, &mut decided);
+                Err((decided, rejection))
+            }
             Ok(delay) => Ok(turn(&asked.driver, decided, delay).await),
             Err(rejection) => Err((decided, rejection)),
         }
@@ -49,12 +55,8 @@ struct Asked<St: Store, X: Send + Sync + 'static> {
 }
 
 impl<St: Store, X: Send + Sync + 'static> Asked<St, X> {
-    async fn wait(&mut self) -> Conclusion {
-        let started = Instant::now();
-        let now = || {
-            let elapsed = started.elapsed().as_micros();
-            Timestamp::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX))
-        };
+    async fn wait(&mut self, started: Instant) -> Conclusion {
+        let now = || Timestamp::from_micros(elapsed(started));
         let driver = Arc::clone(&self.driver);
         let mut waiting = None;
         loop {
@@ -120,6 +122,22 @@ impl<St: Store, X: Send + Sync + 'static> Drop for Asked<St, X> {
             }
         });
     }
+}
+
+fn elapsed(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Rejects and refunds a request whose turn in a leaky bucket comes too late.
+#[cold]
+pub(super) fn abandon<St: Store, X>(
+    driver: &Arc<Driver<St, X>>,
+    decided: &mut Decided,
+) -> Rejection {
+    let charges = decided.charges.clone();
+    drop(Admitted::new(driver, mem::take(decided)));
+    decided.charges = charges;
+    Rejection::TooLate
 }
 
 /// Delays a request until its turn in a leaky bucket.

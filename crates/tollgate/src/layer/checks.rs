@@ -17,11 +17,10 @@ pub(super) fn check(
     if limits.is_empty() && options.access.is_none() {
         return Err(LayerError::NoLimit);
     }
-    check_limits(limits)?;
+    check_limits(limits, store)?;
     if options.headers.by_policy() {
         check_header_names(limits)?;
     }
-    check_local(limits, store)?;
     check_tiers(limits, options.tiers.is_some())?;
     for limit in limits.iter().filter(|limit| limit.is_enforced()) {
         let costs = limit.costs.as_ref().unwrap_or(&options.costs);
@@ -34,7 +33,8 @@ pub(super) fn check(
     Ok(())
 }
 
-fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
+/// Checks limits with any interface, and sets each limit's default failure policy.
+pub(crate) fn check_limits(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
     if limits.len() > LayerError::MAX_LIMITS {
         return Err(LayerError::TooManyLimits(limits.len()));
     }
@@ -62,7 +62,7 @@ fn check_limits(limits: &[Limit]) -> Result<(), LayerError> {
             return Err(LayerError::TwoQueues(first, name()));
         }
     }
-    Ok(())
+    check_local(limits, store)
 }
 
 /// Two policies with the same header names would overwrite each other's numbers.
@@ -159,8 +159,8 @@ pub enum LayerError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
 
-    /// The layer has neither limits nor access lists.
-    #[error("the layer has no limit: add one with `.limit(..)`")]
+    /// The layer has neither limits nor access lists, or the limiter has no policy.
+    #[error("there is no limit: add one with `.limit(..)`, or with `.policy(..)` to a `Limiter`")]
     NoLimit,
 
     /// The layer has this many limits.

@@ -47,6 +47,7 @@ mod verdicts;
 mod wait_queue;
 
 pub use self::builder::RateLimitLayerBuilder;
+pub(crate) use self::checks::check_limits;
 pub use self::checks::{CostAboveCapacity, LayerError};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]

@@ -61,13 +61,7 @@ impl Reservation {
     /// Returns the receipts of charges that are not settled yet. This reservation can still settle
     /// them: the first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
-        let mut receipts = Vec::new();
-        for open in &self.0 {
-            let charges = open.charges();
-            let open = charges.iter().filter(|it| it.is_estimate() && it.actual().is_none());
-            receipts.extend(open.map(|charge| charge.receipt().clone()));
-        }
-        receipts
+        self.0.iter().flat_map(|open| open.receipts()).collect()
     }
 
     pub(super) fn hand_over(open: &Arc<Open>, extensions: &mut Extensions) {

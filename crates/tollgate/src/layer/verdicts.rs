@@ -64,6 +64,10 @@ impl Verdicts {
         headers::names(self.exceeded().map(|verdict| verdict.policy.name()))
     }
 
+    pub(crate) fn of(limits: &Limits, charges: &Charges) -> Self {
+        Self(of_charges(limits, charges).collect())
+    }
+
     /// For a request, which reaches the outer layer first.
     pub(super) fn push(extensions: &mut Extensions, limits: &Limits, charges: &Charges) {
         let verdicts = &mut extensions.get_or_insert_default::<Self>().0;

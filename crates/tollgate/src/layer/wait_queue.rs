@@ -100,6 +100,11 @@ impl WaitQueue {
     pub(super) fn arrive(&self, head: &RequestHead<'_>) -> Arrival {
         self.queue.arrive(self.bytes_of(head))
     }
+
+    /// For a call without HTTP.
+    pub(crate) fn arrive_alone(&self) -> Arrival {
+        self.queue.arrive(BASE_BYTES)
+    }
 }
 
 /// An estimate for a request's target, futures and connection.

@@ -10,14 +10,15 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::Store;
 use tollgate::access::Listed;
 use tollgate::denial::Reason;
-use tollgate::key::{Key, KeyError, RequestHead};
+use tollgate::key::{KeyError, RequestHead};
 use tollgate::policy::Cost;
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
 use tollgate_config::check;
 use tollgate_config::path::check_characters;
 use tollgate_config::plan::{
-    Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
+    LimitPlan, Meeting, NoClient, Plan, Route, SettleBy, StorePlan, Unlimited,
 };
+use tollgate_engine::{AppliedLimit, Charges, Limits, Mode};
 
 use tollgate_gateway::serve::{ClientIdentity, Identity, connect, lists};
 
@@ -123,7 +124,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return end(out, &format!("is answered with {status}: it has several keys or tokens"));
         }
     };
-    if limits.is_empty() {
+    if limits.charges.is_empty() {
         return end(out, "  no limit applies");
     }
     match &plan.store {
@@ -146,7 +147,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
                          or do not read it (`--dry`)"
                     )
                 })?;
-                store.decide(&charges(&limits)).await.map_err(|error| error.to_string())
+                store.decide(&limits.queries()).await.map_err(|error| error.to_string())
             })?;
             write_verdict(out, &limits, &verdict);
         }
@@ -163,17 +164,20 @@ fn end(out: &mut String, sentence: &str) -> Result<(), String> {
 const PATIENCE: Duration = Duration::from_secs(5);
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
-struct Met<'a> {
-    charge: PlannedCharge<'a>,
-    key: Key,
-    /// Whether a request beyond the quota is still allowed, marked by a header.
-    soft: bool,
+/// A request's limits and its charges to them.
+struct Charged {
+    rules: Limits,
+    charges: Charges,
 }
 
-fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
-    let costs = |limit: &Met<'_>| [limit.charge.cost].into_iter().chain(COSTS.map(Cost::new));
-    let each = limits.iter().flat_map(|limit| costs(limit).map(move |cost| (limit, cost)));
-    each.map(|(limit, cost)| Charge::new(limit.charge.policy, &limit.key, cost).dry()).collect()
+impl Charged {
+    /// For each charge, the request's own cost and then the other costs.
+    fn queries(&self) -> Vec<Charge<'_>> {
+        let costs = |applied: &AppliedLimit| [applied.cost].into_iter().chain(COSTS.map(Cost::new));
+        let query = |applied, cost| Charge { cost, ..self.rules.charge(applied) }.dry();
+        let each = self.charges.iter().flat_map(|it| costs(it).map(move |cost| (it, cost)));
+        each.map(|(applied, cost)| query(applied, cost)).collect()
+    }
 }
 
 struct FoundClient {
@@ -222,24 +226,23 @@ impl FoundClient {
     }
 }
 
-fn limits<'a>(
+fn limits(
     plan: &Plan,
-    route: &'a Route,
+    route: &Route,
     api: Option<usize>,
     described: &Described,
     path: &str,
     client: &FoundClient,
     out: &mut String,
-) -> Result<Vec<Met<'a>>, NoClient> {
+) -> Result<Charged, NoClient> {
     let (subject, tier) = (client.identity.subject(), client.identity.tier);
     let subject = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
     let everywhere = route.limits.everywhere().map(|limit| ("every request".to_owned(), limit));
-    let api = api.and_then(|api| route.limits.apis.get(api));
-    let api = api.into_iter().flat_map(|api| {
+    let of_api = api.and_then(|api| route.limits.apis.get(api));
+    let of_api = of_api.into_iter().flat_map(|api| {
         api.limits().map(move |limit| (format!("{} {}", api.methods, api.path), limit))
     });
-    let (mut met, mut rejected) = (Vec::new(), None);
-    for (what, limit) in everywhere.chain(api) {
+    for (what, limit) in everywhere.chain(of_api) {
         let _ = check::write_limit(out, plan, &what, limit);
         if limit.policy().is_some() && limit.quotas_in(tier).next().is_none() {
             let _ = writeln!(out, "    which does not apply in this tier");
@@ -254,28 +257,23 @@ fn limits<'a>(
             };
             let _ = writeln!(out, "    of {amount} this request takes {takes}");
         }
-        match plan.key(limit, subject) {
-            Ok(Some(key)) => met.extend(limit.charges(tier, cost).map(|charge| {
-                let soft = limit.enforce && !charge.enforce;
-                Met { charge, key: key.clone(), soft }
-            })),
-            Ok(None) => {}
-            // Still describe the other limits.
-            Err(reason) => rejected = Some(reason),
-        }
     }
-    rejected.map_or(Ok(met), Err)
+    let rules = route.limits.rules(api, plan.tiers.len());
+    let cost = |limit: &LimitPlan| Some(limit.costs.of(&described.method, path));
+    let charges = plan.charges(&route.limits, api, &rules, subject, tier, cost)?;
+    Ok(Charged { rules, charges })
 }
 
-fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
+fn write_verdict(out: &mut String, limits: &Charged, verdict: &Verdict) {
     let at = verdict.decided_at();
     let _ = writeln!(out, "now, {}:", instant(at));
     let (mut passes, mut exceeded) = (true, Vec::new());
-    for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
+    let decisions = verdict.decisions().chunks(1 + COSTS.len());
+    for (applied, decisions) in limits.charges.iter().zip(decisions) {
         let Some((this, others)) = decisions.split_first() else { continue };
-        let PlannedCharge { policy, enforce, .. } = limit.charge;
-        passes &= !enforce || this.allows();
-        if limit.soft && !this.allows() {
+        let (policy, mode) = (limits.rules.policy(applied), limits.rules.of(applied).mode);
+        passes &= !mode.enforces() || this.allows();
+        if mode == Mode::Annotate && !this.allows() {
             exceeded.push(policy.name());
         }
         if policy.is_penalty() {

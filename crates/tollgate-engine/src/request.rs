@@ -174,7 +174,11 @@ impl Request {
     /// Continues after a sleep, which may have ended early.
     pub fn on_wake(&mut self, now: Timestamp) -> Step {
         match mem::replace(&mut self.state, State::Over) {
-            State::Sleeping(place) => self.queue(place, now),
+            State::Sleeping(place) => {
+                // This wake is handled now.
+                place.ticket.is_woken(Waker::noop());
+                self.queue(place, now)
+            }
             state => unreachable!("a wake in {state:?}"),
         }
     }

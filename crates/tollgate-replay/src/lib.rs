@@ -5,16 +5,20 @@
 //! [`log`] module reads access logs.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use tollgate_core::{Cost, Key, Policy, Quota, Timestamp};
-//! use tollgate_replay::{Ask, Client, Replay, Request};
+//! use tollgate_engine::{Charges, Limit, Limits};
+//! use tollgate_replay::{Client, Replay, Request};
 //!
 //! let policy = Policy::sliding_window_log("client", Quota::per_minute(2))?;
+//! let limits = Arc::new(Limits::new([Limit::new(policy)]));
 //! let mut replay = Replay::new();
 //! for (second, name) in [(0, "ann"), (10, "ann"), (20, "bob"), (30, "ann")] {
 //!     let key = Key::from(name);
-//!     let asks = [Ask::new(&policy, &key, Cost::ONE)];
+//!     let charges = Charges::of_each(&limits, &key, Cost::ONE);
 //!     let at = Timestamp::from_micros(second * 1_000_000);
-//!     replay.request(&Request::new(at, &asks).of(Client { key: &key, name: &name }))?;
+//!     replay.request(Request::new(at, &limits, charges).of(Client { key: &key, name: &name }))?;
 //! }
 //! let report = replay.finish()?;
 //! assert_eq!((report.clients, report.clients_denied), (2, 1));
@@ -33,7 +37,7 @@ pub mod log;
 mod report;
 pub mod suggest;
 
-pub use self::engine::{Answer, Ask, Bounds, Client, Replay, Request};
+pub use self::engine::{Answer, Bounds, Client, Replay, Request};
 pub use self::instant::Instant;
 pub use self::report::{
     ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Series, Totals, Waits,

@@ -2,11 +2,14 @@
 //! all previous charges.
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use tollgate_core::{
     Algorithm, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
 };
-use tollgate_replay::{Answer, Ask, Client, Replay, Request};
+use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, SubjectKind};
+use tollgate_replay::{Answer, Client, Replay, Request};
 
 /// A charge that was made.
 struct Made {
@@ -117,6 +120,7 @@ proptest! {
             .map(|policy| Oracle { policy: policy.clone(), made: (0..3).map(|_| Vec::new()).collect() })
             .collect();
         let keys = ["a", "b", "c"].map(Key::from);
+        let limits = Arc::new(Limits::new(policies.iter().cloned().map(Limit::new)));
         let mut replay = Replay::new();
         let (mut now, mut denied, mut denied_clients) = (1_000_000_000 * STEP, 0, [false; 3]);
         for (steps, client, cost, duration, counts) in log {
@@ -125,16 +129,21 @@ proptest! {
                 if oracle.policy.is_concurrency() { 1 } else { cost }
             });
             let costs: Vec<_> = costs.collect();
-            let asks: Vec<_> = policies.iter().zip(&costs).map(|(policy, cost)| Ask {
-                actual: (models_refunds(policy) && !counts).then_some(Cost::ZERO),
-                ..Ask::new(policy, &keys[client], Cost::new(*cost))
-            }).collect();
+            let (mut charges, mut actual) = (Charges::default(), Vec::new());
+            for (limit, (policy, cost)) in (0..).zip(policies.iter().zip(&costs)) {
+                let (key, cost) = (keys[client].clone(), Cost::new(*cost));
+                charges.push(AppliedLimit::new(limit, SubjectKind::Other, key, cost), &limits);
+                if models_refunds(policy) && !counts {
+                    actual.push((limit, Cost::ZERO));
+                }
+            }
             let rooms = oracles.iter().zip(&costs).map(|(it, cost)| it.decide(client, now, *cost));
             let delay = rooms.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
-            let request = Request::new(Timestamp::from_micros(now), &asks)
+            let request = Request::new(Timestamp::from_micros(now), &limits, charges)
+                .settling(&actual)
                 .of(Client { key: &keys[client], name: &client })
                 .lasting(Micros::new(duration * STEP));
-            let answer = replay.request(&request).unwrap();
+            let answer = replay.request(request).unwrap();
             let expected = match delay {
                 Some(delay) => Answer::Allowed { wait: Micros::new(delay) },
                 None => Answer::Denied,

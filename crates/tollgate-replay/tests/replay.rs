@@ -1,26 +1,37 @@
 //! Waiting, penalties, bounds and counts in a replay.
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Strikes, Timestamp};
-use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Request};
+use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, Mode, SubjectKind};
+use tollgate_replay::{Answer, Bounds, Client, Replay, Request};
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_micros(1_000_000_000_000 + millis * 1_000)
 }
 
-fn ask<'a>(policy: &'a Policy, key: &'a Key) -> Ask<'a> {
-    Ask::new(policy, key, Cost::ONE)
+fn limits<const N: usize>(mode: Mode, policies: [&Policy; N]) -> Arc<Limits> {
+    let limits = policies.map(|policy| Limit::new(policy.clone()).mode(mode));
+    Arc::new(Limits::new(limits))
+}
+
+fn rejecting<const N: usize>(policies: [&Policy; N]) -> Arc<Limits> {
+    limits(Mode::Reject, policies)
+}
+
+/// A request that charges each limit a unit under this key.
+fn request<'a>(millis: u64, limits: &'a Arc<Limits>, key: &Key) -> Request<'a> {
+    Request::new(at(millis), limits, Charges::of_each(limits, key, Cost::ONE))
 }
 
 /// Replays requests from a client at these milliseconds, and returns their final answers.
-fn answers(asks: &[Ask<'_>], millis: &[u64]) -> Vec<Answer> {
+fn answers(limits: &Arc<Limits>, millis: &[u64], actual: &[(u8, Cost)]) -> Vec<Answer> {
     let mut replay = Replay::new();
-    let mut answers: Vec<_> = millis
-        .iter()
-        .map(|millis| replay.request(&Request::new(at(*millis), asks)).unwrap())
-        .collect();
+    let requests = millis.iter().map(|millis| request(*millis, limits, &Key::from("a")));
+    let answers = requests.map(|request| replay.request(request.settling(actual)).unwrap());
+    let mut answers: Vec<_> = answers.collect();
     let _ = replay.finish().unwrap();
     for (number, answer) in replay.resolved() {
         answers[usize::try_from(number).unwrap()] = answer;
@@ -35,9 +46,8 @@ const fn after(millis: u64) -> Answer {
 #[test]
 fn requests_wait_in_order_until_they_time_out() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let key = Key::from("a");
-    let patient = [Ask { waits: Some(Micros::new(2_500_000)), ..ask(&policy, &key) }];
-    let all = answers(&patient, &[0, 100, 200, 300, 2_100, 9_000]);
+    let patient = limits(Mode::Wait(Duration::from_millis(2_500)), [&policy]);
+    let all = answers(&patient, &[0, 100, 200, 300, 2_100, 9_000], &[]);
     let (denied, now) = (Answer::Denied, after(0));
     assert_eq!(all, [now, after(900), after(1_800), denied, after(900), now]);
 }
@@ -46,14 +56,16 @@ fn requests_wait_in_order_until_they_time_out() {
 fn waiting_client_does_not_block_another() {
     let own = Policy::fixed_window_counter("own", Quota::per_second(1)).unwrap();
     let all = Policy::fixed_window_counter("all", Quota::per_second(2)).unwrap();
+    let limits = limits(Mode::Wait(Duration::from_secs(5)), [&all, &own]);
     let mut replay = Replay::new();
     let mut answers = Vec::new();
     for (millis, name) in [(0, "a"), (1, "a"), (2, "b"), (3, "b")] {
-        let key = Key::from(name);
-        let waits = Some(Micros::new(5_000_000));
-        let asks =
-            [Ask { waits, ..Ask::shared(&all, Cost::ONE) }, Ask { waits, ..ask(&own, &key) }];
-        answers.push(replay.request(&Request::new(at(millis), &asks)).unwrap());
+        let mut charges = Charges::default();
+        let keys = [(SubjectKind::Global, Key::GLOBAL), (SubjectKind::Other, Key::from(name))];
+        for (limit, (kind, key)) in (0..).zip(keys) {
+            charges.push(AppliedLimit::new(limit, kind, key, Cost::ONE), &limits);
+        }
+        answers.push(replay.request(Request::new(at(millis), &limits, charges)).unwrap());
     }
     assert_eq!(answers, [after(0), Answer::Waits, after(0), Answer::Waits]);
     let report = replay.finish().unwrap();
@@ -66,12 +78,11 @@ fn waiting_client_does_not_block_another() {
 #[test]
 fn permits_are_held_during_responses() {
     let policy = Policy::concurrent_requests("p", 2, Duration::from_secs(30)).unwrap();
-    let key = Key::from("a");
+    let (limits, key) = (rejecting([&policy]), Key::from("a"));
     let mut replay = Replay::new();
-    let asks = [ask(&policy, &key)];
     let mut send = |millis: u64, lasting: u64| {
-        let request = Request::new(at(millis), &asks).lasting(Micros::new(lasting * 1_000));
-        replay.request(&request).unwrap() == after(0)
+        let request = request(millis, &limits, &key).lasting(Micros::new(lasting * 1_000));
+        replay.request(request).unwrap() == after(0)
     };
     assert!(send(0, 100) && send(10, 500) && !send(20, 1));
     // The first response is complete at this instant.
@@ -83,12 +94,10 @@ fn repeated_denials_block_only_their_client() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let strikes = Strikes::of_denials(2, Duration::from_secs(10)).block(Duration::from_secs(60));
     let penalty = Policy::penalty("blocked", strikes).unwrap();
+    let limits = rejecting([&policy, &penalty]);
     let mut replay = Replay::new();
     let mut send = |millis, name: &str| {
-        let key = Key::from(name);
-        let asks = [ask(&policy, &key), ask(&penalty, &key)];
-        let request = Request::new(at(millis), &asks);
-        replay.request(&request).unwrap() == after(0)
+        replay.request(request(millis, &limits, &Key::from(name))).unwrap() == after(0)
     };
     assert!(send(0, "a") && !send(1, "a") && !send(2, "a"));
     assert!(!send(5_000, "a") && send(5_000, "b"));
@@ -99,21 +108,18 @@ fn repeated_denials_block_only_their_client() {
 fn failed_responses_are_strikes() {
     let strikes = Strikes::of_failures(2, Duration::from_secs(10)).block(Duration::from_secs(60));
     let penalty = Policy::penalty("locked", strikes).unwrap();
-    let key = Key::from("a");
     // Settling to more than the charge is a strike.
-    let failing = [Ask { actual: Some(Cost::new(2)), ..ask(&penalty, &key) }];
-    let all = answers(&failing, &[0, 1, 2, 3]);
+    let all = answers(&rejecting([&penalty]), &[0, 1, 2, 3], &[(0, Cost::new(2))]);
     assert_eq!(all, [after(0), after(0), Answer::Denied, Answer::Denied]);
 }
 
 #[test]
 fn shadow_counts_but_does_not_deny() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let key = Key::from("a");
-    let shadow = [Ask { enforce: false, ..ask(&policy, &key) }];
+    let (shadow, key) = (limits(Mode::Shadow, [&policy]), Key::from("a"));
     let mut replay = Replay::new();
     for millis in 0..5 {
-        assert_eq!(replay.request(&Request::new(at(millis), &shadow)).unwrap(), after(0));
+        assert_eq!(replay.request(request(millis, &shadow, &key)).unwrap(), after(0));
     }
     let report = replay.finish().unwrap();
     let policy = &report.policies["p"];
@@ -124,22 +130,21 @@ fn shadow_counts_but_does_not_deny() {
 #[test]
 fn time_does_not_go_backwards() {
     let policy = Policy::sliding_window_log("p", Quota::per_second(1)).unwrap();
-    let key = Key::from("a");
-    let all = answers(&[ask(&policy, &key)], &[5_000, 0, 5_999, 6_000]);
+    let all = answers(&rejecting([&policy]), &[5_000, 0, 5_999, 6_000], &[]);
     assert_eq!(all, [after(0), Answer::Denied, Answer::Denied, after(0)]);
 }
 
 #[test]
 fn clients_beyond_the_bound_are_counted_together() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let limits = rejecting([&policy]);
     let mut replay = Replay::within(Bounds { clients: 3, named: 2, ..Bounds::default() });
     for number in 0..10_u64 {
         let key = Key::new(number.to_be_bytes());
         for expected in [after(0), Answer::Denied] {
-            let asks = [ask(&policy, &key)];
             let client = Client { key: &key, name: &number };
-            let request = Request::new(at(0), &asks).of(client);
-            assert_eq!(replay.request(&request).unwrap(), expected);
+            let request = request(0, &limits, &key).of(client);
+            assert_eq!(replay.request(request).unwrap(), expected);
         }
     }
     let report = replay.finish().unwrap();
@@ -152,10 +157,11 @@ fn clients_beyond_the_bound_are_counted_together() {
 #[test]
 fn full_store_is_reported() {
     let policy = Policy::token_bucket("p", Quota::per_hour(1)).unwrap();
+    let limits = rejecting([&policy]);
     let mut replay = Replay::within(Bounds { store_bytes: 64 << 10, ..Bounds::default() });
     for number in 0..10_000_u64 {
         let key = Key::new(number.to_be_bytes());
-        replay.request(&Request::new(at(0), &[ask(&policy, &key)])).unwrap();
+        replay.request(request(0, &limits, &key)).unwrap();
     }
     assert!(!replay.finish().unwrap().is_exact());
 }
@@ -163,14 +169,16 @@ fn full_store_is_reported() {
 #[test]
 fn worst_minute_and_remaining_shares_are_reported() {
     let policy = Policy::fixed_window_counter("p", Quota::per_minute(10)).unwrap();
+    let limits = rejecting([&policy]);
     let mut replay = Replay::new();
     for (minute, name, requests) in [(0, "a", 3), (1, "b", 12), (2, "c", 11), (3, "d", 10)] {
         let key = Key::from(name);
         for _ in 0..requests {
-            let (asks, start) = ([ask(&policy, &key)], at(0).as_micros() / 60_000_000);
+            let start = at(0).as_micros() / 60_000_000;
             let at = Timestamp::from_micros((start + minute) * 60_000_000);
             let client = Client { key: &key, name: &name };
-            replay.request(&Request::new(at, &asks).of(client).by("home")).unwrap();
+            let request = Request { at, ..request(0, &limits, &key) };
+            replay.request(request.of(client).by("home")).unwrap();
         }
     }
     let report = replay.finish().unwrap();
@@ -196,13 +204,12 @@ fn ten_million_clients_fit_in_two_gibibytes() {
     let before = peak_memory();
     // Every key remains in use until the end.
     let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
+    let limits = rejecting([&policy]);
     let mut replay = Replay::new();
     for number in 0..clients {
         let key = Key::new(number.to_be_bytes());
         let client = Client { key: &key, name: &number };
-        let asks = [ask(&policy, &key)];
-        let request = Request::new(at(number / 1_000), &asks).of(client);
-        replay.request(&request).unwrap();
+        replay.request(request(number / 1_000, &limits, &key).of(client)).unwrap();
     }
     let report = replay.finish().unwrap();
     assert_eq!((report.clients, report.is_exact()), (clients, true));
@@ -217,4 +224,16 @@ fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_key_takes_half_of_the_places() {
+    let policy = Policy::token_bucket("p", Quota::per_second(1).burst(1)).unwrap();
+    let (patient, key) = (limits(Mode::Wait(Duration::from_secs(30)), [&policy]), Key::from("a"));
+    let mut replay = Replay::within(Bounds { waiting: 4, ..Bounds::default() });
+    for _ in 0..6 {
+        let _ = replay.request(request(0, &patient, &key)).unwrap();
+    }
+    let counts = replay.finish().unwrap().total.counts;
+    assert_eq!((counts.allowed, counts.denied), (3, 3));
 }

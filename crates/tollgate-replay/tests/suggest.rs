@@ -2,21 +2,25 @@
 //! clients than stated.
 #![expect(clippy::unwrap_used, reason = "this crate is all tests, including their helpers")]
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use tollgate_core::{Cost, Key, Micros, Policy, Quota, Timestamp};
+use tollgate_engine::{Charges, Limit, Limits};
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest};
-use tollgate_replay::{Ask, Client, Replay, Request};
+use tollgate_replay::{Client, Replay, Request};
 
 const WINDOW: Micros = Micros::new(10_000_000);
 
 /// The number of clients that a policy would deny.
 fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
+    let limits = Arc::new(Limits::new([Limit::new(policy.clone())]));
     let mut replay = Replay::new();
     for (at, client) in log {
         let key = Key::new([*client]);
-        let asks = [Ask::new(policy, &key, Cost::ONE)];
-        let request = Request::new(Timestamp::from_micros(*at), &asks);
-        replay.request(&request.of(Client { key: &key, name: client })).unwrap();
+        let charges = Charges::of_each(&limits, &key, Cost::ONE);
+        let request = Request::new(Timestamp::from_micros(*at), &limits, charges);
+        replay.request(request.of(Client { key: &key, name: client })).unwrap();
     }
     replay.finish().unwrap().clients_denied
 }
@@ -93,10 +97,10 @@ proptest! {
                 let key = Key::new([*client]);
                 let route = routes.iter().find(|(route, _)| **route == PATHS[*path]);
                 let policies = [&all].into_iter().chain(route.map(|(_, policy)| policy));
-                let asks: Vec<_> =
-                    policies.map(|policy| Ask::new(policy, &key, Cost::ONE)).collect();
-                let request = Request::new(Timestamp::from_micros(at), &asks);
-                replay.request(&request.of(Client { key: &key, name: client })).unwrap();
+                let limits = Arc::new(Limits::new(policies.cloned().map(Limit::new)));
+                let charges = Charges::of_each(&limits, &key, Cost::ONE);
+                let request = Request::new(Timestamp::from_micros(at), &limits, charges);
+                replay.request(request.of(Client { key: &key, name: client })).unwrap();
             }
             let share = suggestion.all.levels[level].share;
             let allowed = suggestion.clients - (suggestion.clients * share).div_ceil(10_000);

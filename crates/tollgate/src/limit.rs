@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
-use tollgate_engine::{Corrects, Limit as Rule, Mode};
+pub use tollgate_engine::Mode;
+use tollgate_engine::{Corrects, Limit as Rule};
 
 use crate::cost::Costs;
 use crate::head::Condition;

@@ -7,25 +7,25 @@
 use std::borrow::Cow;
 use std::hash::RandomState;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::key::{
-    ClientIp, Key, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
+    ClientIp, KeySource as _, RequestHead, Subject, SubjectKind, TrustedProxies, UnixPeer,
 };
-use tollgate::limit::OnExceeded;
 use tollgate::policy::Cost;
 use tollgate::store::{Micros, StoreError};
 use tollgate_config::path::{RequestPath, check_characters};
 use tollgate_config::plan::{
-    ApiPlan, IdentitySource, LimitPlan, Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy,
-    Statuses, Whose,
+    IdentitySource, LimitPlan, Meeting, Part, Plan, ReservePlan, Route, SettleBy, Statuses,
 };
+use tollgate_engine::{Charges, Limits, actual_cost};
 use tollgate_llm::{Models, Usage};
 use tollgate_replay::log::{Record, Tokens, Visible};
-use tollgate_replay::{Answer, Ask, Bounds, Client, Instant, Replay, Report, Request as Recording};
+use tollgate_replay::{Answer, Bounds, Client, Instant, Replay, Report, Request as Recording};
 
 use tollgate_gateway::proxy::{check_method, is_host_and_port};
 use tollgate_gateway::serve::{ClientIdentity, Identity, client_ip, lists};
@@ -52,6 +52,9 @@ pub(super) const NOT_HTTP: &str = "(not HTTP)";
 
 pub(super) struct Recorded {
     plan: Plan,
+    /// Each route's limits for each api, and last for requests that match no api.
+    rules: Vec<Vec<Arc<Limits>>>,
+    no_limits: Arc<Limits>,
     identity: Identity,
     lists: Option<AccessLists>,
     has_users: bool,
@@ -75,7 +78,8 @@ enum Met<'a> {
     Free(&'a str),
     Forbidden(&'a str),
     Limited {
-        route: &'a Route,
+        /// The route's number.
+        route: usize,
         api: Option<usize>,
         path: RequestPath<'a>,
     },
@@ -106,7 +110,14 @@ impl Recorded {
         let mut request = Request::new(());
         // Only lines without an address have this peer, with which the other lists still work.
         request.extensions_mut().insert(UnixPeer);
+        let rules = |route: &Route| {
+            let apis = (0..route.limits.apis.len()).map(Some).chain([None]);
+            let rules = apis.map(|api| Arc::new(route.limits.rules(api, plan.tiers.len())));
+            rules.collect::<Vec<_>>()
+        };
         Ok(Self {
+            rules: plan.routes.iter().map(rules).collect(),
+            no_limits: Arc::new(Limits::new([])),
             has_users: plan.identity.iter().any(is_user),
             plan,
             identity,
@@ -128,53 +139,42 @@ impl Recorded {
         let client = subject.as_ref().map(Option::as_ref).map_err(|error| *error);
         let subject = client.ok().flatten();
         self.note_proxy(subject, record);
-        let Self { plan, lists, request: described, replay, hide, prefixes, .. } = self;
+        let Self { plan, rules, no_limits, lists, request: described, replay, hide, .. } = self;
+        let prefixes = self.prefixes;
         let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
-        let prefixes = *prefixes;
         let name = Name { subject, record, hide: hide.as_ref(), prefixes };
         let named = subject.map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
-        let mut request =
-            Recording { at: record.at, client: named, route: "", asks: &[], duration };
-        let (route, api, path) = match &met {
-            Met::Free(route) => {
-                request.route = route;
-                return replay.request(&request);
-            }
+        let request = Recording::new(record.at, no_limits, Charges::default()).lasting(duration);
+        let mut request = Recording { client: named, ..request };
+        let (number, api, path) = match &met {
+            Met::Free(route) => return replay.request(request.by(route)),
             Met::Forbidden(route) => {
-                request.route = route;
-                return replay.forbid(&request).map(|()| Answer::Denied);
+                return replay.forbid(&request.by(route)).map(|()| Answer::Denied);
             }
             Met::Limited { route, api, path } => (*route, *api, &*path.normal),
         };
+        let route = &plan.routes[number];
         request.route = &route.name;
         self.without_client += u64::from(subject.is_none());
-        let mut asks = SmallVec::new();
-        let api = api.and_then(|api| route.limits.apis.get(api));
-        let of_api = api.into_iter().flat_map(ApiPlan::limits);
-        let models = api.and_then(|api| api.llm.as_ref()).map(|llm| &llm.models);
-        for limit in route.limits.everywhere().chain(of_api) {
-            let cost = match limit.usage() {
-                None => limit.costs.of(head.method, path),
-                Some(settle) => match usage(record, models, settle) {
-                    Some(cost) => cost,
-                    // Without tokens in the log, this limit cannot be replayed.
-                    None => continue,
-                },
-            };
-            match plan.key(limit, client) {
-                Ok(Some(key)) => {
-                    append(&mut asks, limit, found.tier, key, cost, record);
-                }
-                Ok(None) => {}
-                Err(NoClient::Missing | NoClient::Ambiguous) => {
-                    return replay.forbid(&request).map(|()| Answer::Denied);
-                }
-            }
-        }
-        request.asks = &asks;
-        replay.request(&request)
+        let llm = api.and_then(|api| route.limits.apis.get(api)).and_then(|api| api.llm.as_ref());
+        let models = llm.map(|llm| &llm.models);
+        let cost = |limit: &LimitPlan| match limit.usage() {
+            None => Some(limit.costs.of(head.method, path)),
+            // Without tokens in the log, this limit cannot be replayed.
+            Some(settle) => usage(record, models, settle),
+        };
+        let limits = &rules[number][api.unwrap_or(route.limits.apis.len())];
+        let Ok(charges) = plan.charges(&route.limits, api, limits, client, found.tier, cost) else {
+            return replay.forbid(&request).map(|()| Answer::Denied);
+        };
+        let actual: SmallVec<[_; 4]> = route
+            .limits
+            .parts(api)
+            .filter_map(|(number, limit, part)| Some((number, actual(limit, part, record)?)))
+            .collect();
+        replay.request(Recording { limits, charges, actual: &actual, ..request })
     }
 
     pub(super) fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
@@ -278,16 +278,17 @@ fn met<'a>(
     }
     let path = check_characters(record.target).and_then(|()| plan.paths.read(path));
     let Ok(path) = path else { return Met::Free("(bad path)") };
-    let route = match plan.route(host.as_ref(), &path.normal) {
-        Ok(Some(route)) => &plan.routes[route],
+    let number = match plan.route(host.as_ref(), &path.normal) {
+        Ok(Some(number)) => number,
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),
     };
+    let route = &plan.routes[number];
     let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(head));
     let listed = listed.unwrap_or(Listed::Neither);
     let is_preflight = *head.method == Method::OPTIONS;
     match plan.meets(&route.limits, listed, head.method, &path, is_preflight) {
-        Ok(Meeting::Limits { api }) => Met::Limited { route, api, path },
+        Ok(Meeting::Limits { api }) => Met::Limited { route: number, api, path },
         // The preflight limit is per minute and address, and too high to matter in a report.
         Ok(Meeting::Unlimited(_) | Meeting::Preflight(_)) => Met::Free(&route.name),
         Ok(Meeting::Blocked) => Met::Forbidden(&route.name),
@@ -316,45 +317,27 @@ fn usage(record: &Record<'_>, models: Option<&Models>, settle: SettleBy) -> Opti
     settle.cost_of(models?.get(model), &usage)
 }
 
-/// A recorded request's charges to a limit.
-fn append<'a>(
-    asks: &mut SmallVec<[Ask<'a>; 4]>,
-    limit: &'a LimitPlan,
-    tier: Option<usize>,
-    key: &'a Key,
-    cost: Cost,
-    record: &Record<'_>,
-) {
-    let waits = match limit.excess {
-        OnExceeded::Wait { max } if limit.enforce => Some(Micros::from(max)),
-        _ => None,
+/// The cost to which a response settles a part's charge.
+fn actual(limit: &LimitPlan, part: Part<'_>, record: &Record<'_>) -> Option<Cost> {
+    let policy = part.any_policy()?;
+    let (counts, stated) = match part {
+        Part::InFlight(_) => return None,
+        Part::Penalty(penalty) => {
+            let failures = penalty.failures.as_ref();
+            (failures.map(|failures| contain(failures, record.status)), None)
+        }
+        Part::Quota(_) => {
+            // If the client left before the response, the charge is final.
+            let is_known = !matches!(record.status, 0 | 499);
+            let counts = limit.counts.as_ref();
+            let counts = counts.map(|counts| !is_known || contain(counts, record.status));
+            (counts, limit.reserve.as_ref().and_then(|reserve| stated(reserve, record)))
+        }
     };
-    let failures = limit.penalty.as_ref().and_then(|penalty| penalty.failures.as_deref());
-    let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
-    for PlannedCharge { policy, cost, enforce } in limit.charges(tier, cost) {
-        let (waits, actual) = if policy.is_penalty() {
-            // Charging one more unit than reserved counts as a strike.
-            (None, is_strike.then_some(Cost::new(2)))
-        } else if policy.is_concurrency() {
-            (waits, None)
-        } else {
-            (waits, actual(limit, record))
-        };
-        let of_client = limit.whose == Whose::Client;
-        asks.push(Ask { enforce, of_client, waits, actual, ..Ask::new(policy, key, cost) });
-    }
+    actual_cost(policy, Cost::ONE, counts, stated)
 }
 
-fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
-    // If the client left before the response, the charge is final.
-    let is_known = !matches!(record.status, 0 | 499);
-    if let Some(counts) = &limit.counts
-        && is_known
-        && !contain(counts, record.status)
-    {
-        return Some(Cost::ZERO);
-    }
-    let reserve = limit.reserve.as_ref()?;
+fn stated(reserve: &ReservePlan, record: &Record<'_>) -> Option<Cost> {
     if record.duration.is_some_and(|duration| duration >= Micros::from(reserve.lapse)) {
         return None;
     }

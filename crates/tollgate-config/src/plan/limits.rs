@@ -4,6 +4,7 @@ use http::Method;
 use tollgate::Policy;
 use tollgate::limit::OnExceeded;
 use tollgate::policy::{Cost, OnStoreError};
+use tollgate_engine::Mode;
 use tollgate_llm::Models;
 
 use super::matching::is_same;
@@ -133,7 +134,55 @@ impl QuotaPlan {
     }
 }
 
+/// A part of a limit that charges requests on its own.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'p> {
+    Quota(&'p QuotaPlan),
+    /// Costs 1 for each request, as does a penalty.
+    InFlight(&'p Policy),
+    Penalty(&'p PenaltyPlan),
+}
+
+impl<'p> Part<'p> {
+    /// The policy for clients in a tier, if the part applies to them.
+    pub fn policy_in(self, tier: Option<usize>) -> Option<&'p Policy> {
+        match self {
+            Self::Quota(quota) => quota.policy_in(tier),
+            Self::InFlight(policy) => Some(policy),
+            Self::Penalty(penalty) => Some(&penalty.policy),
+        }
+    }
+
+    /// The policy for clients without a tier, or in any tier that has one.
+    pub fn any_policy(self) -> Option<&'p Policy> {
+        match self {
+            Self::Quota(QuotaPlan { everybody, tiers }) => {
+                everybody.iter().chain(tiers.iter().flatten()).next()
+            }
+            part => part.policy_in(None),
+        }
+    }
+}
+
 impl LimitPlan {
+    /// The limit's parts, in the order of their charges.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        let quotas = self.quotas.iter().map(Part::Quota);
+        let in_flight = self.in_flight.iter().map(Part::InFlight);
+        quotas.chain(in_flight).chain(self.penalty.iter().map(Part::Penalty))
+    }
+
+    /// What a part does with requests beyond its quota. A blocked client is denied even if its
+    /// requests may wait or exceed the quota.
+    pub const fn mode_of(&self, part: Part<'_>) -> Mode {
+        match (part, self.excess) {
+            _ if !self.enforce => Mode::Shadow,
+            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Wait { max }) => Mode::Wait(max),
+            (Part::Quota(_) | Part::InFlight(_), OnExceeded::Annotate) => Mode::Annotate,
+            _ => Mode::Reject,
+        }
+    }
+
     /// The first quota for clients without a tier.
     pub fn policy(&self) -> Option<&Policy> {
         self.quotas.first()?.everybody.as_ref()

@@ -4,13 +4,13 @@
 use std::sync::LazyLock;
 
 use http::Method;
-use tollgate::Policy;
 use tollgate::access::Listed;
-use tollgate::key::{Key, KeyError, Subject};
+use tollgate::key::{Key, KeyError, Subject, SubjectKind};
 use tollgate::limit::OnMissingKey;
 use tollgate::policy::Cost;
+use tollgate_engine::{AppliedLimit, Charges, Limit, Limits, TierIndex};
 
-use super::{LimitPlan, Plan, Preflights, RouteLimits, Whose};
+use super::{ApiPlan, LimitPlan, Part, Plan, Preflights, RouteLimits, Whose};
 use crate::path::{PathFault, RequestPath};
 
 /// The limits that apply to a request on its route.
@@ -102,35 +102,59 @@ impl Plan {
     }
 }
 
-/// A policy that charges a request, and the cost.
-#[derive(Clone, Copy, Debug)]
-pub struct PlannedCharge<'p> {
-    pub policy: &'p Policy,
-    pub cost: Cost,
-    /// Whether a denial rejects the request or makes it wait.
-    pub enforce: bool,
+impl RouteLimits {
+    /// The parts of all limits for requests that match this api, numbered like their charges.
+    pub fn parts(&self, api: Option<usize>) -> impl Iterator<Item = (u8, &LimitPlan, Part<'_>)> {
+        let api = api.and_then(|api| self.apis.get(api));
+        let limits = self.everywhere().chain(api.into_iter().flat_map(ApiPlan::limits));
+        let parts = limits.flat_map(|limit| limit.parts().map(move |part| (limit, part)));
+        let parts = parts.filter(|(_, part)| part.any_policy().is_some());
+        // A layer has at most 64 limits.
+        (0..).zip(parts).map(|(number, (limit, part))| (number, limit, part))
+    }
+
+    /// What the engine needs of these limits, given the number of tiers.
+    pub fn rules(&self, api: Option<usize>, tiers: usize) -> Limits {
+        let rules = self.parts(api).filter_map(|(_, limit, part)| {
+            let in_tier = |tier| part.policy_in(Some(tier)).or_else(|| part.any_policy());
+            let rule = Limit::new(part.any_policy()?.clone()).mode(limit.mode_of(part));
+            let in_tiers = (0..tiers).filter_map(in_tier).cloned().collect();
+            Some(Limit { in_tiers, ..rule })
+        });
+        Limits::new(rules)
+    }
 }
 
-impl LimitPlan {
-    /// A request's charges, given its cost and its client's tier.
+impl Plan {
+    /// A request's charges under its limits, if `cost` returns its cost under each.
+    ///
+    /// # Errors
+    /// The request is rejected, because it has no client.
     pub fn charges(
         &self,
+        limits: &RouteLimits,
+        api: Option<usize>,
+        rules: &Limits,
+        client: Result<Option<&Subject>, &KeyError>,
         tier: Option<usize>,
-        cost: Cost,
-    ) -> impl Iterator<Item = PlannedCharge<'_>> {
-        let enforce = self.enforces();
-        let quotas =
-            self.quotas_in(tier).map(move |policy| PlannedCharge { policy, cost, enforce });
-        let in_flight = self.in_flight.iter();
-        let in_flight =
-            in_flight.map(move |policy| PlannedCharge { policy, cost: Cost::ONE, enforce });
-        // A blocked client is denied even if its requests may exceed the quota.
-        let penalty = self.penalty.iter().map(|penalty| PlannedCharge {
-            policy: &penalty.policy,
-            cost: Cost::ONE,
-            enforce: self.enforce,
-        });
-        quotas.chain(in_flight).chain(penalty)
+        mut cost: impl FnMut(&LimitPlan) -> Option<Cost>,
+    ) -> Result<Charges, NoClient> {
+        let kind = client.ok().flatten().map_or(SubjectKind::Other, |subject| subject.kind);
+        let index = tier.and_then(|tier| u8::try_from(tier).ok());
+        let mut charges = Charges::default();
+        for (number, limit, part) in limits.parts(api) {
+            let Some(cost) = cost(limit) else { continue };
+            let Some(key) = self.key(limit, client)? else { continue };
+            if part.policy_in(tier).is_none() {
+                continue;
+            }
+            let cost = if let Part::Quota(_) = part { cost } else { Cost::ONE };
+            let kind = if limit.whose == Whose::Client { kind } else { SubjectKind::Global };
+            let mut applied = AppliedLimit::new(number, kind, key.clone(), cost);
+            applied.tier = index.map_or_else(TierIndex::default, TierIndex);
+            charges.push(applied, rules);
+        }
+        Ok(charges)
     }
 }
 

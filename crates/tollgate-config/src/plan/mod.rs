@@ -36,10 +36,11 @@ pub use self::identity::{
     KeyOrigin, ValuePlace, ValuePlan,
 };
 pub use self::limits::{
-    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, PenaltyPlan, QuotaPlan, RouteLimits, Whose,
+    ApiPlan, CostRule, CostTable, LimitPlan, LlmPlan, Part, PenaltyPlan, QuotaPlan, RouteLimits,
+    Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
-pub use self::meeting::{Meeting, NoClient, PlannedCharge, Unlimited};
+pub use self::meeting::{Meeting, NoClient, Unlimited};
 pub use self::preflights::Preflights;
 pub use self::rate_limits::{
     Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,

@@ -3,32 +3,28 @@
 //! | file | holds |
 //! |---|---|
 //! | `request.rs` | a recorded request |
-//! | `waiting.rs` | waiting requests and their queues |
-//! | `queue.rs` | how requests start to wait, retry, and finish |
+//! | `waiting.rs` | waiting requests |
 //! | `tally.rs` | counts per policy and route |
 //! | `clients.rs` | counts per client |
 
 mod clients;
-mod queue;
 mod request;
 mod tally;
 mod waiting;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
-use tollgate_core::{
-    Charge, Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp, Verdict,
-};
+use tollgate_core::{Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp};
+use tollgate_engine::{self as engine, Conclusion, Limits, Queue, Rejection, Step};
 use tollgate_memory::{Clock, MemoryStore};
 
-pub use self::request::{Ask, Client, Request};
+pub use self::request::{Client, Request};
 use self::tally::Tallies;
-use self::waiting::Waiting;
+use self::waiting::{Waiter, Woken};
 use crate::report::Report;
 
 /// Limits a replay's memory.
@@ -97,7 +93,9 @@ pub struct Replay {
     tallies: Tallies,
     /// Future events, earliest first.
     events: BinaryHeap<Reverse<Event>>,
-    waiting: Waiting,
+    queue: Queue,
+    waiting: HashMap<u64, Waiter>,
+    woken: Woken,
     /// The number of requests so far, which is also the next request's number.
     requests: u64,
     receipts: u64,
@@ -154,13 +152,18 @@ impl Replay {
             .max_keys(usize::MAX)
             .max_bytes(bounds.store_bytes)
             .build();
+        let queue = Queue::new();
+        queue.set_max_requests(bounds.waiting);
+        queue.set_max_bytes(usize::MAX);
         Self {
             store,
             clock,
             bounds,
             tallies: Tallies::new(&bounds),
             events: BinaryHeap::new(),
-            waiting: Waiting::new(bounds.waiting),
+            queue,
+            waiting: HashMap::new(),
+            woken: Woken::default(),
             requests: 0,
             receipts: 0,
             resolved: Vec::new(),
@@ -172,30 +175,120 @@ impl Replay {
     ///
     /// # Errors
     /// The request charges the same policy and key under two quotas.
-    pub fn request(&mut self, request: &Request<'_>) -> Result<Answer, StoreError> {
+    pub fn request(&mut self, mut request: Request<'_>) -> Result<Answer, StoreError> {
         let now = self.advance(request.at)?;
         let number = self.requests;
         self.requests += 1;
         self.tallies.reach(now);
-        if request.asks.is_empty() {
-            self.tallies.pass(request, true, now);
+        if request.charges.is_empty() {
+            self.tallies.pass(&request, true, now);
             return Ok(Answer::Allowed { wait: Micros::ZERO });
         }
-        let waits_at_all = request.asks.iter().any(|ask| ask.waits.is_some());
-        if waits_at_all && self.waiting.is_behind(request.asks) && !never_passes(request.asks) {
-            return self.join(number, request, 0, None, now);
+        // A log does not contain the requests' memory.
+        let arrival = request.limits.may_wait().then(|| self.queue.arrive(0));
+        let charges = std::mem::take(&mut request.charges);
+        let (mut decided, step) = engine::Request::start(request.limits, charges, arrival);
+        match self.advance_request(&mut decided, request.limits, step, now) {
+            Ok(conclusion) => {
+                request.charges = decided.take_charges();
+                self.conclude(&request, conclusion, None)
+            }
+            Err(until) => {
+                self.tallies.join(&request, now);
+                let waiter = Waiter::new(decided, &request, now, until);
+                self.sleep(number, waiter, Some(until));
+                Ok(Answer::Waits)
+            }
         }
-        let verdict = self.decide(request.asks)?;
-        if verdict.is_admitted() {
-            let wait = verdict.delay();
-            self.admit(request, &verdict, None);
-            return Ok(Answer::Allowed { wait });
+    }
+
+    /// Takes a request's next steps.
+    ///
+    /// # Errors
+    /// It has to sleep until this time.
+    fn advance_request(
+        &self,
+        request: &mut engine::Request,
+        limits: &Limits,
+        mut step: Step,
+        now: Timestamp,
+    ) -> Result<Conclusion, Timestamp> {
+        loop {
+            step = match step {
+                Step::Done(conclusion) => return Ok(conclusion),
+                Step::Sleep(until) => return Err(until),
+                Step::Ask(question) => {
+                    let reply = self.store.decide(&question.charges(limits, request.charges()));
+                    request.on_reply(limits, reply.into_inner(), now)
+                }
+            };
         }
-        if waits_at_all && let Some(denied) = waiting::denied(request.asks, &verdict, now, None) {
-            return self.join(number, request, denied.keys, Some((denied, verdict)), now);
+    }
+
+    /// Counts a decided request. `waited` is set if it waited in the queue.
+    fn conclude(
+        &mut self,
+        request: &Request<'_>,
+        conclusion: Conclusion,
+        waited: Option<Micros>,
+    ) -> Result<Answer, StoreError> {
+        match conclusion {
+            Conclusion::Pass(delay) => {
+                self.tallies.decide(request, waited, true);
+                self.hold(request, delay);
+                let wait = tally::plus(waited.unwrap_or_default(), delay);
+                Ok(Answer::Allowed { wait })
+            }
+            Conclusion::FailOpen(error) | Conclusion::Reject(Rejection::Undecided(error)) => {
+                Err(error)
+            }
+            Conclusion::Reject(_) => {
+                self.tallies.decide(request, waited, false);
+                Ok(Answer::Denied)
+            }
         }
-        self.tallies.decide(request, &verdict, None, false);
-        Ok(Answer::Denied)
+    }
+
+    /// Lets a request sleep. It wakes when earlier requests leave, or at the latest when `wakes`.
+    fn sleep(&mut self, number: u64, waiter: Waiter, wakes: Option<Timestamp>) {
+        let is_woken = waiter.request.is_woken(&self.woken.waker(number));
+        let wakes = if is_woken { Some(self.clock.now()) } else { wakes };
+        if let Some(at) = wakes {
+            self.later(at, What::Wake(number));
+        }
+        self.waiting.insert(number, waiter);
+    }
+
+    /// Continues a waiting request. The requests that it wakes continue too, the earliest first.
+    fn wake(&mut self, number: u64) -> Result<(), StoreError> {
+        let mut woken = vec![number];
+        while let Some(number) = woken.pop() {
+            self.continue_waiting(number)?;
+            woken.extend(self.woken.take());
+            woken.sort_unstable_by_key(|number| Reverse(*number));
+            woken.dedup();
+        }
+        Ok(())
+    }
+
+    fn continue_waiting(&mut self, number: u64) -> Result<(), StoreError> {
+        let Some(mut waiter) = self.waiting.remove(&number) else { return Ok(()) };
+        let now = self.clock.now();
+        let step = waiter.request.on_wake(now);
+        match self.advance_request(&mut waiter.request, &waiter.limits, step, now) {
+            Err(until) => {
+                // Other wakes may be planned already.
+                let wakes = (until != waiter.until || until <= now).then_some(until);
+                waiter.until = until;
+                self.sleep(number, waiter, wakes);
+            }
+            Ok(conclusion) => {
+                let waited = now.since(waiter.since);
+                let answer = self.conclude(&waiter.recorded(), conclusion, Some(waited))?;
+                self.resolved.push((number, answer));
+            }
+        }
+        Ok(())
     }
 
     /// Counts a request that is denied before any limit because its client is blocked or unknown.
@@ -256,36 +349,34 @@ impl Replay {
         }
     }
 
-    fn decide(&self, asks: &[Ask<'_>]) -> Result<Verdict, StoreError> {
-        let charges: SmallVec<[Charge<'_>; 4]> = asks.iter().map(Ask::charge).collect();
-        self.store.decide(&charges).into_inner()
-    }
-
-    fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Option<Micros>) {
-        let now = verdict.decided_at();
-        self.tallies.decide(request, verdict, waited, true);
-        let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
-        if !request.asks.iter().any(settles) {
+    /// Plans the corrections at the end of a request's response.
+    fn hold(&mut self, request: &Request<'_>, delay: Micros) {
+        let Request { limits, charges, actual, duration, .. } = request;
+        let is_permit = charges.iter().any(|applied| limits.of(applied).policy.is_concurrency());
+        if actual.is_empty() && !is_permit {
             return;
         }
-        let charges: SmallVec<[Charge<'_>; 4]> = request.asks.iter().map(Ask::charge).collect();
+        let now = charges.decided_at();
         let receipts = &mut self.receipts;
         let next_id = || {
             *receipts += 1;
             ReceiptId::new(0, now, *receipts)
         };
         let mut open = Vec::new();
-        for receipt in verdict.receipts(&charges, next_id) {
-            let ask = request
-                .asks
-                .iter()
-                .find(|ask| ask.policy.name() == receipt.policy.name() && *ask.key == receipt.key);
-            let actual = match ask {
-                Some(ask) if ask.policy.is_concurrency() => Some(Cost::ZERO),
-                Some(ask) => ask.actual,
-                None => None,
+        for receipt in charges.receipts(limits, next_id) {
+            let cost = if receipt.policy.is_concurrency() {
+                Some(Cost::ZERO)
+            } else {
+                let is_meant = |(limit, _): &&(u8, Cost)| {
+                    let limit = limits.iter().nth(usize::from(*limit));
+                    limit.is_some_and(|it| it.policy.name() == receipt.policy.name())
+                };
+                actual.iter().find(is_meant).map(|(_, cost)| *cost)
             };
-            open.extend(actual.map(|actual| (receipt, actual)));
+            open.extend(cost.map(|cost| (receipt, cost)));
+        }
+        if open.is_empty() {
+            return;
         }
         if self.events.len() >= self.bounds.in_flight
             && let Some(Reverse(first)) = self.events.pop()
@@ -294,19 +385,13 @@ impl Replay {
             // Settling only fails for an invalid receipt, and the store created this receipt.
             let _ = self.happen(first.what);
         }
-        let at = now + verdict.delay() + request.duration;
-        self.later(at, What::End(open.into()));
+        self.later(now + delay + *duration, What::End(open.into()));
     }
 
     fn later(&mut self, at: Timestamp, what: What) {
         self.receipts += 1;
         self.events.push(Reverse(Event { at, number: self.receipts, what }));
     }
-}
-
-/// Whether a charge exceeds its policy's capacity, so it can never be allowed.
-fn never_passes(asks: &[Ask<'_>]) -> bool {
-    asks.iter().any(|ask| ask.enforce && ask.cost.get() > ask.policy.capacity())
 }
 
 impl Default for Replay {

@@ -1,11 +1,13 @@
 //! A recorded request and its charges.
 
 use std::fmt;
+use std::sync::Arc;
 
-use tollgate_core::{Charge, Cost, Key, Micros, Policy, Timestamp};
+use tollgate_core::{Cost, Key, Micros, Timestamp};
+use tollgate_engine::{Charges, Limits};
 
 /// A recorded request and the limits that apply to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// When it arrived.
     pub at: Timestamp,
@@ -13,8 +15,12 @@ pub struct Request<'a> {
     pub client: Option<Client<'a>>,
     /// The name of the matching route.
     pub route: &'a str,
-    /// The charges to limits, which are made together or not at all.
-    pub asks: &'a [Ask<'a>],
+    /// The limits that the charges refer to.
+    pub limits: &'a Arc<Limits>,
+    /// The charges, which are made together or not at all.
+    pub charges: Charges,
+    /// The actual costs, for limits whose charges the response settles.
+    pub actual: &'a [(u8, Cost)],
     /// How long the response took, or zero if unknown.
     pub duration: Micros,
 }
@@ -22,8 +28,9 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Creates a request without a client, a route or a duration.
     #[must_use]
-    pub const fn new(at: Timestamp, asks: &'a [Ask<'a>]) -> Self {
-        Self { at, client: None, route: "", asks, duration: Micros::ZERO }
+    pub const fn new(at: Timestamp, limits: &'a Arc<Limits>, charges: Charges) -> Self {
+        let (client, route, actual, duration) = (None, "", &[], Micros::ZERO);
+        Self { at, client, route, limits, charges, actual, duration }
     }
 
     /// Sets the client.
@@ -46,6 +53,13 @@ impl<'a> Request<'a> {
         self.duration = duration;
         self
     }
+
+    /// Settles the charges of these limits, by number, to their actual costs.
+    #[must_use]
+    pub const fn settling(mut self, actual: &'a [(u8, Cost)]) -> Self {
+        self.actual = actual;
+        self
+    }
 }
 
 /// The client that sent a request.
@@ -55,45 +69,6 @@ pub struct Client<'a> {
     pub key: &'a Key,
     /// The client's name in the report. It is formatted only if the client is denied.
     pub name: &'a dyn fmt::Display,
-}
-
-/// A request's charge to a limit.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
-    /// The policy that the request is charged to.
-    pub policy: &'a Policy,
-    /// The quota's key.
-    pub key: &'a Key,
-    /// The units that the request costs.
-    pub cost: Cost,
-    /// Whether the limit is enforced. Otherwise its denials do not deny the request.
-    pub enforce: bool,
-    /// Whether the quota belongs to the client. Otherwise clients share the quota.
-    pub of_client: bool,
-    /// How long the request may wait for the limit instead of being denied.
-    pub waits: Option<Micros>,
-    /// The actual cost, if the response settles the charge.
-    pub actual: Option<Cost>,
-}
-
-impl<'a> Ask<'a> {
-    /// Creates a charge to an enforced limit with the client's own quota.
-    #[must_use]
-    pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
-        let (enforce, of_client) = (true, true);
-        Self { policy, key, cost, enforce, of_client, waits: None, actual: None }
-    }
-
-    /// Creates a charge to an enforced limit with a quota that all clients share.
-    #[must_use]
-    pub const fn shared(policy: &'a Policy, cost: Cost) -> Self {
-        Self { of_client: false, ..Self::new(policy, const { &Key::GLOBAL }, cost) }
-    }
-
-    pub(super) const fn charge(&self) -> Charge<'a> {
-        let Self { policy, key, cost, enforce, .. } = *self;
-        Charge { policy, key, cost, enforce, dry: false }
-    }
 }
 
 impl fmt::Debug for Client<'_> {

@@ -4,10 +4,11 @@ use std::mem::take;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use tollgate_core::{Decision, Micros, Receipt, Settlement, Timestamp, Verdict};
+use tollgate_core::{Micros, Receipt, Settlement, Timestamp};
+use tollgate_engine::SubjectKind;
 
 use super::clients::Clients;
-use super::{Ask, Bounds, Request};
+use super::{Bounds, Request};
 use crate::instant::Instant;
 use crate::report::{Minute, PolicyReport, Report, Totals, Waits};
 
@@ -177,50 +178,51 @@ impl Tallies {
         }
     }
 
-    /// Counts a decided request. `waited` is set if the request waited. `is_admitted` is the final
-    /// answer, because a request that gives up waiting is denied even if its last verdict is not a
-    /// denial.
+    /// Counts a decided request. `waited` is set if the request waited.
     pub(super) fn decide(
         &mut self,
         request: &Request<'_>,
-        verdict: &Verdict,
         waited: Option<Micros>,
         is_admitted: bool,
     ) {
-        let now = verdict.decided_at();
+        let Request { limits, charges, .. } = request;
+        let now = charges.decided_at();
         self.answer(request, is_admitted, now);
-        let decisions = || request.asks.iter().zip(verdict.decisions());
-        let gave_up = !is_admitted && !decisions().any(|(ask, it)| ask.enforce && it.denies());
-        let mut least = None;
-        for (place, (ask, decision)) in decisions().enumerate() {
-            let policy = self.policies.get(place, ask.policy.name());
-            let is_allowed = decision.allows() && !(gave_up && ask.waits.is_some());
-            policy.tally.note(now, ask.cost.get(), is_allowed);
-            policy.is_shadow = !ask.enforce;
-            let waited = waited.filter(|_| ask.waits.is_some()).unwrap_or_default();
+        let (mut least, mut denied_by) = (None, None);
+        for (place, applied) in charges.iter().enumerate() {
+            let (decision, mode) = (&applied.decision, limits.of(applied).mode);
+            let policy = limits.policy(applied);
+            let counts = self.policies.get(place, policy.name());
+            counts.tally.note(now, applied.cost.get(), decision.allows());
+            counts.is_shadow = !mode.enforces();
+            let waited = waited.filter(|_| mode.max_wait().is_some()).unwrap_or_default();
             let wait = plus(waited, decision.delay());
             if wait > Micros::ZERO {
-                policy.waits.note(wait);
+                counts.waits.note(wait);
             }
-            if ask.of_client && ask.enforce && !ask.policy.is_penalty() && decision.limit > 0 {
+            if !mode.enforces() {
+                continue;
+            }
+            if decision.denies() {
+                denied_by = denied_by.or_else(|| Some(policy.name()));
+            }
+            let of_client = applied.kind != SubjectKind::Global;
+            if of_client && !policy.is_penalty() && decision.limit > 0 {
                 let share = decision.remaining.saturating_mul(100) / decision.limit;
                 let share = u8::try_from(share).unwrap_or(100);
                 least = Some(least.map_or(share, |least: u8| least.min(share)));
             }
         }
-        let denies = |(ask, it): &(&Ask<'_>, &Decision)| {
-            ask.enforce && it.denies() || gave_up && ask.waits.is_some()
-        };
-        let denied_by = decisions().find(denies).map_or("", |(ask, _)| ask.policy.name());
-        let denied_by = (!is_admitted).then_some(denied_by);
+        let denied_by = (!is_admitted).then(|| denied_by.unwrap_or_default());
         self.note_client(request, waited.is_none(), least, denied_by, now);
     }
 
     /// Counts the final answer to a request.
     fn answer(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
         // A request's units are its largest charge to an enforced limit.
-        let enforced = request.asks.iter().filter(|ask| ask.enforce);
-        let units = enforced.map(|ask| ask.cost.get()).max().unwrap_or_default();
+        let Request { limits, charges, .. } = request;
+        let enforced = charges.iter().filter(|applied| limits.of(applied).mode.enforces());
+        let units = enforced.map(|applied| applied.cost.get()).max().unwrap_or_default();
         self.total.note(now, units, is_allowed);
         self.routes.get(0, request.route).note(now, units, is_allowed);
         if !is_allowed {

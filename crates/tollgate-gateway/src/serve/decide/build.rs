@@ -7,15 +7,15 @@ use http::{HeaderName, StatusCode};
 use tollgate::headers;
 use tollgate::key::{ClientIp, RequestHead, SubjectName};
 use tollgate::layer::WaitQueue;
-use tollgate::limit::Reserve;
+use tollgate::limit::{Mode, OnExceeded, Reserve};
 use tollgate::observe::{Inspect, LayerHandle, Observer};
 use tollgate::policy::OnStoreError;
 use tollgate::tier::{Tier, TierSource};
 use tollgate::{Costs, Limit, Policy, RateLimitLayer};
 use tollgate_config::files;
 use tollgate_config::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
-    Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Part,
+    Plan, Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
 use tollgate_llm::Call;
 
@@ -169,22 +169,8 @@ impl<St: Inspect> Parts<'_, St> {
         };
         let prices = Prices::of(limits.iter().copied());
         for &plan in limits {
-            for quota in &plan.quotas {
-                layer = layer.limit(self.limit(plan, quota)?);
-            }
-            if let Some(policy) = &plan.in_flight {
-                layer = layer.limit(enforced(self.of(policy, plan).on_exceeded(plan.excess), plan));
-            }
-            if let Some(penalty) = &plan.penalty {
-                let blocked = self.of(&penalty.policy, plan);
-                let blocked = match penalty.failures.clone() {
-                    // The gateway's own answers are not strikes, so an outage blocks no client.
-                    Some(failures) => {
-                        blocked.count_only(move |response| contain(&failures, response.status))
-                    }
-                    None => blocked,
-                };
-                layer = layer.limit(enforced(blocked, plan));
+            for part in plan.parts() {
+                layer = layer.limit(self.limit(plan, part)?);
             }
         }
         Ok(Limiter { layer: layer.build()?, prices, llm: llm.cloned() })
@@ -195,13 +181,33 @@ impl<St: Inspect> Parts<'_, St> {
         Tiers { names, identity: self.identity.clone() }
     }
 
-    /// One of a limit's quotas, for all clients and for each tier. Clients without a quota skip the
-    /// limit.
-    fn limit(&self, plan: &LimitPlan, quota: &QuotaPlan) -> Result<Limit, BuildError> {
-        let QuotaPlan { everybody, tiers } = quota;
-        let any = everybody.iter().chain(tiers.iter().flatten()).next();
+    /// A limit's part, for all clients and for each tier. Clients without a quota skip it.
+    fn limit(&self, plan: &LimitPlan, part: Part<'_>) -> Result<Limit, BuildError> {
+        let any = part.any_policy();
         let any = any.ok_or_else(|| BuildError("a quota without a policy".to_owned()))?;
-        let mut limit = self.of(any, plan);
+        let limit = self.of(any, plan);
+        let limit = match part {
+            Part::Quota(quota) => corrected(self.quota(limit, quota)?.costs(costs(plan)), plan),
+            Part::InFlight(_) => limit,
+            Part::Penalty(penalty) => match penalty.failures.clone() {
+                // The gateway's own answers are not strikes, so an outage blocks no client.
+                Some(failures) => {
+                    limit.count_only(move |response| contain(&failures, response.status))
+                }
+                None => limit,
+            },
+        };
+        let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
+        Ok(match plan.mode_of(part) {
+            Mode::Reject => limit,
+            Mode::Wait(max) => limit.on_exceeded(OnExceeded::Wait { max }),
+            Mode::Annotate => limit.on_exceeded(OnExceeded::Annotate),
+            Mode::Shadow => limit.shadow(),
+        })
+    }
+
+    fn quota(&self, mut limit: Limit, quota: &QuotaPlan) -> Result<Limit, BuildError> {
+        let QuotaPlan { everybody, tiers } = quota;
         for (name, policy) in self.plan.tiers.iter().zip(tiers) {
             if let Some(policy) = policy {
                 let tier = Tier::from(name.clone());
@@ -214,8 +220,7 @@ impl<St: Inspect> Parts<'_, St> {
             let has = move |tier: usize| has.get(tier).copied().unwrap_or(has_everybody);
             limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
         }
-        let limit = corrected(limit.costs(costs(plan)).on_exceeded(plan.excess), plan);
-        Ok(enforced(limit, plan))
+        Ok(limit)
     }
 
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
@@ -231,11 +236,6 @@ impl<St: Inspect> Parts<'_, St> {
             Whose::Client => Limit::new(policy, Found(self.identity.clone())),
         }
     }
-}
-
-fn enforced(limit: Limit, plan: &LimitPlan) -> Limit {
-    let limit = if plan.hide_headers { limit.hide_headers() } else { limit };
-    if plan.enforce { limit } else { limit.shadow() }
 }
 
 struct Tiers {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Refill, Reply, Source, Store,
+    Algorithm, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Refill, Source, Store,
     StoreError, Verdict,
 };
 
@@ -166,7 +166,7 @@ impl<St: Store> Waiter<St> {
             Some((verdict, denied)) => (Some(verdict), denied),
             // Even if the store fails now, it may decide when the request calls it again.
             None => {
-                let verdict = self.decide(Charge::dry).await.ok();
+                let verdict = self.peek(Charge::dry).await.ok();
                 let verdict = verdict.filter(|verdict| !self.exceeds_share(verdict));
                 // A limit that rejects must do so immediately, even while other requests wait.
                 let denied = match &verdict {
@@ -227,20 +227,14 @@ impl<St: Store> Waiter<St> {
     /// units. Limits that deny the request themselves remain denials. For the other keys,
     /// `Retry-After` is the time until the quota is full again, because no earlier time is known.
     pub(super) async fn reject(&self, keys: KeySet) -> Result<Verdict, StoreError> {
-        let mut peeked = self.decide(Charge::dry).await?;
+        let mut peeked = self.peek(Charge::dry).await?;
         if self.exceeds_share(&peeked) {
-            peeked = self.decide(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
+            peeked = self.peek(|charge| Charge { cost: Cost::ZERO, ..charge }).await?;
         }
         let is_open = |number: usize| peeked.decisions()[number].outcome == Outcome::Undecided;
         if peeked.source() == Source::Local && keys.iter().all(is_open) {
-            // The store has failed, and each policy that the request waits for fails open. The
-            // local policies decide, but a shadow policy must not cause another call.
-            let is_shadow = |number: usize| self.layer.limit(&self.rows[number]).shadow;
-            if (0..self.rows.len()).all(|number| is_open(number) || is_shadow(number)) {
-                let undecided = self.rows.iter().map(|row| row.decision);
-                let verdict = Verdict::new(true, peeked.decided_at(), undecided);
-                return Ok(verdict.with_source(Source::Local));
-            }
+            // The store has failed, and its local fallback does not decide the policies that the
+            // request waits for. They fail open or closed.
             return self.call_store().await;
         }
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
@@ -248,18 +242,30 @@ impl<St: Store> Waiter<St> {
 
     /// Calls the store. If the request is dropped before the reply, its charges are refunded.
     async fn call_store(&self) -> Result<Verdict, StoreError> {
-        match self.decide(|charge| charge).now() {
+        match self.layer.store.decide(&self.charges()).now() {
             Ok(reply) => reply,
             Err(reply) => CancelGuard::pending(&self.layer, &self.rows, reply, |_| true).await,
         }
     }
 
-    fn decide<'a>(
+    /// Decides changed charges that take no units. Shadow policies remain undecided, because a local
+    /// fallback that decides only for them would hide the failure of the others.
+    async fn peek<'a>(
         &'a self,
         change: impl FnMut(Charge<'a>) -> Charge<'a>,
-    ) -> Reply<St::Future<Verdict>> {
-        let charges: SmallVec<[Charge<'a>; 4]> = self.charges().into_iter().map(change).collect();
-        self.layer.store.decide(&charges)
+    ) -> Result<Verdict, StoreError> {
+        let is_shadow = |number: &usize| self.layer.limit(&self.rows[*number]).shadow;
+        let charges = self.charges().into_iter().enumerate();
+        let charges = charges.filter(|(number, _)| !is_shadow(number)).map(|(_, charge)| charge);
+        let charges: SmallVec<[Charge<'a>; 4]> = charges.map(change).collect();
+        let verdict = self.layer.store.decide(&charges).await?;
+        let mut decided = verdict.decisions().iter().copied();
+        let decisions = self.rows.iter().enumerate().map(|(number, row)| {
+            let decision = if is_shadow(&number) { None } else { decided.next() };
+            decision.unwrap_or(row.decision)
+        });
+        let peeked = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
+        Ok(peeked.with_source(verdict.source()))
     }
 }
 

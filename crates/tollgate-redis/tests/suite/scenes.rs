@@ -331,6 +331,23 @@ fn thousandth_log_length_matches_documentation() {
     }
 }
 
+/// A document promises the sizes of all states except logs.
+#[test]
+fn state_sizes_match_documentation() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let rates = MODES.into_iter().filter(|mode| !matches!(mode, &EXACT | &THOUSANDTH));
+    let sizes = rates.enumerate().map(|(number, mode)| {
+        let mut pair = Pair::new(&mut client, format!("state:{number}"), START);
+        assert!(pair.charge(&policy(10, 60_000_000, mode), 1).0.allows());
+        pair.stored()
+    });
+    let sizes: Vec<_> = sizes.collect();
+    let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+    let promise = format!("of which {least} to {most} are state");
+    assert!(include_str!("../../../../docs/deployment.md").contains(&promise), "{promise}");
+}
+
 /// Under a shorter window, a log without entries that count has no later instant either.
 #[test]
 fn empty_converted_log_allows_clock_steps() {

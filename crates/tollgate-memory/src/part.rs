@@ -228,6 +228,11 @@ impl Part {
         self.tables[table].is_fresh(entry_key.hash, entry_key.key, now)
     }
 
+    /// Whether this table does not need a key any more.
+    pub(crate) fn may_forget(&self, table: usize, entry_key: EntryKey<'_>, now: Timestamp) -> bool {
+        self.tables[table].may_forget(entry_key.hash, entry_key.key, now)
+    }
+
     /// Forgets a key in this table.
     pub(crate) fn forget_in(&mut self, table: usize, entry_key: EntryKey<'_>) {
         self.tables[table].take(entry_key.hash, entry_key.key);

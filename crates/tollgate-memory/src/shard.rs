@@ -77,7 +77,7 @@ impl Shard {
         let entry_key = EntryKey { policy, key, hash, table: self.own.table(policy, charges) };
         let mut place = self.own.find(entry_key);
         if let Place::Moved { from } = place
-            && self.own.is_fresh(from, entry_key, now)
+            && self.own.may_forget(from, entry_key, now)
         {
             // The result must be the same as if this key had already been swept.
             self.own.forget_in(from, entry_key);
@@ -136,6 +136,7 @@ impl Shard {
         match seat.place {
             _ if seat.shared => None,
             Place::Here => Some(policy),
+            Place::Moved { from } if self.own.is_fresh(from, seat.entry_key, now) => None,
             Place::Moved { from } => Some(self.own.policy(from)),
             Place::Versions => {
                 self.own.versions(seat.entry_key).map(|entry| entry.debtor(policy, now))

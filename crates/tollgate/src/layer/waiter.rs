@@ -254,10 +254,7 @@ impl<St: Store> Waiter<St> {
         }
     }
 
-    fn decide<'a>(
-        &'a self,
-        change: impl FnMut(Charge<'a>) -> Charge<'a>,
-    ) -> Reply<St::Future<Verdict>> {
+    fn decide<'a>(&'a self, change: impl FnMut(Charge<'a>) -> Charge<'a>) -> Reply<St::Future> {
         let charges: SmallVec<[Charge<'a>; 4]> = self.charges().into_iter().map(change).collect();
         self.layer.store.decide(&charges)
     }

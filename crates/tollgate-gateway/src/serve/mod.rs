@@ -31,6 +31,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use self::app::Persistent;
 pub use self::decide::client_identity::{ClientIdentity, Identity};
+pub use self::decide::facts::Facts;
 pub use self::decide::key_sources::client_ip;
 use self::decide::keys::KeySets;
 pub use self::decide::lists::lists;

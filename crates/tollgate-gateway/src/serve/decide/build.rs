@@ -17,15 +17,15 @@ use tollgate_config::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, LlmPlan, Plan,
     Preflights, QuotaPlan, Route, SettleBy, Statuses, ValuePlace, ValuePlan, Whose, is_grpc,
 };
-use tollgate_llm::Call;
 
 use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
+use super::facts::Facts;
 use super::key_sources;
 use super::llm::LlmDenials;
 use super::settled::Prices;
 use crate::meter::Meter;
-use crate::proxy::{Common, Fault, Forward, TrustedProxies};
+use crate::proxy::{AnsweredBy, Common, Forward, TrustedProxies};
 use crate::serve::error::BuildError;
 
 pub(crate) struct ReadyRoute<St> {
@@ -135,7 +135,7 @@ impl<St: Inspect> Parts<'_, St> {
     }
 
     /// The limiter for CORS preflights, unless they are charged or unlimited. Like all limiters, it
-    /// reads the client from the request's extensions.
+    /// reads the client from the request's [`Facts`].
     pub(crate) fn preflights(&self) -> Result<Option<Preflight<St>>, BuildError> {
         let Preflights::Limited(limit) = &self.plan.preflights else { return Ok(None) };
         let limiter = self.limiter_of(&[&**limit], "preflight", None)?;
@@ -254,14 +254,14 @@ impl TierSource for Tiers {
 }
 
 fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
-    head.extensions.get::<ClientIdentity>()?.tier
+    Facts::of(head)?.client.tier
 }
 
 /// The closure returns a cost for every request, so no default applies.
 fn costs(plan: &LimitPlan) -> Costs {
     if let Some(settle) = plan.usage() {
         return Costs::default().from_fn(move |head: &RequestHead<'_>| {
-            let call: &Call = head.extensions.get()?;
+            let call = Facts::of(head)?.call.as_ref()?;
             settle.cost_of(call.model(), &call.estimate())
         });
     }
@@ -291,8 +291,8 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
     limit.count_only(move |response| {
-        let fault = response.extensions.get::<Fault>();
-        contain(&statuses, response.status) || fault.is_some_and(|it| it.hides_an_outcome())
+        let answered = AnsweredBy::of(response.extensions);
+        contain(&statuses, response.status) || answered.is_some_and(AnsweredBy::hides_an_outcome)
     })
 }
 

@@ -5,6 +5,7 @@
 //! They are a program instead of shell scripts, so they run wherever Rust does, and are linted and
 //! tested like the other crates.
 
+mod arrows;
 mod bench;
 mod check;
 mod circles;

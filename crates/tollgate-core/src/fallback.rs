@@ -45,7 +45,6 @@ pub struct Fallback<S, L> {
     store: S,
     local: L,
     shares: Arc<Shares>,
-    is_used: bool,
 }
 
 /// A numerator and a denominator.
@@ -80,7 +79,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
     pub(crate) fn new(store: S, local: L) -> Self {
         // The store starts to count processes, before the first outage.
         let _ = store.replicas();
-        Self { store, local, shares: Arc::default(), is_used: true }
+        Self { store, local, shares: Arc::default() }
     }
 
     /// Sets a fixed share of each quota that the local store grants: `numerator / denominator`.
@@ -91,14 +90,6 @@ impl<S: Store, L: Store> Fallback<S, L> {
         check_share("local fallback", numerator, denominator)?;
         let shares = Shares { fixed: Some((numerator, denominator)), cut: RwLock::default() };
         Ok(Self { shares: Arc::new(shares), ..self })
-    }
-
-    /// Returns a handle with the same type that does not fall back, for a layer with only `Open`
-    /// and `Closed` policies beside layers that do fall back. It shares both stores with this
-    /// handle.
-    #[must_use]
-    pub fn without_local(&self) -> Self {
-        Self { is_used: false, ..self.clone() }
     }
 
     /// Returns the primary store.
@@ -161,7 +152,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         // Without a local policy, the error is returned to the caller.
-        let may_fall_back = self.is_used && charges.iter().any(|it| it.policy.may_fall_back());
+        let may_fall_back = charges.iter().any(|charge| charge.policy.may_fall_back());
         match self.store.decide(charges).now() {
             Ok(Err(error)) if may_fall_back => {
                 let local = self.request(charges).decide(error);
@@ -208,7 +199,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     }
 
     fn has_local_fallback(&self) -> bool {
-        self.is_used || self.store.has_local_fallback()
+        true
     }
 
     fn replicas(&self) -> Option<NonZeroU32> {

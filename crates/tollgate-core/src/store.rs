@@ -125,8 +125,7 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Whether a local store decides for policies with [`OnStoreError::Local`] while this store
     /// cannot. See [`StoreExt::or_local`]. If this is `false`, the default, building a layer that
-    /// has such a policy fails; if this is `true`, building a layer without such a policy fails. A
-    /// wrapper returns its inner store's answer.
+    /// has such a policy fails. A wrapper returns its inner store's answer.
     fn has_local_fallback(&self) -> bool {
         false
     }

@@ -64,8 +64,6 @@ pub(super) struct Persistent<St> {
     /// The store contains the counters, so they survive a reload.
     pub(super) store: St,
     pub(super) files: Option<u64>,
-    /// The same store, without its local fallback.
-    pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
     pub(super) failures: Failures,
     pub(super) via: Via,
@@ -102,11 +100,7 @@ impl<St: Inspect> App<St> {
         let identity =
             Identity::new(&plan, &persistent.key_sets, Some(&persistent.refused_tokens))?;
         let lists = lists::lists(&plan, &identity)?;
-        let rate_limits = RateLimits::new(
-            &plan,
-            [&persistent.store, &persistent.without_local],
-            &persistent.summary,
-        )?;
+        let rate_limits = RateLimits::new(&plan, &persistent.store, &persistent.summary)?;
         // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
@@ -121,7 +115,6 @@ impl<St: Inspect> App<St> {
         let parts = Parts {
             plan: &plan,
             store: &persistent.store,
-            without_local: &persistent.without_local,
             common: &common,
             identity: &identity,
             observer: &persistent.observer,

@@ -75,8 +75,6 @@ impl<St: Inspect> ReadyRoute<St> {
 pub(crate) struct Parts<'a, St> {
     pub(crate) plan: &'a Plan,
     pub(crate) store: &'a St,
-    /// The same store, for limiters without a limit that falls back to a local store.
-    pub(crate) without_local: &'a St,
     pub(crate) common: &'a Common,
     pub(crate) identity: &'a Identity,
     pub(crate) observer: &'a Observer,
@@ -148,10 +146,8 @@ impl<St: Inspect> Parts<'_, St> {
         endpoint: &str,
         llm: Option<&Arc<LlmPlan>>,
     ) -> Result<Limiter<St>, BuildError> {
-        let falls_back = limits.iter().any(|limit| limit.may_fall_back());
-        let store = if falls_back { self.store } else { self.without_local };
         let grpc = Arc::clone(&self.plan.grpc);
-        let layer = RateLimitLayer::builder(store.clone())
+        let layer = RateLimitLayer::builder(self.store.clone())
             .on_missing_key(self.plan.on_missing_key)
             // `Plan::meets` finds a preflight's limiter.
             .exempt_preflights(false)

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 
+use crate::arrows;
 use crate::circles;
 use crate::documents;
 use crate::image;
@@ -44,9 +45,9 @@ impl Step {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
             Self::Locks => locks::run(),
-            Self::Purity => {
-                purity::run().and_then(|()| circles::run()).and_then(|()| untested::run())
-            }
+            Self::Purity => [purity::run, arrows::run, circles::run, untested::run]
+                .into_iter()
+                .try_for_each(|check| check()),
             Self::Prose => documents::prose(),
             Self::Links => documents::links(),
             Self::Image => image::run(),

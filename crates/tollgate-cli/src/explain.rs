@@ -19,7 +19,7 @@ use tollgate_config::plan::{
     Meeting, NoClient, Plan, PlannedCharge, Route, SettleBy, StorePlan, Unlimited,
 };
 
-use tollgate_gateway::serve::{ClientIdentity, Identity, connect, lists};
+use tollgate_gateway::serve::{ClientIdentity, Facts, Identity, connect, lists};
 
 /// A request described by command line options.
 #[derive(Clone, Debug, clap::Args)]
@@ -199,7 +199,7 @@ impl FoundClient {
             }
         };
         // For the lists, which may contain users.
-        request.extensions_mut().insert(client.clone());
+        request.extensions_mut().insert(Facts::new(client.clone()));
         let lists = lists(plan, &identity).map_err(|error| error.to_string())?;
         let listed =
             lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use parking_lot::MutexGuard;
 use tollgate_core::{
-    Charge, Cost, Key, NeverPending, Policy, Receipt, ReceiptId, Reply, Settlement, Store,
-    StoreError, Verdict,
+    BoxFuture, Charge, Cost, Key, NeverPending, Policy, Receipt, ReceiptId, Reply, Settlement,
+    Store, StoreError, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -115,22 +115,22 @@ pub struct MemoryStats {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
     #[inline(always)]
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         Reply::ready(self.0.decide(charges))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         Reply::ready(self.0.settle(receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         Reply::ready(self.0.renew(receipt))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         let (_, shard) = self.0.locate(policy, key);
         let mut shard = self.0.shards[shard].lock();
         shard.reset(policy, key, self.0.clock.now());

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt, Reply,
-    Settlement, Source, Store, StoreError, Timestamp, Verdict,
+    BoxFuture, Charge, Cost, Decision, Key, Lease, Micros, NeverPending, Outcome, Policy, Receipt,
+    Reply, Settlement, Source, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -219,9 +219,9 @@ impl<C: Clock> ThreadLeases<C> {
 }
 
 impl<C: Clock> Store for ThreadLeases<C> {
-    type Future<T: Send + 'static> = NeverPending<Result<T, StoreError>>;
+    type Future = NeverPending;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         if let [charge] = charges
             && let Some(lease) = charge.policy.lease()
             && charge.enforce
@@ -232,17 +232,17 @@ impl<C: Clock> Store for ThreadLeases<C> {
         self.store.decide(charges)
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.store.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.store.renew(receipt)
     }
 
     /// Also makes all threads forget their blocks of all keys, because any block may belong to this
     /// key.
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.generation.store(next_generation(), Ordering::Relaxed);
         self.store.reset(policy, key)
     }

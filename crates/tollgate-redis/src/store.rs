@@ -7,21 +7,21 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError, Verdict,
+    BoxFuture, Charge, Cost, Key, Micros, Policy, Receipt, Reply, Settlement, Store, StoreError,
 };
 
 use crate::address::Address;
 use crate::breaker::BreakerState;
 use crate::combiner::Combiner;
 use crate::failure::STORE;
-use crate::future::RedisFuture;
+use crate::future::{RedisFuture, Submitted};
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
 use crate::report::RedisReport;
 use crate::roster::Roster;
 use crate::stats::RedisStats;
-use crate::ticket::{Answer, Awaited, OwnedCharge, Request};
+use crate::ticket::{Answer, OwnedCharge, Request, Ticket};
 
 /// A store in Redis: all processes that use the same server share their quotas. Clones share one
 /// connection.
@@ -102,22 +102,22 @@ impl RedisStore {
     }
 
     /// Queues a request, or starts the call that carries it.
-    pub(crate) fn submit<T: Answer>(&self, request: Request) -> RedisFuture<T> {
+    pub(crate) fn submit(&self, request: Request) -> Submitted {
         self.submit_within(self.deadline(), self.0.combiner.deny_cache.epoch(), request)
     }
 
     /// Submits a request that fails after `deadline`. The deny cache remembers its answer if the
     /// cache's epoch is still `epoch`.
-    pub(crate) fn submit_within<T: Answer>(
+    pub(crate) fn submit_within(
         &self,
         deadline: Instant,
         epoch: u64,
         request: Request,
-    ) -> RedisFuture<T> {
+    ) -> Submitted {
         let combiner = &self.0.combiner;
         let slot = request.state().map(|state| combiner.topology.slot(state));
-        let ticket = Awaited::new(request, slot.unwrap_or_default(), epoch, deadline);
-        RedisFuture::submit(combiner, Arc::new(ticket))
+        let ticket = Ticket::new(request, slot.unwrap_or_default(), epoch, deadline);
+        Submitted::new(combiner, ticket)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -148,7 +148,7 @@ impl RedisStore {
         lifetime: Micros,
         receipt: &Receipt,
         actual: Cost,
-    ) -> RedisFuture<Settlement> {
+    ) -> BoxFuture<Settlement> {
         // Exclude the policy before sending: refunded units may allow other requests. Denials by
         // concurrency limits are not remembered anyway.
         if !receipt.policy.is_concurrency() {
@@ -157,14 +157,18 @@ impl RedisStore {
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        self.submit(Request::Settle { state, settled, receipt, actual, lifetime })
+        let answer = self.submit(Request::Settle { state, settled, receipt, actual, lifetime });
+        answer.boxed(|it| match it {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        })
     }
 }
 
 impl Store for RedisStore {
-    type Future<T: Send + 'static> = RedisFuture<T>;
+    type Future = RedisFuture;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
         // A dry run may have any cost, so only Redis can answer it.
         let is_dry = charges.iter().any(|charge| charge.dry);
@@ -191,14 +195,14 @@ impl Store for RedisStore {
         if !self.is_one_call(&charges) {
             return Reply::pending(self.decide_across_slots(charges));
         }
-        Reply::pending(self.submit(Request::Decide(charges)))
+        Reply::pending(RedisFuture(self.submit(Request::Decide(charges))))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         Reply::pending(self.settle_within(receipt.lifetime(), receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         if !receipt.policy.is_concurrency() {
             let error = StoreError::no_lease(STORE, &receipt.policy);
             return Reply::ready(Err(error));
@@ -206,13 +210,21 @@ impl Store for RedisStore {
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
         let receipt = receipt.clone();
-        Reply::pending(self.submit(Request::Renew { state, settled, receipt }))
+        let answer = self.submit(Request::Renew { state, settled, receipt });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Renewal(renewed) => Some(renewed),
+            _ => None,
+        }))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.0.combiner.deny_cache.forget();
         let state = self.0.names.state(policy, key);
-        Reply::pending(self.submit(Request::Reset { state }))
+        let answer = self.submit(Request::Reset { state });
+        Reply::pending(answer.boxed(|it| match it {
+            Answer::Reset => Some(()),
+            _ => None,
+        }))
     }
 
     fn name(&self) -> &'static str {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Resolution, Settlement,
-    Store, StoreError, StoreExt, Timestamp, Verdict,
+    Algorithm, BoxFuture, Charge, Cost, Fallback, Key, Lease, Policy, Receipt, Reply, Resolution,
+    Settlement, Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 use tollgate_memory::{ManualClock, MemoryStore, ThreadLeases};
 use tollgate_store_tests::law::{self, Subject, Timed};
@@ -98,10 +98,10 @@ fn leased_versions_are_bounded() {
 struct Failing<S>(S, Arc<AtomicBool>);
 
 impl<S: Store> Failing<S> {
-    fn or_fail<T: Send + 'static>(
-        &self,
-        call: impl FnOnce() -> Reply<S::Future<T>>,
-    ) -> Reply<S::Future<T>> {
+    fn or_fail<T, F>(&self, call: impl FnOnce() -> Reply<F>) -> Reply<F>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         if self.1.load(Ordering::Relaxed) {
             return Reply::ready(Err(StoreError::not_charged("failing", "it was told to")));
         }
@@ -110,21 +110,21 @@ impl<S: Store> Failing<S> {
 }
 
 impl<S: Store> Store for Failing<S> {
-    type Future<T: Send + 'static> = S::Future<T>;
+    type Future = S::Future;
 
-    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future<Verdict>> {
+    fn decide(&self, charges: &[Charge<'_>]) -> Reply<Self::Future> {
         self.or_fail(|| self.0.decide(charges))
     }
 
-    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<Self::Future<Settlement>> {
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Reply<BoxFuture<Settlement>> {
         self.or_fail(|| self.0.settle(receipt, actual))
     }
 
-    fn renew(&self, receipt: &Receipt) -> Reply<Self::Future<Option<Receipt>>> {
+    fn renew(&self, receipt: &Receipt) -> Reply<BoxFuture<Option<Receipt>>> {
         self.or_fail(|| self.0.renew(receipt))
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Reply<Self::Future<()>> {
+    fn reset(&self, policy: &Policy, key: &Key) -> Reply<BoxFuture<()>> {
         self.or_fail(|| self.0.reset(policy, key))
     }
 }

@@ -6,7 +6,7 @@ use tollgate_interleavings::{explore, thread};
 
 use super::*;
 use crate::names::Name;
-use crate::ticket::Awaited;
+use crate::ticket::Ticket;
 
 /// A cache that remembers for a minute, and its clock.
 fn cache() -> (DenyCache, Arc<AtomicU64>) {
@@ -15,18 +15,18 @@ fn cache() -> (DenyCache, Arc<AtomicU64>) {
     (DenyCache::new(Duration::from_secs(60), clock), time)
 }
 
-fn request(n: usize) -> Awaited<Verdict> {
+fn request(n: usize) -> Ticket {
     costing(n, Cost::ONE)
 }
 
-fn costing(n: usize, cost: Cost) -> Awaited<Verdict> {
+fn costing(n: usize, cost: Cost) -> Ticket {
     let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
     ticket(&Charge::new(&policy, &Key::new(n.to_be_bytes()), cost))
 }
 
-fn ticket(charge: &Charge<'_>) -> Awaited<Verdict> {
+fn ticket(charge: &Charge<'_>) -> Ticket {
     let charge = OwnedCharge::new(Name::new(), charge);
-    Awaited::new(Request::Decide([charge].into_iter().collect()), 0, 0, Instant::now())
+    Ticket::new(Request::Decide([charge].into_iter().collect()), 0, 0, Instant::now())
 }
 
 /// Denies a request until a minute from now.
@@ -34,12 +34,12 @@ fn deny(cache: &DenyCache, n: usize) {
     deny_for(cache, request(n), Micros::new(60_000_000));
 }
 
-fn deny_for(cache: &DenyCache, mut ticket: Awaited<Verdict>, wait: Micros) {
+fn deny_for(cache: &DenyCache, mut ticket: Ticket, wait: Micros) {
     ticket.epoch = cache.epoch();
     learn(cache, &ticket, wait);
 }
 
-fn learn(cache: &DenyCache, ticket: &Awaited<Verdict>, wait: Micros) {
+fn learn(cache: &DenyCache, ticket: &Ticket, wait: Micros) {
     let now = cache.clock.now();
     let outcome = Outcome::Deny { retry_after: wait };
     let decision = Decision { outcome, ..Decision::undecided(9) };
@@ -51,7 +51,7 @@ fn is_remembered(cache: &DenyCache, n: usize) -> bool {
     remembers(cache, &request(n))
 }
 
-fn remembers(cache: &DenyCache, ticket: &Awaited<Verdict>) -> bool {
+fn remembers(cache: &DenyCache, ticket: &Ticket) -> bool {
     let Request::Decide(charges) = &ticket.request else { return false };
     let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
     cache.find(&charges).is_some()

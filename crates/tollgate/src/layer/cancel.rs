@@ -21,7 +21,7 @@ pub(super) struct CancelGuard<St: Store> {
 }
 
 enum Stage<St: Store> {
-    Pending(St::Future<Verdict>),
+    Pending(St::Future),
     Charged(Verdict),
     Over,
 }
@@ -30,7 +30,7 @@ impl<St: Store> CancelGuard<St> {
     pub(super) fn pending(
         layer: &Arc<LayerState<St>>,
         rows: &[Row],
-        reply: St::Future<Verdict>,
+        reply: St::Future,
         refunds: fn(&Policy) -> bool,
     ) -> Self {
         let stage = Stage::Pending(reply);

@@ -1,7 +1,7 @@
 //! The data that all clones of a layer and its services share.
 
 use http::Extensions;
-use tollgate_core::{Reply, Store, Verdict};
+use tollgate_core::{Reply, Store};
 
 use super::compiled::{CompiledLimit, CompiledLimits, Tiers};
 use super::extras::Extras;
@@ -48,7 +48,7 @@ impl<St: Store> LayerState<St> {
 
 impl<St: Store> LayerState<St> {
     #[inline(always)]
-    pub(super) fn decide(&self, rows: &[Row]) -> Reply<St::Future<Verdict>> {
+    pub(super) fn decide(&self, rows: &[Row]) -> Reply<St::Future> {
         match rows {
             [row] => self.store.decide(&[self.limits.charge(row)]),
             _ => self.store.decide(&self.limits.charges(rows)),

@@ -31,7 +31,7 @@ pub(super) fn for_store<St: Store>(
     layer: &Arc<LayerState<St>>,
     rows: Rows,
     timer: DecisionTimer,
-    reply: St::Future<Verdict>,
+    reply: St::Future,
 ) -> Waiting {
     let reply = returning_permits(layer, &rows, reply);
     let layer = Arc::clone(layer);
@@ -43,7 +43,7 @@ pub(super) fn for_store<St: Store>(
 fn returning_permits<St: Store>(
     layer: &Arc<LayerState<St>>,
     rows: &[Row],
-    reply: St::Future<Verdict>,
+    reply: St::Future,
 ) -> CancelGuard<St> {
     // Only permits are refunded, so without them the rows are not needed.
     let rows = if layer.holds_permits() { rows } else { &[] };

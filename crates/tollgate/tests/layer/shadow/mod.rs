@@ -41,15 +41,11 @@ impl Plan {
     async fn observe(&self, with_shadows: bool) -> Vec<String> {
         let limits = self.limits(with_shadows);
         let remote = Staged::new(on_tokio_time());
-        let needs_local = limits.iter().any(|limit| limit.policy().may_fall_back());
-        let fallback = |store: AnyStore| {
-            let store = store.or_local(on_tokio_time());
-            AnyStore::new(if needs_local { store } else { store.without_local() })
-        };
-        let store = fallback(match self.is_remote {
+        let store = match self.is_remote {
             true => AnyStore::new(remote.clone()),
             false => AnyStore::new(on_tokio_time()),
-        });
+        };
+        let store = AnyStore::new(store.or_local(on_tokio_time()));
         let journal = Journal::default();
         let seen = journal.clone();
         let service = service_fn(move |request: Request<()>| {

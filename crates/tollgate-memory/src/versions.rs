@@ -163,6 +163,11 @@ impl Entry {
         self.key == *key && self.versions[0].policy.is_version_of(policy)
     }
 
+    /// Whether the key has a state under this version.
+    pub(crate) fn has_version(&self, policy: &Policy) -> bool {
+        self.own(policy).is_some()
+    }
+
     fn own(&self, policy: &Policy) -> Option<usize> {
         self.versions.iter().position(|version| version.policy.shares_state_with(policy))
     }

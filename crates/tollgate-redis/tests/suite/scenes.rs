@@ -100,10 +100,12 @@ fn mixed_versions_respect_larger_limit() {
         let (mut alone, mut admitted) = (Reference::default(), Vec::new());
         for _ in 0..250 {
             pair.now += [0, rng.u64(0..900), rng.u64(0..WINDOW / 2)][rng.usize(..3)];
-            let old = rng.bool();
-            let max_cost = if rng.bool() { 2 } else { limit };
+            // The smaller version has fewer units, so it is asked more often, and for less.
+            let old = rng.u8(..3) > 0;
+            let asked = if old { &smaller } else { &larger };
+            let max_cost = if rng.bool() { 2 } else { asked.capacity() };
             let cost = rng.u64(1..=max_cost);
-            let (decision, _) = pair.charge(if old { &smaller } else { &larger }, cost);
+            let (decision, _) = pair.charge(asked, cost);
             if decision.denies() {
                 continue;
             }
@@ -131,7 +133,7 @@ fn mixed_versions_respect_larger_limit() {
         }
         assert!(admitted.len() > 10, "{key}: {}", admitted.len());
     }
-    assert!(by_smaller.values().all(|&count| count > 40), "{by_smaller:?}");
+    assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
 }
 
 /// The clock steps back into the previous day, where the key is reset and charged again. The

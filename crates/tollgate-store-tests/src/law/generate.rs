@@ -128,8 +128,8 @@ impl Writer<'_> {
         });
         let id = steps.len();
         let early = self.rng.usize(..2);
-        let [early, late] = [early, 1 - early]
-            .map(|charge| Action::Settle { of: id + charge, nth: 0, actual: self.actual() });
+        let mut settle = |of| Action::Settle { of, nth: 0, actual: self.actual() };
+        let [early, late] = [id + early, id + 1 - early].map(&mut settle);
         for (index, action) in [first, second, early, third, late].into_iter().enumerate() {
             let most = if index == 3 { drains } else { drains / 16 };
             let after = self.rng.u64(..=most).cast_signed();

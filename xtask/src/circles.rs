@@ -10,11 +10,12 @@ use std::path::Path;
 use crate::process::{self, Failure};
 
 /// The crates that must not contain a circle.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "tollgate",
     "tollgate-admin",
     "tollgate-cli",
     "tollgate-config",
+    "tollgate-engine",
     "tollgate-gateway",
     "tollgate-memory",
     "tollgate-redis",

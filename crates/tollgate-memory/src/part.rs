@@ -224,10 +224,14 @@ impl Part {
         with_table!(&self.tables[table], table => table.identifies(hash, key, charged_at))
     }
 
-    /// Makes receipts for charges up to `now` void.
+    /// Makes receipts for charges up to `now` void, under all versions of a policy.
     pub(crate) fn void(&mut self, entry_key: EntryKey<'_>, now: Timestamp) {
-        let EntryKey { key, hash, table, .. } = entry_key;
-        with_table!(&mut self.tables[table], table => table.void(hash, key, now));
+        let EntryKey { policy, key, hash, .. } = entry_key;
+        let is_version = |table: &&mut AnyTable| table.policy().is_version_of(policy);
+        for table in self.tables.iter_mut().filter(is_version) {
+            with_table!(table, table => table.void(hash, key, now));
+        }
+        self.versions.void(hash, key, policy, now);
     }
 
     /// Whether a key's state in this table equals an unused key's state.

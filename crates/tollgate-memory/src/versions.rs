@@ -108,6 +108,15 @@ impl Versions {
         }
     }
 
+    /// Makes receipts for a key's charges up to `now` void.
+    pub(crate) fn void(&mut self, hash: u64, key: &Key, policy: &Policy, now: Timestamp) {
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.is_of(key, policy)) {
+            for version in &mut entry.versions {
+                version.since = version.since.max(now + NEXT);
+            }
+        }
+    }
+
     /// Inserts a key that had this version until now.
     pub(crate) fn insert(&mut self, hash: u64, key: Key, first: Version, hasher: &RandomState) {
         let entry = Entry { key, versions: SmallVec::from_iter([first]) };

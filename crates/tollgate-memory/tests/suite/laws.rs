@@ -43,6 +43,11 @@ impl Full {
 }
 
 impl Subject for Full {
+    /// Keys in an overflow entry share its time.
+    fn steps_back() -> bool {
+        false
+    }
+
     /// Enforces all charges: a shadow charge takes no units from an overflow entry that an enforced
     /// charge of the same request uses, even if the keys differ.
     fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
